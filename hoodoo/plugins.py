@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import pluggy
-
 from lockproviders.client import LockClient
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.hookspecs import hookimpl as lock_hookimpl
 from tableservices import hookspecs as service_hooks
 from tableservices.compaction.plan import CompactionOrder
 from tableservices.service import TableService
@@ -53,10 +52,9 @@ __all__ = [
 ]
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
-_mark = pluggy.HookimplMarker(service_hooks.PROJECT_NAME)
 
 
 def hookimpl(hook: _Hook) -> _Hook:
     """Mark a function or method as the plug-in's implementation of the hook of its name."""
     # A process that runs no service does not know their hooks.
-    return _mark(hook, optionalhook=hasattr(service_hooks, hook.__name__))
+    return lock_hookimpl(hook, optionalhook=hasattr(service_hooks, hook.__name__))

@@ -36,7 +36,6 @@ from tableservices.service import ServiceResult, TableService, pending_plans
 from tableservices.ttl.execute import TtlResult, TtlService, TtlSettings, expire, expired_partitions
 from tableservices.worker import (
     BackgroundServices,
-    InlineOutcome,
     WorkerSettings,
     WorkerTable,
     run_inline,
@@ -628,10 +627,14 @@ class Services:
         self._join_writers()
         return rollback_dead_writers(self._context, timeline)
 
-    def after_commit(self) -> InlineOutcome:
-        """What a writer runs after its own commit (``hoodie.clean.automatic``); never fails."""
+    def after_commit(self) -> tuple[str, ...]:
+        """
+        Run what a writer runs after its own commit (``hoodie.clean.automatic``).
+
+        It never raises; it returns a line for each service that failed.
+        """
         if not self._running.enabled:
-            return InlineOutcome(results=(), warnings=())
+            return ()
         return run_inline(self._at_work(), self._after_commit)
 
 

@@ -148,8 +148,7 @@ class TableWriter:
 
     def after_group(self) -> None:
         """Run the upkeep that is due after a commit."""
-        outcome = self._services.after_commit()
-        for warning in (*outcome.warnings, *self._services.take_failures()):
+        for warning in (*self._services.after_commit(), *self._services.take_failures()):
             warnings.warn(warning, stacklevel=3)
 
     def close(self) -> None:

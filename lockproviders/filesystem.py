@@ -45,7 +45,6 @@ PATH_KEY = "hoodie.write.lock.filesystem.path"
 JAVA_CLASS = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
 DEFAULT_FOLDER = ".hoodie/.locks"
 FILE_NAME = "hoodoo.lock"
-FILE_MODE = 0o640
 RECORD_BYTES_MAX = 4096  # one page: written and read whole
 REPLACED_TRIES_MAX = 8
 # The kernel does not wake waiters in time, a query takes microseconds, and most holders need a few

@@ -15,21 +15,14 @@ example::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import pluggy
 
 from tableservices.compaction.plan import CompactionOrder
 from tableservices.service import TableService
 
-PROJECT_NAME = "hoodoo"
-
-hookspec = pluggy.HookspecMarker(PROJECT_NAME)
-
-#: Optional, because a plug-in manager for locks only does not know these hooks.
-hookimpl: Callable[..., Any] = partial(pluggy.HookimplMarker(PROJECT_NAME), optionalhook=True)
+hookspec = pluggy.HookspecMarker("hoodoo")
 
 
 @hookspec

@@ -252,30 +252,18 @@ def _wait_until(clock: Clock, flag: StopFlag, due_ms: int) -> None:
 # The commit remains whatever fails here. A failure is reported; the next round tries again (PUB-9).
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InlineOutcome:
-    """The results of the services, and one line for each that failed."""
-
-    results: tuple[ServiceResult, ...]
-    warnings: tuple[str, ...]
-
-
-def run_inline(context: TableContext, services: Sequence[TableService]) -> InlineOutcome:
-    """Run once every service that runs after a commit. Raises nothing."""
-    receipts = []
+def run_inline(context: TableContext, services: Sequence[TableService]) -> tuple[str, ...]:
+    """Run once every service that runs after a commit; return a line for each that failed."""
     warnings = []
     for service in services:
         if not service.runs_inline:
             continue
         try:
-            receipt = service.run_once(context)
+            service.run_once(context)
         except Exception as error:  # noqa: BLE001 - PUB-9: a published write never fails
             context.ports.events.emit("service.failed", service=service.name, why=str(error))
             warnings.append(f"the write is done, but {service.name} after it failed: {error}")
-            continue
-        if receipt is not None:
-            receipts.append(receipt)
-    return InlineOutcome(results=tuple(receipts), warnings=tuple(warnings))
+    return tuple(warnings)
 
 
 # ---- Services on a background thread of a writer process

@@ -25,10 +25,7 @@ import pluggy
 from timeline.ports.merger import RecordMerger
 from timeline.rules.conflicts import ConflictStrategy
 
-_PROJECT_NAME = "hoodoo"
-
-hookspec = pluggy.HookspecMarker(_PROJECT_NAME)
-hookimpl = pluggy.HookimplMarker(_PROJECT_NAME)
+hookspec = pluggy.HookspecMarker("hoodoo")
 
 
 @hookspec

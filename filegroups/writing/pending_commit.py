@@ -34,7 +34,7 @@ from timeline.model.commit_metadata import (
     WriteStat,
     write_set_of,
 )
-from timeline.model.file_names import LogFile, join
+from timeline.model.file_names import LogFile
 from timeline.model.slot import Batch
 from timeline.rules.conflicts import (
     ConcurrentCommit,
@@ -219,8 +219,7 @@ def reconcile_files(
     storage = context.ports.storage
     kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
     if attempted is None:
-        marked = marker_files(storage, begun.requested_time)
-        attempted = frozenset(join(partition, name) for partition, name, _ in marked)
+        attempted = frozenset(one.path for one in marker_files(storage, begun.requested_time))
     for path in sorted(attempted - kept - written.dropped):
         storage.delete(path)
     storage.sync_folders(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,10 +10,9 @@ import click
 
 from filegroups.settings.settings import WriteSettings
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.cli.services import import_all, log_events, write_health_file
+from hoodoo.cli.services import import_all, log_events, stop_on_signals, write_health_file
 from hoodoo.committer.server import Committer, CommitterReport, committer_table
 from hoodoo.committer.sockets import SocketListener
-from tableservices.worker import StopFlag
 from timeline.errors import SettingError
 from timeline.ports.ports import Clock
 
@@ -50,10 +47,7 @@ def committer(
     gone publish by themselves.
     """
     import_all()
-    stop = StopFlag()
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: _ask(stop))
+    stop = stop_on_signals()
     if events:
         log_events()
     with ExitStack() as held:
@@ -108,9 +102,3 @@ def _no_socket() -> SettingError:
         layer="",
         suggestion="a short path in a folder of your own",
     )
-
-
-def _ask(stop: StopFlag) -> None:
-    if stop.is_set():
-        raise KeyboardInterrupt
-    stop.set()

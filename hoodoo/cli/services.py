@@ -445,10 +445,7 @@ def worker(
     """
     part = Phase(only) if only else Phase.BOTH
     import_all()
-    stop = StopFlag()
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: _ask(stop))
+    stop = stop_on_signals()
     if events:
         log_events()
     said = _given_options(
@@ -482,7 +479,16 @@ def worker(
         raise click.exceptions.Exit(code)
 
 
-def _ask(stop: StopFlag) -> None:
-    if stop.is_set():
-        raise KeyboardInterrupt
-    stop.set()
+def stop_on_signals() -> StopFlag:
+    """Return a flag that SIGTERM or SIGINT sets; a second signal raises KeyboardInterrupt."""
+    stop = StopFlag()
+
+    def ask(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, ask)
+    return stop

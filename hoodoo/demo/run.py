@@ -422,11 +422,6 @@ class DemoProcess:
         """Its process id."""
         return self._process.pid
 
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.poll()
-
     def start(self) -> None:
         """Let it begin; one that has ended already shows by its exit code."""
         stream = self._process.stdin

@@ -60,8 +60,6 @@ from timeline.snapshot import Snapshot
 _ANSWERS: Final = ("ok", "fail", "unknown")
 _TIME: Final = re.compile(r"\d{17}", re.ASCII)
 
-VersionColumns = Sequence[tuple[str, InstantTime | None]]
-
 
 def read_client_history(run: HistoryRecorder, lines: Iterable[bytes], *, source: str) -> int:
     """

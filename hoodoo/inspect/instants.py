@@ -194,18 +194,8 @@ def _refused_first(write: InstantSummary, time: InstantTime) -> InstantSummary |
     """The attempt of a published write that had this requested time and was refused, if any."""
     for refusal in write.refusals:
         if refusal.get("instant") == time:
-            return InstantSummary(
-                requested_time=time,
-                completion_time=None,
-                action=write.action,
-                state="refused",
-                archived=False,
-                writer=write.writer,
-                host=write.host,
-                pid=write.pid,
-                application=write.application,
-                refusals=(refusal,),
-                remarks=(f"written again as {write.requested_time}",),
+            return _rejected_attempt(
+                write, time, f"written again as {write.requested_time}", refusals=(refusal,)
             )
     return None
 
@@ -215,20 +205,31 @@ def _rejected_write(write: RejectedWrite, time: InstantTime) -> InstantSummary:
     last = time == write.requested_time
     met = write.attempts if last else [one for one in write.attempts if one.get("instant") == time]
     told = f"not published, and given up: {write.message}"
+    return _rejected_attempt(
+        write,
+        time,
+        told if last else f"written again as {write.requested_time}, which gave up",
+        operation=write.operation,
+        attempts=len(write.attempts),
+        refusals=tuple(met),
+    )
+
+
+def _rejected_attempt(
+    write: InstantSummary | RejectedWrite, time: InstantTime, remark: str, **more: Any
+) -> InstantSummary:
     return InstantSummary(
         requested_time=time,
         completion_time=None,
         action=write.action,
         state="refused",
         archived=False,
-        operation=write.operation,
         writer=write.writer,
         host=write.host,
         pid=write.pid,
         application=write.application,
-        attempts=len(write.attempts),
-        refusals=tuple(met),
-        remarks=(told if last else f"written again as {write.requested_time}, which gave up",),
+        remarks=(remark,),
+        **more,
     )
 
 

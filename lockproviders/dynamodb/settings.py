@@ -27,6 +27,7 @@ from timeline.properties.options import (
     as_property_set,
     option,
 )
+from timeline.system import is_loopback
 
 _PREFIX = "hoodie.write.lock.dynamodb."
 _OURS = "hoodoo.lock.dynamodb."
@@ -211,16 +212,9 @@ def _check_endpoint(said: PropertySet, given: DynamoOptions, address: str) -> No
         raise refusal("an address http(s)://host:port without a user")
     if _is_metadata_address(host):
         raise refusal("no address of a machine's metadata service")
-    if parts.scheme == "http" and not _is_loopback(host) and not given.allow_insecure:
+    if parts.scheme == "http" and not is_loopback(host) and not given.allow_insecure:
         insecure = given.options["allow_insecure"].key
         raise refusal(f"https:// for another machine; plain http only with {insecure}=true")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_metadata_address(host: str) -> bool:

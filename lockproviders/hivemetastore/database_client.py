@@ -41,10 +41,11 @@ from lockproviders.hivemetastore.settings import Duration, LockOptions, lock_nam
 from lockproviders.hivemetastore.thrift_client import MetastoreClient, MetastoreHolding
 from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
 from lockproviders.settings import refuse_from_table
-from lockproviders.sql.servers import Server, is_loopback
+from lockproviders.sql.servers import Server
 from timeline.errors import UnavailableError
 from timeline.ports.ports import Clock, Ids
 from timeline.properties.options import PropertySet, as_property_set, option
+from timeline.system import is_loopback
 
 _PREFIX = "hoodoo.lock.hivemetastore_database."
 

@@ -18,7 +18,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from lockproviders.client import needs_extra
@@ -35,8 +35,6 @@ DEFAULT_PORT = 9083
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_ROWS_MAX = 100_000
 TIMEOUT_SETTING = "hive.txn.timeout"
-
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ against a stopped server, no retries of its own, and no plain text to another ma
 
 from __future__ import annotations
 
-import ipaddress
 import select
 import ssl
 from collections.abc import Sequence
@@ -42,14 +41,6 @@ class Server:
 
     def __repr__(self) -> str:
         return f"Server({self.host}:{self.port}/{self.database})"  # never the password (SEC5)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or address means this machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.casefold() == "localhost"
 
 
 def mysql_connection(

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from lockproviders.settings import refuse_from_table
 from lockproviders.sql.database import Database, SqliteDatabase
-from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server, is_loopback
+from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server
 from timeline.ports.ports import Ids
 from timeline.properties.options import (
     OptionKind,
@@ -25,6 +25,7 @@ from timeline.properties.options import (
     option,
 )
 from timeline.redaction import redact
+from timeline.system import is_loopback
 
 _PREFIX = "hoodoo.lock.sql."
 

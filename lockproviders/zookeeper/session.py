@@ -33,6 +33,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from lockproviders.zookeeper.settings import ZooKeeperSettings, request_timeout_ms
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock
+from timeline.system import is_loopback
 
 _LOG = logging.getLogger("hoodoo.lock")
 
@@ -409,7 +410,7 @@ def _sasl_options(mechanism: str | None, identity: str | None) -> dict[str, str]
 
 def _warn_of_open_nodes(settings: ZooKeeperSettings) -> None:
     """Warn once per process (SEC7), but not about servers on this machine."""
-    is_remote = not all(host.startswith(_LOOPBACK) for host in settings.servers)
+    is_remote = not all(is_loopback(one.rpartition(":")[0]) for one in settings.servers)
     if is_remote and not _WARNED:
         _WARNED.append(settings.servers_text)
         _LOG.warning(
@@ -419,5 +420,4 @@ def _warn_of_open_nodes(settings: ZooKeeperSettings) -> None:
         )
 
 
-_LOOPBACK = ("127.", "localhost:", "[::1]:")
 _WARNED: list[str] = []

@@ -435,7 +435,6 @@ def commits_since_clustering(timeline: ActiveTimeline, clustered: Collection[Ins
 
 CLUSTER = "CLUSTER"  # Hudi's name of the operation, in the commit metadata
 ORDER = "hoodoo.clustering.order"  # the order of rows, in its extra metadata
-_HOUR_MS = 3_600_000
 
 
 def clusterings(commits: CommitReader, timeline: ActiveTimeline) -> dict[InstantTime, str | None]:

@@ -454,10 +454,10 @@ def data_files_of(storage: Storage, *requested_times: InstantTime) -> list[str]:
     lists, 1 list per partition.
     """
     found = {
-        join(partition_path, file_name)
+        marked.path
         for requested_time in sorted(requested_times)
-        for partition_path, file_name, _ in marker_files(storage, requested_time)
-        if data_file_time(file_name) == requested_time
+        for marked in marker_files(storage, requested_time)
+        if data_file_time(marked.file_name) == requested_time
     }
     times = frozenset(requested_times)
     for partition_path in list_partition_paths(storage) if times else ():

@@ -14,7 +14,7 @@ from functools import cache, partial
 from timeline.archived import ARCHIVED_WRITES
 from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.commit_lock import PendingCommit
-from timeline.commit.markers import MarkedFile, list_markers
+from timeline.commit.markers import MarkedFile, marker_files
 from timeline.context import TableContext
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.commit_metadata import (
@@ -344,8 +344,8 @@ def _announced_write_set(
     """
     claim = write_set_of(profile)
     if not any(item.file_group.file_id for item in claim.file_groups):
-        listing = list_markers(context.ports.storage, requested_time)
-        marked = [each for one in listing.files if (each := _file_group_of(one)) is not None]
+        files = marker_files(context.ports.storage, requested_time)
+        marked = [each for one in files if (each := _file_group_of(one)) is not None]
         return WriteSet.of([*claim.file_groups, *marked], claim.partitions, claim.inserting)
     if action is not Action.DELTACOMMIT:
         return claim

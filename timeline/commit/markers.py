@@ -4,14 +4,13 @@ Create and read markers, which announce data files before they are written.
 A rollback, by Java Hudi or this engine, finds an instant's files by its markers alone, so none may
 be missing (fmt 1.4). Java writes them in two forms: one file each, or lists kept by its timeline
 server. This module reads both and writes one file each. Names are read from the table and decide
-what a rollback deletes. A name that does not follow the grammar is never used (SEC2), only
-reported.
+what a rollback deletes. A name that does not follow the grammar is never used (SEC2).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from timeline.errors import MalformedNameError, StorageUnavailableError
 from timeline.model.file_names import (
@@ -36,8 +35,7 @@ _TIME = re.compile(r"\d{14}|\d{17}")
 _DEPTH_MAX = 32  # partition levels; more is a loop or an attack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedFile:
+class MarkedFile(NamedTuple):
     """A data file that an instant announced; it may or may not exist."""
 
     partition_path: str
@@ -48,14 +46,6 @@ class MarkedFile:
     def path(self) -> str:
         """Return the data file's path, relative to the table."""
         return join(self.partition_path, self.file_name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkerListing:
-    """All markers of one instant, and the other entries of its marker folder."""
-
-    files: tuple[MarkedFile, ...]
-    unrecognised: tuple[str, ...]  # for reports only, never for building paths
 
 
 def create_marker(
@@ -90,41 +80,30 @@ def create_marker(
         ) from error
 
 
-def list_markers(storage: Storage, requested_time: InstantTime) -> MarkerListing:
+def marker_files(storage: Storage, requested_time: InstantTime) -> tuple[MarkedFile, ...]:
     """
-    Find every marker of an instant, in both of Java's forms.
+    Return the file of every valid marker of an instant, in both of Java's forms.
 
     Outside: 1 list per folder, 1 read per list file of the timeline server.
     """
     root = _root(requested_time)
     found: set[MarkedFile] = set()
-    strange: list[str] = []
     folders = [""]
     while folders:
         folder = folders.pop()
         for entry in storage.list(join(root, folder)):
             relative = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_folder:
-                too_deep = relative.count("/") >= _DEPTH_MAX
-                (strange if too_deep else folders).append(relative)
+                if relative.count("/") < _DEPTH_MAX:
+                    folders.append(relative)
             elif folder == "" and entry.name == _TYPE_FILE:
                 continue
             elif folder == "" and _LIST_FILE.fullmatch(entry.name):
                 for line in _lines(storage, f"{root}/{entry.name}"):
-                    _sort_in(line, found, strange)
+                    _add_valid(line, found)
             else:
-                _sort_in(relative, found, strange)
-    return MarkerListing(
-        files=tuple(sorted(found, key=_order)), unrecognised=tuple(sorted(strange))
-    )
-
-
-def marker_files(
-    storage: Storage, requested_time: InstantTime
-) -> tuple[tuple[str, str, IOType], ...]:
-    """Return (partition path, file name, kind) of every valid marker of an instant."""
-    listing = list_markers(storage, requested_time)
-    return tuple((each.partition_path, each.file_name, each.io_type) for each in listing.files)
+                _add_valid(relative, found)
+    return tuple(sorted(found, key=_order))
 
 
 def delete_markers(storage: Storage, requested_time: InstantTime) -> None:
@@ -153,18 +132,13 @@ def _lines(storage: Storage, path: str) -> list[str]:
     return [line for line in content.decode("utf-8", "replace").split("\n") if line]
 
 
-def _sort_in(relative: str, found: set[MarkedFile], strange: list[str]) -> None:
+def _add_valid(relative: str, found: set[MarkedFile]) -> None:
     partition_path, _, name = relative.rpartition("/")
     parsed = parse_marker_name(name)
-    if parsed is None:
-        strange.append(relative)
+    if parsed is None or relative.startswith("/"):
         return
     try:
         check_partition_path(partition_path)
     except MalformedNameError:
-        strange.append(relative)
-        return
-    if relative.startswith("/"):
-        strange.append(relative)
         return
     found.add(MarkedFile(partition_path=partition_path, file_name=parsed[0], io_type=parsed[1]))

@@ -10,7 +10,7 @@ decides (SLOT-1). If foreign writers share the table, the lock decides: they kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -173,14 +173,6 @@ class Ids(Protocol):
 # ---- The event port: events for logs, metrics, progress and the tests' counters
 
 Value = str | int | float | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event: a dotted name (``publish.refused``) and plain values."""
-
-    name: str
-    fields: Mapping[str, Value]
 
 
 class EventSink(Protocol):

@@ -27,6 +27,7 @@ from timeline.properties.options import (
 )
 from timeline.redaction import redact
 from timeline.storage.object_address import ObjectAddress
+from timeline.system import is_loopback
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
@@ -210,7 +211,6 @@ class StoreClock:
 
 _PREFIXES = ("hoodoo.storage.", "fs.s3a.", "fs.gs.auth.", "fs.azure.account.", "hoodie.aws.")
 _AWS_HOST = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
-_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 _METADATA_HOSTS = frozenset(("169.254.169.254", "fd00:ec2::254", "metadata.google.internal"))
 _CONNECT_SECONDS = 5
 # Connections of a burst do not stay open for the 90 s of the client's default. If a store closes an
@@ -384,7 +384,7 @@ class ObjectSettings(OptionSettings):
         return url.rstrip("/")
 
     def _http_is_allowed(self, host: str) -> bool:
-        return host in _LOOPBACK or self.allow_http or self.s3_tls is False
+        return is_loopback(host) or self.allow_http or self.s3_tls is False
 
     def region(self) -> str | None:
         """Return the configured region, or that of an AWS endpoint."""

@@ -9,11 +9,11 @@ import pytest
 
 import hoodoo
 from filegroups.writing.workload import LocalWorkload
+from hoodoo.plugins import hookimpl
 from lockproviders.registry import ProviderRegistry
 from tests.unit.timeline.engine import Meddled
 from timeline.commit.conflict_report import ConflictReport
 from timeline.errors import InvalidInputError, SettingError
-from timeline.hookspecs import hookimpl
 from timeline.model.commit_metadata import WriteOperation
 from timeline.rules.conflicts import ConflictStrategy, find_strategy
 

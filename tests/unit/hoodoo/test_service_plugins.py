@@ -18,8 +18,7 @@ MERGE_ON_READ = {
     "hoodie.compaction.strategy": "com.acme.SmallestOnly",
 }
 PLUGIN = """
-from tableservices.compaction.plan import CompactionOrder
-from tableservices.hookspecs import hookimpl
+from hoodoo.plugins import CompactionOrder, hookimpl
 
 
 class Watching:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeline.commit.markers import create_marker, delete_markers, list_markers, marker_files
+from timeline.commit.markers import create_marker, delete_markers, marker_files
 from timeline.errors import MalformedNameError
 from timeline.model.file_names import IOType
 from timeline.storage.memory import MemoryStorage
@@ -33,9 +33,8 @@ def test_markers_of_all_partitions_are_found():
     create_marker(storage, TIME, "y=1/m=2", FILE, IOType.MERGE)
     create_marker(storage, TIME, "y=2", LOG, IOType.CREATE)
     create_marker(storage, "20260102030405007", "y=3", FILE, IOType.CREATE)
-    listing = list_markers(storage, TIME)
-    assert [each.path for each in listing.files] == [f"y=1/m=2/{FILE}", f"y=2/{LOG}"]
-    assert listing.unrecognised == ()
+    paths = [each.path for each in marker_files(storage, TIME)]
+    assert paths == [f"y=1/m=2/{FILE}", f"y=2/{LOG}"]
 
 
 def test_lists_of_the_timeline_server_are_read():
@@ -64,12 +63,10 @@ def test_lists_of_the_timeline_server_are_read():
         f"a\\b/{FILE}.marker.CREATE",
     ],
 )
-def test_strange_lines_are_reported_and_never_passed_on(line):
+def test_names_that_do_not_follow_the_grammar_are_left_out(line):
     storage = MemoryStorage()
     storage.create(f"{FOLDER}/MARKERS0", f"{line}\na/{FILE}.marker.CREATE\n".encode())
-    listing = list_markers(storage, TIME)
-    assert [each.path for each in listing.files] == [f"a/{FILE}"]
-    assert listing.unrecognised == (line,)
+    assert [each.path for each in marker_files(storage, TIME)] == [f"a/{FILE}"]
 
 
 def test_a_partition_path_out_of_the_table_gets_no_marker():
