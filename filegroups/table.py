@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -257,6 +258,25 @@ class TableSnapshot:
         return sum(batch.num_rows for batch in self.scan([cheap], filter, partitions))
 
     # ---- Dataframe tools
+
+    def __repr__(self) -> str:
+        config = self._context.config
+        return f"<{type(self).__name__} {config.name!r} at {self._context.ports.storage.base_uri}>"
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook: its properties and columns. It reads no rows."""
+        config = self._context.config
+        facts = {
+            "path": self._context.ports.storage.base_uri,
+            "type": f"{config.table_type.value}, version {config.table_version}",
+            "record key": ", ".join(config.record_key_fields) or "none",
+            "partitioned by": ", ".join(config.partition_fields) or "nothing",
+            "columns": "; ".join(f"{one.name} {one.type}" for one in self.schema),
+        }
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items()
+        )
+        return f"<table><caption>{escape(config.name)}</caption>{rows}</table>"
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Stream the rows to any tool that takes Arrow data (Arrow PyCapsule interface)."""

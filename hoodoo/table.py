@@ -24,9 +24,11 @@ from hoodoo.delete_where import delete_found
 from hoodoo.factory import operation_of, write_request_of
 from hoodoo.input_files import read_rows
 from hoodoo.inputs import Operation, named_partitions, refuse_other_types, to_arrow_table
+from hoodoo.inspect.instants import InstantSummary, explain_instant, list_instants
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.services import Services
+from hoodoo.verify.verify import Verification, verify
 from hoodoo.writer import TableWriter, register_writer, unregister_writer
 from tableservices.archiving.execute import archive
 from tableservices.archiving.plan import ArchiveRules
@@ -48,6 +50,7 @@ from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument
 from timeline.properties.options import PropertySet
 from timeline.rollback.resolve_unknown import Resolution, resolve
+from timeline.writer_registry import RegisteredWriter, registered_writers
 
 
 class Table(TableReader):
@@ -89,6 +92,47 @@ class Table(TableReader):
     def services(self) -> Services:
         """Upkeep: cleaning, rollback of dead writers."""
         return self._services
+
+    # ---- what happened
+
+    def history(self, limit: int | None = None, *, archived: bool = False) -> list[InstantSummary]:
+        """
+        Return what happened to the table, newest first: who did what, when, to how many rows.
+
+        Args:
+            limit: The number of instants at most; None for all.
+            archived: Return instants of the archived timeline, too.
+
+        Raises:
+            CorruptTableError: A slot cannot be read.
+        """
+        return list_instants(self, archived=archived)[::-1][:limit]
+
+    def explain(self, instant: TimeArgument) -> InstantSummary:
+        """
+        Return what one instant did, and why it was rejected or rolled back; it prints as a text.
+
+        Args:
+            instant: Its requested or completion time, in any form of ``as_of``.
+
+        Raises:
+            InstantNotFoundError: No trace of it is left.
+        """
+        return explain_instant(self, instant)
+
+    def writers(self) -> list[RegisteredWriter]:
+        """Return the registered writers of the table, living and silent ones."""
+        return registered_writers(self._context)
+
+    def verify(self, *, history: bool = False, all_columns: bool = False) -> Verification:
+        """
+        Check the whole table: files, keys, commit log, timeline.
+
+        Args:
+            history: Check the archived timeline, too.
+            all_columns: Read each column of the rows, not their keys alone.
+        """
+        return verify(self._context, history=history, all_columns=all_columns)
 
     # ---- writing
 

@@ -151,9 +151,9 @@ class RowCounts:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CommitResult:
-    """The result of a committed write."""
+    """The result of a committed write; it prints as one line."""
 
     action: str
     operation: str
@@ -171,3 +171,13 @@ class CommitResult:
     already_published: bool = False  # the batch id was committed before
     schema_changes: tuple[ColumnChange, ...] = ()  # changes of the table's columns by this instant
     group: int = 1  # writes that the instant committed together (GRP-1)
+
+    def __repr__(self) -> str:
+        rows = f"+{self.rows_inserted} ~{self.rows_updated} -{self.rows_deleted} rows"
+        files = f"{self.files_written} files, {self.bytes_written:,} bytes"
+        again = "; this batch was committed before" if self.already_published else ""
+        tried = "" if self.attempts == 1 else f"; {self.attempts} attempts, last for {self.redone}"
+        return (
+            f"<{self.operation} {self.requested_time}: {rows}, {files}, "
+            f"completed {self.completion_time}{tried}{again}>"
+        )

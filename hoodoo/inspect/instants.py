@@ -552,8 +552,11 @@ class InstantSummary:
         document["seconds"] = self.seconds
         return document
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
-        """The story for people."""
+        """Return the summary as lines for people."""
         told = [f"{self.action} {self.requested_time}: {self.state}"]
         if self.archived:
             told.append("archived")
