@@ -48,7 +48,7 @@ ENGINES = {
     "hoodoo-group": (f"hoodoo:hoodoo-group:{GROUP}", None),
     # N processes again, whose writes one `hoodoo committer` publishes together.
     "hoodoo-service": ('hoodoo:hoodoo-service:{"keep_open": true, "service": true}', None),
-    # N processes that append to the same file groups, merge-on-read (docs/non_blocking.md).
+    # N processes that append to the same file groups, merge-on-read (docs/how-to/avoid-conflicts.md).
     "hoodoo-nbcc": ('hoodoo:hoodoo-nbcc:{"keep_open": true, "non_blocking": true}', None),
     "delta-rs": ("delta_rs:delta-rs", "deltalake"),
     "ducklake": ("ducklake", "duckdb_extension_ducklake"),

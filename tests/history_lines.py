@@ -1,4 +1,4 @@
-"""Lines of a client's journal, as docs/history.md describes them."""
+"""Lines of a client's journal, as docs/how-to/check-history.md describes them."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def read_client_history(run: HistoryRecorder, lines: Iterable[bytes], *, source:
 
 def _not_a_journal(source: str, number: int, error: Exception) -> InvalidInputError:
     return InvalidInputError(
-        "a line of a journal is neither a write nor a read in the form that docs/history.md "
+        "a line of a journal is neither a write nor a read in the form that docs/how-to/check-history.md "
         f"tells ({error!r}): {source}, line {number}",
         kind="journal",
         path=source,

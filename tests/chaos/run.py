@@ -379,7 +379,7 @@ class _Run:
         return round(longest * 1_000), operations_of(path, self.wanted.seed, tuple(TABLES))
 
     def _histories(self, table: str, operations: Mapping[str, list[OpRecord]]) -> list[Path]:
-        """The journals of all clients of a table, in the form of docs/history.md."""
+        """The journals of all clients of a table, in the form of docs/how-to/check-history.md."""
         found = sorted(self.folder.glob(f"read-*.{table}.history.jsonl"))
         for name, records in operations.items():
             path = self.folder / f"{name}.{table}.history.jsonl"
