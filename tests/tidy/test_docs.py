@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -71,3 +72,11 @@ def test_nothing_that_a_user_writes_imports_an_inner_package() -> None:
             if (ROOT / package / name).exists() or (ROOT / package / f"{name}.py").exists()
         ]
     assert found == []
+
+
+def test_readme_names_every_extra_for_users() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"]) - {"dev", "bench"}
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("## Two writers")[0]
+    rows = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`([a-z]+)`", rows)) == extras

@@ -57,3 +57,26 @@ def test_every_file_that_a_page_names_exists(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     missing = [path for path in PATH.findall(text) if not (ROOT / path).exists()]
     assert missing == [] or name == "CHANGELOG.md"
+
+
+def links(page: Path) -> set[Path]:
+    """The pages and folders that a page links to."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    found = [one or other for one, other in LINK.findall(text)]
+    return {(page.parent / link.split("#")[0]).resolve() for link in found if ":" not in link}
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    seen: set[Path] = set()
+    open_ones = [ROOT / "README.md"]
+    while open_ones:
+        page = open_ones.pop()
+        if page in seen or not page.exists():
+            continue
+        seen.add(page)
+        if page.is_dir():  # a folder shows its pages
+            open_ones += page.glob("*.md")
+        elif page.suffix == ".md":
+            open_ones += links(page)
+    pages = {path.resolve() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(path.relative_to(ROOT).as_posix() for path in pages - seen) == []
