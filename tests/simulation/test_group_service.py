@@ -229,7 +229,7 @@ def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
 
 #: What a writer does to find out; without one of it something is lost or doubled.
 MUTANTS: dict[str, tuple[str, Callable[..., object]]] = {
-    "writes again at once": ("member.Member.find_out", lambda *_: None),
+    "writes again at once": ("member.Member.resolve", lambda *_: None),
     "goes on beside a pending instant": ("member.rollback", lambda *_: None),
     "records no results": ("commit_group.member_results_text", lambda _: {}),
     "does not know where its rows went": ("member.Member.answer", lambda *_: Joined()),
