@@ -18,7 +18,7 @@ from timeline.commit.cancel_plan import PlanOutcome, plan_outcome
 from timeline.commit.commit import CommittedWrite
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.markers import delete_markers
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots, open_commit
 from timeline.context import TableContext
 from timeline.errors import (
     HeartbeatExpiredError,
@@ -182,7 +182,7 @@ def ignore_if_ended(context: TableContext, plan: Instant) -> Iterator[None]:
 
     Raises:
         MissingFileError: They are missing and the plan is pending; cancel the plan.
-        Others: As ``timeline.commit.section.commit_in_section``.
+        Others: As ``timeline.commit.section.apply_pending_slots``.
     """
     try:
         yield
@@ -205,7 +205,7 @@ def _end_restore(context: TableContext, plan: Instant) -> None:
     slot (PUB-3). Outside: 1 list, and 1 commit section where the plan is pending.
     """
     if plan_outcome(context.active(), plan) in (None, PlanOutcome.ROLLED_BACK):
-        commit_in_section(context, f"look what becomes of {plan.requested_time}", lambda _: None)
+        apply_pending_slots(context, f"look what becomes of {plan.requested_time}")
 
 
 # ---- Shared by all executors: read the plan, create its inflight file, report the result
@@ -347,48 +347,48 @@ def complete(
     """
     bodies = {metadata.schema_json: CommitBody(metadata)}
     nonce = context.ports.ids.nonce()
-    ended = PlanOutcome.CANCELLED
-    undone: Instant | None = None  # a dead engine's pending rollback of an attempt at the plan
-
-    def decide(section: CommitSection) -> Slot | None:
-        nonlocal ended, undone
-        heartbeat.check()
-        why = plan_outcome(section.timeline, plan)
-        undone = pending_rollback_of(context, section.timeline, plan.requested_time)
-        if why is None and undone is not None and not is_abandoned(context, undone):
-            why = PlanOutcome.ROLLED_BACK  # planned under the lock, executed without it (PUB-6)
-        if why is None:
-            refuse_during_restore(section.timeline)
-        if why is None and check is not None and not check(section):
-            why = PlanOutcome.REJECTED
-        if why is not None:
-            ended = why
-            return None
-        schema = _schema_in(context, section) or metadata.schema_json
-        if schema is not None and schema not in bodies:
-            bodies[schema] = CommitBody(_with_schema(metadata, schema))
-        return Slot(
-            number=section.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.COMMIT,
-            action=plan.action,
-            requested_time=plan.requested_time,
-            completion_time=section.draw_time(
-                context, Residue.SLOT_COMPLETION, above=plan.requested_time
-            ),
-            base=section.head,
-            nonce=nonce,
-            owner=section.owner,
-            write_set=claim,
-            schema_before=schema or "",
-            schema_after=schema or "",
-            body=bodies[schema].bytes_with(section.owner.fencing_token),
-        )
-
-    slot, lost = commit_in_section(context, f"complete {plan.requested_time}", decide)
+    commit = open_commit(context, f"complete {plan.requested_time}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            heartbeat.check()
+            ended = plan_outcome(section.timeline, plan)
+            # A dead engine's pending rollback of an attempt at the plan.
+            undone = pending_rollback_of(context, section.timeline, plan.requested_time)
+            if ended is None and undone is not None and not is_abandoned(context, undone):
+                ended = PlanOutcome.ROLLED_BACK  # planned under the lock, executed later (PUB-6)
+            if ended is None:
+                refuse_during_restore(section.timeline)
+            if ended is None and check is not None and not check(section):
+                ended = PlanOutcome.REJECTED
+            if ended is not None:
+                break
+            schema = _schema_in(context, section) or metadata.schema_json
+            if schema is not None and schema not in bodies:
+                bodies[schema] = CommitBody(_with_schema(metadata, schema))
+            commit.take(
+                section,
+                Slot(
+                    number=section.head + 1,
+                    table_id=context.table_id,
+                    kind=SlotKind.COMMIT,
+                    action=plan.action,
+                    requested_time=plan.requested_time,
+                    completion_time=section.draw_time(
+                        context, Residue.SLOT_COMPLETION, above=plan.requested_time
+                    ),
+                    base=section.head,
+                    nonce=nonce,
+                    owner=section.owner,
+                    write_set=claim,
+                    schema_before=schema or "",
+                    schema_after=schema or "",
+                    body=bodies[schema].bytes_with(section.owner.fencing_token),
+                ),
+            )
     context.commit_log.ended(plan.requested_time)
-    if slot is None:
+    if ended is not None:
         return ended
+    slot = commit.taken
     done = Instant(
         action=plan.action.completes_as,
         requested_time=plan.requested_time,
@@ -412,7 +412,7 @@ def complete(
         ct=slot.completion_time,
         number=slot.number,
     )
-    return CommittedWrite(slot=slot, lost_slots=lost)
+    return CommittedWrite(slot=slot, lost_slots=commit.lost)
 
 
 def _schema_in(context: TableContext, section: CommitSection) -> str | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from timeline.commit.begin import refuse_during_restore
-from timeline.commit.commit_lock import CommitSection
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.model.file_names import instant_file_name
 from timeline.model.instant import Action, Instant, InstantTime, Residue, State
@@ -143,31 +142,29 @@ def _publish(
     if draft.body is None:
         return None
     nonce = context.ports.ids.nonce()
-
-    def decide(section: CommitSection) -> Slot | None:
-        nonlocal draft
-        refuse_during_restore(
-            section.timeline
-        )  # the restore does not know plans newer than its own
-        if not draft.is_current(section.timeline):
-            if within is None:
+    commit = open_commit(context, f"schedule {action.value}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            # The restore does not know plans newer than its own.
+            refuse_during_restore(section.timeline)
+            if not draft.is_current(section.timeline):
+                if within is None:
+                    return None
+                draft = _Draft.of(context, within)
+            if draft.body is None:
                 return None
-            draft = _Draft.of(context, within)
-        if draft.body is None:
-            return None
-        requested = section.draw_time(context, Residue.SLOT_REQUESTED)
-        return Slot(
-            number=section.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.PLAN,
-            action=action,
-            requested_time=requested,
-            completion_time=requested,
-            base=section.head,
-            nonce=nonce,
-            owner=section.owner,
-            body=draft.body,
-        )
-
-    slot, _ = commit_in_section(context, f"schedule {action.value}", decide)
-    return slot
+            requested = section.draw_time(context, Residue.SLOT_REQUESTED)
+            slot = Slot(
+                number=section.head + 1,
+                table_id=context.table_id,
+                kind=SlotKind.PLAN,
+                action=action,
+                requested_time=requested,
+                completion_time=requested,
+                base=section.head,
+                nonce=nonce,
+                owner=section.owner,
+                body=draft.body,
+            )
+            commit.take(section, slot)
+    return commit.taken

@@ -38,7 +38,7 @@ from timeline.codecs.instant_avro import (
 )
 from timeline.codecs.legacy_commit import decode_legacy_commit, encode_legacy_commit
 from timeline.commit.markers import delete_markers
-from timeline.commit.section import refresh_and_apply
+from timeline.commit.section import protocol_of
 from timeline.context import TableContext
 from timeline.errors import (
     InvalidInputError,
@@ -446,7 +446,7 @@ def upgrade(
         if context.config.timeline_layout_version != 1:
             _compact_first(context, files)
         with context.ports.lock.acquire("upgrade the table") as lease:
-            refresh_and_apply(context, lease)
+            protocol_of(context).refresh(lease)
             planned = plan_upgrade(context)
             if planned is not None and context.config.timeline_layout_version == 1:
                 _upgrade_old_layout(context, planned, files, lease)
@@ -467,7 +467,7 @@ def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
     """Switch the metadata table off before other changes, and only if the upgrade is possible."""
     storage = context.ports.storage
     with context.ports.lock.acquire("switch the metadata table off") as lease:
-        refresh_and_apply(context, lease)
+        protocol_of(context).refresh(lease)
         planned = plan_upgrade(context, without_metadata_table=True)
         before = load_config(storage)
         if planned is None or not before.metadata_table_on:

@@ -215,7 +215,9 @@ MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
         (ObjectStoreCommit, ObjectStoreCommit._wait_before_slot, _always(False))
     ],
     # -- writers of the same file groups
-    "waiting-line": lambda: [(write, write.must_wait_in_line, _always(False))],
+    "waiting-line": lambda: [
+        (ObjectStoreCommit, ObjectStoreCommit.must_wait_in_line, _always(False))
+    ],
     "line-before-first-file": lambda: [(write, write._wait_in_line, _wait_for_nobody)],
     "line-reads-files": lambda: [
         (waiting_line._LineWait, waiting_line._LineWait._reads_ahead, _always([]))

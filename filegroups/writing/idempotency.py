@@ -18,7 +18,7 @@ from filegroups.writing.write_request import CommitResult, WriteRequest
 from timeline.codecs.commit_log import CommittedBatch, EarlierBatches
 from timeline.commit.apply import apply, not_applied
 from timeline.commit.revalidate import without_void
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots
 from timeline.commit_log import restored_away_by
 from timeline.context import KnownBatches, TableContext
 from timeline.errors import CorruptTableError, InvalidInputError
@@ -215,7 +215,7 @@ def _decide_last(context: TableContext) -> None:
     """Apply the newest slots or mark them void. Outside: 1 get, 1 list, a commit section."""
     left = not_applied(context, context.commit_log.head(), context.active())
     if left:
-        commit_in_section(context, f"settle {left[-1].instant_time}", lambda _: None)
+        apply_pending_slots(context, f"settle {left[-1].instant_time}")
 
 
 def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:

@@ -54,8 +54,8 @@ from timeline.commit.conflict_report import (
     conflict_report_of,
 )
 from timeline.commit.markers import delete_markers
-from timeline.commit.section import assert_same_table_after_commit, protocol_of
-from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
+from timeline.commit.section import protocol_of
+from timeline.commit.waiting_line import WaitResult, wait_in_line
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -462,9 +462,9 @@ def _publish_written(
         if isinstance(outcome.verdict, Rejected) or workload is None or anew:
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
-        stands = not (work.queued or tries.must_keep_lock(context)) and must_wait_in_line(
-            context, pending_commit.write_set
-        )
+        may_wait = not (work.queued or tries.must_keep_lock(context))
+        claim = pending_commit.write_set
+        stands = may_wait and protocol_of(context).must_wait_in_line(claim)
         groups_left = len(written.assignment.tasks) - len(outcome.verdict.file_groups)
         if not (stands or work.queued) and tries.prefers_lock(context, groups_left=groups_left):
             tries.wasted_bytes += written.bytes_of(None)
@@ -507,7 +507,8 @@ def _wait_in_line(
         The tasks, based on the files of those writers; the wait's result; the conflict if rejected.
     """
     claim, meet = planned_write_set(assignment), assignment.logs_may_conflict
-    if work.workload is None or anew or work.queued or not must_wait_in_line(work.context, claim):
+    may_wait = not (work.workload is None or anew or work.queued)
+    if not (may_wait and protocol_of(work.context).must_wait_in_line(claim)):
         return assignment.tasks, None, None
     here = wait_in_line(work.context, begun, claim, seen, logs_may_conflict=meet)
     if here is None:
@@ -633,11 +634,11 @@ def clean_up(context: TableContext, begun: StartedWrite, slot: Slot) -> None:
     Do all post-commit steps before ``write`` returns.
 
     Raises:
-        TableReplacedError, OutcomeUnknownError: As ``assert_same_table_after_commit``, which runs
+        TableReplacedError, OutcomeUnknownError: As ``CommitProtocol.assert_same_table``, which runs
             at the same time.
     """
     context.ports.concurrently(
-        partial(assert_same_table_after_commit, context, slot), partial(_tidy_up, context, begun)
+        partial(protocol_of(context).assert_same_table, slot), partial(_tidy_up, context, begun)
     )
     _advance_low_water_mark(context, begun)
 
@@ -649,9 +650,9 @@ def finish_commit(context: TableContext, begun: StartedWrite, slot: Slot) -> Cal
     The callable never raises.
 
     Raises:
-        TableReplacedError, OutcomeUnknownError: As ``assert_same_table_after_commit``.
+        TableReplacedError, OutcomeUnknownError: As ``CommitProtocol.assert_same_table``.
     """
-    assert_same_table_after_commit(context, slot)
+    protocol_of(context).assert_same_table(slot)
 
     def rest() -> None:
         _tidy_up(context, begun)

@@ -41,9 +41,8 @@ from timeline.codecs.commit_log import (
     encode_truncation_point,
 )
 from timeline.commit.apply import apply, data_files_of, revert_truncation
-from timeline.commit.commit_lock import CommitSection
 from timeline.commit.revalidate import without_void
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import open_commit
 from timeline.commit_log import restored_away_in
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
@@ -297,37 +296,39 @@ def _try_truncate(
         together=settings.batches_together,
     )
 
-    def decide(section: CommitSection) -> Slot | None:
-        if _is_stale(context, newest, section.head):
-            return None
-        chosen = choose_instants(section.timeline, settings, planned.lines.times, planned.released)
-        going = [one for one in chosen if one in planned.going]  # only checked instants
-        if not going:
-            return None
-        requested = section.draw_time(context, Residue.SLOT_REQUESTED)
-        truncation_point = next_truncation_point(
-            former,
-            section.timeline,
-            going,
-            slots,
-            ceiling=planned.lines.ceiling,
-            carried=carried,
-        )
-        return section.next_slot(
-            context,
-            SlotKind.TRUNCATE,
-            Action.COMMIT,
-            requested,
-            nonce=nonce,
-            body=encode_truncation_point(truncation_point),
-        )
-
     if _is_stale(context, newest, context.commit_log.head()):
         return None  # checked before the commit section, in which all writers would wait
-    slot, _ = commit_in_section(context, "archive", decide)
-    if slot is not None:
-        _emit_batches(context, former, _document(slot))
-    return slot
+    commit = open_commit(context, "archive")
+    while not commit.is_decided():
+        with commit.section() as section:
+            if _is_stale(context, newest, section.head):
+                return None
+            chosen = choose_instants(
+                section.timeline, settings, planned.lines.times, planned.released
+            )
+            going = [one for one in chosen if one in planned.going]  # only checked instants
+            if not going:
+                return None
+            requested = section.draw_time(context, Residue.SLOT_REQUESTED)
+            truncation_point = next_truncation_point(
+                former,
+                section.timeline,
+                going,
+                slots,
+                ceiling=planned.lines.ceiling,
+                carried=carried,
+            )
+            slot = section.next_slot(
+                context,
+                SlotKind.TRUNCATE,
+                Action.COMMIT,
+                requested,
+                nonce=nonce,
+                body=encode_truncation_point(truncation_point),
+            )
+            commit.take(section, slot)
+    _emit_batches(context, former, _document(commit.taken))
+    return commit.taken
 
 
 def _emit_batches(

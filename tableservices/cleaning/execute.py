@@ -25,9 +25,8 @@ from tableservices.cleaning.plan import (
 from tableservices.service import PLANS, ServiceResult
 from timeline.codecs.instant_avro import decode_clean_plan, encode_clean, encode_clean_plan
 from timeline.commit.apply import apply, data_files_of
-from timeline.commit.commit_lock import CommitSection
 from timeline.commit.markers import delete_markers
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots, open_commit
 from timeline.commit_log import ended_times
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, MalformedNameError, MissingFileError
@@ -46,7 +45,7 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import Action, Instant, InstantTime, Residue
 from timeline.model.plans import ActionInstant, CleanerPlan, CleanFileInfo, CleanMetadata
-from timeline.model.slot import Slot, SlotKind, plan_version_entry
+from timeline.model.slot import SlotKind, plan_version_entry
 from timeline.ports.ports import Storage
 from timeline.reader_lease import run_deferred_deletes
 from timeline.rollback.rollback import requested_age_ms, rollback_dead_writers
@@ -299,30 +298,28 @@ def _publish(
 ) -> CleanResult | _Stale:
     nonce = context.ports.ids.nonce()
     plan_bytes = encode_clean_plan(_cleaner_plan(context, settings, gathered, plan))
-
-    def decide(section: CommitSection) -> Slot | None:
-        if not gathered.is_current(context, section):
-            return None
-        refuse_uncleanable(context)
-        requested = section.draw_time(context, Residue.SLOT_REQUESTED)
-        return section.next_slot(
-            context,
-            SlotKind.CLEAN,
-            Action.CLEAN,
-            requested,
-            nonce=nonce,
-            base=gathered.snapshot.head,
-            body=encode_clean(
-                _metadata(context, settings, gathered, plan, requested, taken_ms=taken_ms)
-            ),
-            plan=plan_bytes,
-            deletes=plan.paths,
-            floor=plan.floor,
-        )
-
-    slot, _ = commit_in_section(context, "clean", decide)
-    if slot is None:
-        return _Stale.STALE
+    commit = open_commit(context, "clean")
+    while not commit.is_decided():
+        with commit.section() as section:
+            if not gathered.is_current(context, section):
+                return _Stale.STALE
+            refuse_uncleanable(context)
+            requested = section.draw_time(context, Residue.SLOT_REQUESTED)
+            metadata = _metadata(context, settings, gathered, plan, requested, taken_ms=taken_ms)
+            cleaning = section.next_slot(
+                context,
+                SlotKind.CLEAN,
+                Action.CLEAN,
+                requested,
+                nonce=nonce,
+                base=gathered.snapshot.head,
+                body=encode_clean(metadata),
+                plan=plan_bytes,
+                deletes=plan.paths,
+                floor=plan.floor,
+            )
+            commit.take(section, cleaning)
+    slot = commit.taken
     line = gathered.clean_input.line
     context.ports.events.emit(
         "cleaning.done", rt=slot.requested_time, number=slot.number, files=len(plan.paths)
@@ -473,7 +470,7 @@ def _is_applied(context: TableContext, instant: Instant) -> bool:
     if last.instant_time != instant.requested_time:
         return False
     if last.timeline_digest:  # under the lock: others may end it, and its file is late (FOR-9)
-        commit_in_section(context, f"finish clean {instant.requested_time}", lambda _: None)
+        apply_pending_slots(context, f"finish clean {instant.requested_time}")
     else:
         apply(context, last)
     return True
@@ -491,26 +488,25 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
     gathered = _input_without_effect(context, settings, planned)
     metadata = _foreign_metadata(instant, plan, planned)
     nonce = context.ports.ids.nonce()
-
-    def decide(section: CommitSection) -> Slot | None:
-        now = section.timeline.find(instant.requested_time, Action.CLEAN)
-        if now is None or now.completed or not gathered.is_current(context, section):
-            return None
-        refuse_uncleanable(context)
-        return section.next_slot(
-            context,
-            SlotKind.CLEAN,
-            Action.CLEAN,
-            instant.requested_time,
-            nonce=nonce,
-            body=encode_clean(metadata),
-            plan=data,
-            deletes=tuple(path for paths in planned.values() for path in paths),
-        )
-
-    slot, _ = commit_in_section(context, f"finish clean {instant.requested_time}", decide)
-    if slot is not None:
-        context.ports.events.emit("cleaning.foreign_finished", rt=instant.requested_time)
+    commit = open_commit(context, f"finish clean {instant.requested_time}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            now = section.timeline.find(instant.requested_time, Action.CLEAN)
+            if now is None or now.completed or not gathered.is_current(context, section):
+                return
+            refuse_uncleanable(context)
+            slot = section.next_slot(
+                context,
+                SlotKind.CLEAN,
+                Action.CLEAN,
+                instant.requested_time,
+                nonce=nonce,
+                body=encode_clean(metadata),
+                plan=data,
+                deletes=tuple(path for paths in planned.values() for path in paths),
+            )
+            commit.take(section, slot)
+    context.ports.events.emit("cleaning.foreign_finished", rt=instant.requested_time)
 
 
 def planned_paths(context: TableContext, plan: CleanerPlan) -> dict[str, tuple[str, ...]]:

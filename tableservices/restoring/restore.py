@@ -31,8 +31,7 @@ from timeline.codecs.instant_avro import (
     encode_restore_plan,
 )
 from timeline.commit.apply import data_files_of
-from timeline.commit.commit_lock import CommitSection
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -218,44 +217,44 @@ def _take(
 
     expected = context.limits.foreign_writers is ForeignWriters.EXPECTED
     shown: Instant | None = None
-
-    def decide(section: CommitSection) -> Slot | None:
-        nonlocal shown
-        # An abandoned rollback is removed with the instant that it was to end.
-        spared = _LEFT if force else frozenset[Action]()
-        refuse_during_foreign_service(section.timeline, but=spared, taken_over=shown)
-        target = completed_write(section.timeline, planned.target.requested_time)
-        now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
-        if _gone(context, now, target, force=force) != planned.instants:
-            return None
-        if shown is None:
-            own_time = section.draw_time(context, Residue.SLOT_REQUESTED)
-        else:
-            own_time = shown.requested_time
-        if expected and shown is None:
-            shown = Instant(action=Action.RESTORE, requested_time=own_time, state=State.REQUESTED)
-            _show(context, shown, plan)
-        return section.next_slot(
-            context,
-            SlotKind.RESTORE,
-            Action.RESTORE,
-            target.requested_time,
-            nonce=nonce,
-            own_requested_time=own_time,
-            body=encode_restore(_result(context, infos, planned.files, own_time)),
-            plan=plan,
-        )
-
-    slot = None
+    commit = open_commit(context, f"restore to {planned.target.requested_time}")
     try:
-        slot, _ = commit_in_section(context, f"restore to {planned.target.requested_time}", decide)
+        while not commit.is_decided():
+            with commit.section() as section:
+                # An abandoned rollback is removed with the instant that it was to end.
+                spared = _LEFT if force else frozenset[Action]()
+                refuse_during_foreign_service(section.timeline, but=spared, taken_over=shown)
+                target = completed_write(section.timeline, planned.target.requested_time)
+                now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
+                if _gone(context, now, target, force=force) != planned.instants:
+                    return None
+                if shown is None:
+                    own_time = section.draw_time(context, Residue.SLOT_REQUESTED)
+                else:
+                    own_time = shown.requested_time
+                if expected and shown is None:
+                    shown = Instant(
+                        action=Action.RESTORE, requested_time=own_time, state=State.REQUESTED
+                    )
+                    _show(context, shown, plan)
+                slot = section.next_slot(
+                    context,
+                    SlotKind.RESTORE,
+                    Action.RESTORE,
+                    target.requested_time,
+                    nonce=nonce,
+                    own_requested_time=own_time,
+                    body=encode_restore(_result(context, infos, planned.files, own_time)),
+                    plan=plan,
+                )
+                commit.take(section, slot)
     except OutcomeUnknownError:
         shown = None  # it may be committed
         raise
     finally:
-        if slot is None and shown is not None:
+        if commit.slot is None and shown is not None:
             context.ports.storage.delete(timeline_path(instant_file_name(shown)))
-    return slot
+    return commit.taken
 
 
 def _show(context: TableContext, restoring: Instant, plan: bytes) -> None:
@@ -296,37 +295,33 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
             ``commit_write``.
     """
     nonce = context.ports.ids.nonce()
-    storage = context.ports.storage
-    plan, files = RestorePlan(), list[str]()
-
-    def decide(section: CommitSection) -> Slot | None:
-        nonlocal plan, files
-        left = [one for one in section.timeline.pending if one.action is Action.RESTORE]
-        if not left:
-            return None
-        refuse_during_foreign_service(section.timeline, but=_LEFT | {Action.RESTORE})
-        refuse_behind_metadata_table(
-            section.config(), without_metadata_table=context.limits.without_metadata_table
-        )
-        own_time = left[0].requested_time
-        data, plan = _foreign_plan(context, own_time)
-        times = [one.requested_time for one in plan.instants_to_rollback]
-        refuse_savepointed(savepoint_times(section.timeline), frozenset(times))
-        files = data_files_of(storage, *times)
-        return section.next_slot(
-            context,
-            SlotKind.RESTORE,
-            Action.RESTORE,
-            plan.savepoint_to_restore_timestamp or own_time,
-            nonce=nonce,
-            own_requested_time=own_time,
-            body=encode_restore(_result(context, plan.instants_to_rollback, files, own_time)),
-            plan=data,
-        )
-
-    slot, _ = commit_in_section(context, "finish a restore", decide)
-    if slot is None:
-        return None
+    commit = open_commit(context, "finish a restore")
+    while not commit.is_decided():
+        with commit.section() as section:
+            left = [one for one in section.timeline.pending if one.action is Action.RESTORE]
+            if not left:
+                return None
+            refuse_during_foreign_service(section.timeline, but=_LEFT | {Action.RESTORE})
+            refuse_behind_metadata_table(
+                section.config(), without_metadata_table=context.limits.without_metadata_table
+            )
+            own_time = left[0].requested_time
+            data, plan = _foreign_plan(context, own_time)
+            times = [one.requested_time for one in plan.instants_to_rollback]
+            refuse_savepointed(savepoint_times(section.timeline), frozenset(times))
+            files = data_files_of(context.ports.storage, *times)
+            restoring = section.next_slot(
+                context,
+                SlotKind.RESTORE,
+                Action.RESTORE,
+                plan.savepoint_to_restore_timestamp or own_time,
+                nonce=nonce,
+                own_requested_time=own_time,
+                body=encode_restore(_result(context, plan.instants_to_rollback, files, own_time)),
+                plan=data,
+            )
+            commit.take(section, restoring)
+    slot = commit.taken
     context.ports.events.emit("restore.done", target=slot.requested_time)
     return RestoreResult(
         requested_time=slot.instant_time,

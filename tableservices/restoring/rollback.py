@@ -23,8 +23,7 @@ from tableservices.restoring.state_at import (
 )
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.commit.apply import data_files_of
-from timeline.commit.commit_lock import CommitSection
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, Residue
@@ -184,29 +183,29 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
     target, files = planned.target, planned.files
     info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
 
-    def decide(section: CommitSection) -> Slot | None:
-        left = pending_rollback_of(context, section.timeline, target.requested_time)
-        if left is not None and not is_abandoned(context, left):
-            left = None  # its engine may work on it, so it is refused below
-        refuse_during_foreign_service(section.timeline, taken_over=left)
-        now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
-        _refuse_needed(context, now, completed_write(section.timeline, target.requested_time))
-        if left is None:
-            own_time = section.draw_time(context, Residue.SLOT_REQUESTED)
-            plan = encode_rollback_plan(rollback_plan(storage, info, files))
-        else:
-            own_time, plan = left.requested_time, requested_plan_bytes(context, left)
-        return section.next_slot(
-            context,
-            SlotKind.RESTORE,
-            Action.ROLLBACK,
-            target.requested_time,
-            nonce=nonce,
-            own_requested_time=own_time,
-            body=encode_rollback(rollback_metadata(storage, info, files, own_time=own_time)),
-            plan=plan,
-        )
-
-    slot, _ = commit_in_section(context, f"roll back {target.requested_time}", decide)
-    assert slot is not None  # ``decide`` takes the slot or raises
-    return slot
+    commit = open_commit(context, f"roll back {target.requested_time}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            left = pending_rollback_of(context, section.timeline, target.requested_time)
+            if left is not None and not is_abandoned(context, left):
+                left = None  # its engine may work on it, so it is refused below
+            refuse_during_foreign_service(section.timeline, taken_over=left)
+            now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
+            _refuse_needed(context, now, completed_write(section.timeline, target.requested_time))
+            if left is None:
+                own_time = section.draw_time(context, Residue.SLOT_REQUESTED)
+                plan = encode_rollback_plan(rollback_plan(storage, info, files))
+            else:
+                own_time, plan = left.requested_time, requested_plan_bytes(context, left)
+            slot = section.next_slot(
+                context,
+                SlotKind.RESTORE,
+                Action.ROLLBACK,
+                target.requested_time,
+                nonce=nonce,
+                own_requested_time=own_time,
+                body=encode_rollback(rollback_metadata(storage, info, files, own_time=own_time)),
+                plan=plan,
+            )
+            commit.take(section, slot)
+    return commit.taken

@@ -22,8 +22,7 @@ from tableservices.restoring.state_at import (
 )
 from timeline.codecs.instant_avro import decode_savepoint, encode_savepoint
 from timeline.commit.apply import is_applied
-from timeline.commit.commit_lock import CommitSection
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
 from timeline.model.file_names import instant_file_name, join, parse_instant_name, timeline_path
@@ -177,36 +176,37 @@ def _take(
 ) -> Slot | None:
     """Take the savepoint's slot; None when the files must be listed again."""
     head = seen.head
-
-    def decide(section: CommitSection) -> Slot | None:
-        refuse_during_foreign_service(section.timeline)
-        # The newest slot of the snapshot may have been deleting files while they were listed,
-        # unless it is applied in the snapshot.
-        slots = slots_since_snapshot(context, max(0, head - 1), section.head)
-        if slots is None or any(
-            slot.kind is SlotKind.RESTORE
-            and not (
-                slot.number == head and is_applied(slot, seen.active, context.archived_timeline)
+    commit = open_commit(context, f"savepoint {draft.requested_time}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            refuse_during_foreign_service(section.timeline)
+            # The newest slot of the snapshot may have been deleting files while they were listed,
+            # unless it is applied in the snapshot.
+            slots = slots_since_snapshot(context, max(0, head - 1), section.head)
+            if slots is None or any(
+                slot.kind is SlotKind.RESTORE
+                and not (
+                    slot.number == head and is_applied(slot, seen.active, context.archived_timeline)
+                )
+                for slot in slots
+            ):
+                return None
+            target = completed_write(section.timeline, draft.requested_time)
+            _refuse_second(savepoint_times(section.timeline), target)
+            refuse_during_archiving(context, section.timeline, [target])
+            now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
+            refuse_cleaned(context, now, target)  # a clean since may have deleted listed files
+            taken = section.next_slot(
+                context,
+                SlotKind.SAVEPOINT,
+                Action.SAVEPOINT,
+                target.requested_time,
+                nonce=nonce,
+                base=head,
+                body=body,
             )
-            for slot in slots
-        ):
-            return None
-        target = completed_write(section.timeline, draft.requested_time)
-        _refuse_second(savepoint_times(section.timeline), target)
-        refuse_during_archiving(context, section.timeline, [target])
-        now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
-        refuse_cleaned(context, now, target)  # a clean since may have deleted listed files
-        return section.next_slot(
-            context,
-            SlotKind.SAVEPOINT,
-            Action.SAVEPOINT,
-            target.requested_time,
-            nonce=nonce,
-            base=head,
-            body=body,
-        )
-
-    return commit_in_section(context, f"savepoint {draft.requested_time}", decide)[0]
+            commit.take(section, taken)
+    return commit.taken
 
 
 def delete_savepoint(context: TableContext, requested_time: InstantTime) -> InstantTime:
@@ -226,40 +226,39 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``.
     """
     nonce = context.ports.ids.nonce()
-
-    def decide(section: CommitSection) -> Slot:
-        if is_kept_on_active_timeline(context, section.timeline, requested_time):
-            raise InvalidInputError(
-                "writes after this savepoint's were archived and would be hidden without it, as "
-                "long as the saved write is not archived as well; run 'hoodoo savepoint delete' "
-                "again when the writers and plans that hold the archive back have ended (see "
-                f"'hoodoo writers'): {requested_time}",
-                kind="savepoint_before_archive",
-                requested_time=requested_time,
+    commit = open_commit(context, f"delete savepoint {requested_time}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            if is_kept_on_active_timeline(context, section.timeline, requested_time):
+                raise InvalidInputError(
+                    "writes after this savepoint's were archived and would be hidden without it, "
+                    "as long as the saved write is not archived as well; run 'hoodoo savepoint "
+                    "delete' again when the writers and plans that hold the archive back have "
+                    f"ended (see 'hoodoo writers'): {requested_time}",
+                    kind="savepoint_before_archive",
+                    requested_time=requested_time,
+                )
+            instants = map(parse_instant_name, section.timeline.file_names)
+            found = [one for one in instants if one is not None and _names(one, requested_time)]
+            if not found:
+                there = ", ".join(sorted(savepoint_times(section.timeline))) or "none"
+                raise InstantNotFoundError(
+                    f"no savepoint of this write; there are {there}: {requested_time}",
+                    kind="no_such_savepoint",
+                    requested_time=requested_time,
+                )
+            found.sort(key=lambda one: one.completed, reverse=True)  # Java's order, too
+            slot = section.next_slot(
+                context,
+                SlotKind.UNSAVEPOINT,
+                Action.SAVEPOINT,
+                requested_time,
+                nonce=nonce,
+                deletes=tuple(timeline_path(instant_file_name(one)) for one in found),
             )
-        instants = map(parse_instant_name, section.timeline.file_names)
-        found = [one for one in instants if one is not None and _names(one, requested_time)]
-        if not found:
-            raise InstantNotFoundError(
-                "no savepoint of this write; there are "
-                f"{', '.join(sorted(savepoint_times(section.timeline))) or 'none'}: {requested_time}",
-                kind="no_such_savepoint",
-                requested_time=requested_time,
-            )
-        found.sort(key=lambda one: one.completed, reverse=True)  # Java's order, too
-        return section.next_slot(
-            context,
-            SlotKind.UNSAVEPOINT,
-            Action.SAVEPOINT,
-            requested_time,
-            nonce=nonce,
-            deletes=tuple(timeline_path(instant_file_name(one)) for one in found),
-        )
-
-    slot, _ = commit_in_section(context, f"delete savepoint {requested_time}", decide)
-    assert slot is not None  # ``decide`` finds it or raises
+            commit.take(section, slot)
     context.ports.events.emit("savepoint.deleted", rt=requested_time)
-    return slot.completion_time
+    return commit.taken.completion_time
 
 
 def is_kept_on_active_timeline(

@@ -39,7 +39,7 @@ from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
 from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots
 from timeline.context import TableContext
 from timeline.model.commit_metadata import TableType
 from timeline.model.slot import SlotKind
@@ -159,7 +159,7 @@ def _findings(world: SimulatedSystem, first: int) -> list[Violation]:
     def settles(ports: ActorPorts) -> None:
         ports.clock.sleep_ms(archives.GRACE_MS)
         context = open_table(ports_of(ports))
-        commit_in_section(context, "look", lambda _: None)
+        apply_pending_slots(context, "look")
         rollback_dead_writers(context)
 
     def moves(ports: ActorPorts) -> None:

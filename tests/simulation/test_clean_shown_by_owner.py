@@ -55,7 +55,7 @@ from tests.simulator.ports import make_ports
 from tests.simulator.scheduler import run
 from tests.simulator.script import Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots
 from timeline.context import TableContext
 from timeline.model.file_names import TIMELINE, timeline_path
 from timeline.model.slot import SlotKind
@@ -129,9 +129,7 @@ def test_mutant_whose_clean_slot_tells_nothing_of_the_look_is_found() -> None:
 def test_a_clean_whose_first_file_came_late_is_taken_away_again() -> None:
     """The request was on its way when others ended the slot; nothing was deleted for it."""
     world, keep_first = much_written("clean-too-late")
-    wakes = acting(
-        "B", shared, lambda context: commit_in_section(context, "settle", lambda _: None)
-    )
+    wakes = acting("B", shared, lambda context: apply_pending_slots(context, "settle"))
     actors = [acting("A", shared, cleaning), acting("J", foreign, keep_first), wakes]
     stages = [*cut_short(INFLIGHT[:4], ()), UntilEnd("J"), UntilEnd("B"), UntilEnd("A")]
     play(world, actors, stages)
@@ -149,9 +147,7 @@ def test_a_clean_that_showed_is_finished_by_whoever_comes(
 ) -> None:
     """It may have begun to delete, or nothing came since. Its owner deletes nothing once the lock is another's."""
     world, _ = much_written("clean-shown")
-    later = acting(
-        "B", shared, lambda context: commit_in_section(context, "settle", lambda _: None)
-    )
+    later = acting("B", shared, lambda context: apply_pending_slots(context, "settle"))
     play(world, [acting("A", shared, cleaning), later], [*cut_short(calls, fault), UntilEnd("B")])
     assert kinds(world)[5:] == ([CLEAN] if fault else [CLEAN, SlotKind.NOOP])
     assert cleans(world) == ["clean", "clean.inflight", "clean.requested"]
@@ -180,9 +176,7 @@ def as_java(keep: Callable[[TableContext], object]) -> Callable[[TableContext], 
 def test_a_helper_that_slept_leaves_nothing_of_a_clean_that_was_ended() -> None:
     """B finishes what A's death left, and sleeps over the inflight file; C ends it meanwhile."""
     world, keep_first = much_written("clean-helper")
-    later = acting(
-        "B", shared, lambda context: commit_in_section(context, "settle", lambda _: None)
-    )
+    later = acting("B", shared, lambda context: apply_pending_slots(context, "settle"))
     writes = writer("C", [Job(operation="C", keys=("b1",))], make_context=shared, answers={})
     actors = [
         acting("A", shared, cleaning),

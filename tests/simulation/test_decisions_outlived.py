@@ -57,9 +57,9 @@ def cleans(context: TableContext) -> object:
     ("act", "module", "before"),
     [
         (archives, archiving, "remember_batches"),
-        (archives, archiving, "commit_in_section"),
-        (cleans, cleaning, "commit_in_section"),
-        (savepoints.savepoint, savepoints, "commit_in_section"),
+        (archives, archiving, "open_commit"),
+        (cleans, cleaning, "open_commit"),
+        (savepoints.savepoint, savepoints, "open_commit"),
     ],
     ids=["archive's batches", "archive", "clean", "savepoint"],
 )

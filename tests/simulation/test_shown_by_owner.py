@@ -47,7 +47,7 @@ from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run
 from tests.simulator.script import Script, ScriptStage, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.file_names import TIMELINE
@@ -162,9 +162,7 @@ def test_a_plan_that_came_late_is_taken_away_again() -> None:
     """The request was on its way when others ended the slot; the owner plans nothing more."""
     world = logged("planned-too-late")
     stages = [*cut_short((SLOT, LOOK, HELD, SHOW), ()), UntilEnd("J"), UntilEnd("B"), UntilEnd("A")]
-    wakes = acting(
-        "B", shared, lambda context: commit_in_section(context, "settle", lambda _: None)
-    )
+    wakes = acting("B", shared, lambda context: apply_pending_slots(context, "settle"))
     play(world, [acting("A", shared, plan), acting("J", foreign, plan), wakes], stages)
     assert kinds(world)[-2:] == [PLAN, CANCEL]
     assert planned_for(world) == [1, 1]

@@ -29,7 +29,7 @@ from tests.simulator.scheduler import run
 from tests.simulator.script import Script, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
 from timeline.commit.cancel_plan import cancel_pending_plan
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
 
@@ -70,7 +70,7 @@ def test_a_commit_that_was_taken_back_stays_away(
 
     def meanwhile(ports: ActorPorts) -> None:
         context = open_table(ports_of(ports))
-        commit_in_section(context, "settle", lambda _: None)
+        apply_pending_slots(context, "settle")
         goes_back(context)
 
     asleep(world, serving("D", deletes), meanwhile)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from timeline.commit.commit_lock import CommitSection
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Instant
@@ -60,32 +59,26 @@ def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
             of any process completes the deletes.
     """
     nonce = context.ports.ids.nonce()
-
-    def decide(section: CommitSection) -> Slot | None:
-        if plan_outcome(section.timeline, plan) in (
-            PlanOutcome.COMPLETED_BY_OTHER,
-            PlanOutcome.CANCELLED,
-        ):
-            return None
-        if pending_file_names(plan.action, plan.requested_time)[0] in section.timeline.file_names:
-            # The executor may have put its files into the metadata table.
-            refuse_behind_metadata_table(
-                section.config(), without_metadata_table=context.limits.without_metadata_table
+    commit = open_commit(context, f"cancel {plan.requested_time}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            if plan_outcome(section.timeline, plan) in (
+                PlanOutcome.COMPLETED_BY_OTHER,
+                PlanOutcome.CANCELLED,
+            ):
+                return None
+            inflight = pending_file_names(plan.action, plan.requested_time)[0]
+            if inflight in section.timeline.file_names:
+                # The executor may have put its files into the metadata table.
+                refuse_behind_metadata_table(
+                    section.config(), without_metadata_table=context.limits.without_metadata_table
+                )
+            slot = section.next_slot(
+                context, SlotKind.CANCEL, plan.action, plan.requested_time, nonce=nonce
             )
-        return section.next_slot(
-            context,
-            SlotKind.CANCEL,
-            plan.action,
-            plan.requested_time,
-            nonce=nonce,
-        )
-
-    slot, _ = commit_in_section(context, f"cancel {plan.requested_time}", decide)
-    if slot is not None:
-        context.ports.events.emit(
-            "service.cancelled", action=plan.action.value, rt=plan.requested_time
-        )
-    return slot
+            commit.take(section, slot)
+    context.ports.events.emit("service.cancelled", action=plan.action.value, rt=plan.requested_time)
+    return commit.taken
 
 
 def cancel_blocking_plans(context: TableContext, plans: Iterable[Instant]) -> None:

@@ -67,7 +67,7 @@ def commit_write(
     """
     Commit a started write, or return its conflict.
 
-    The caller calls ``assert_same_table_after_commit`` before it acknowledges the commit (SLOT-10),
+    The caller calls ``CommitProtocol.assert_same_table`` before it acknowledges the commit (SLOT-10),
     together with its other work. Outside, after the unlocked validation: lock, 1 list, 1 get, 2
     creates, unlock.
 

@@ -48,8 +48,9 @@ from timeline.errors import (
     StorageUnavailableError,
     TableReplacedError,
 )
+from timeline.model.commit_metadata import Access, FileGroupId, WriteSet
 from timeline.model.instant import InstantTime, State, WallMs, instant_time, wall_ms
-from timeline.model.slot import Slot
+from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Lease, LockSharing, is_exclusive
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import CommitLockMode
@@ -388,10 +389,17 @@ class ObjectStoreCommit(CommitProtocol):
         """Return whether writers share the lock of the busy store now, as far as is known."""
         return self.context.ports.lock.is_shareable
 
-    def waits_in_line(self) -> bool:
-        """Return True where no lock is taken, or writers share it."""
+    def must_wait_in_line(self, claim: WriteSet) -> bool:
+        """
+        Return whether a write must wait for earlier writers of its file groups.
+
+        That is so if no lock is taken, or writers share it, and another process is known to have
+        committed to these file groups lately. Outside: nothing.
+        """
         unlocked = self.context.limits.publish_lock is CommitLockMode.NONE
-        return unlocked or self.shares_lock()
+        if not (unlocked or self.shares_lock()):
+            return False
+        return newest_commit_there(self.context, rewritten_file_groups(claim)) is not None
 
 
 def revert_helped(context: TableContext, slot: Slot) -> None:
@@ -441,3 +449,29 @@ def _writes_ahead_count(timeline: ActiveTimeline, begun: InstantTime) -> int:
         one.state is State.INFLIGHT and since < one.requested_time < begun
         for one in timeline.pending
     )
+
+
+def rewritten_file_groups(claim: WriteSet) -> frozenset[FileGroupId]:
+    """Return the rewritten file groups; log writers gain nothing by waiting, so they have none."""
+    return frozenset(item.file_group for item in claim.file_groups if item.access is Access.BASE)
+
+
+def newest_commit_there(
+    context: TableContext, file_groups: frozenset[FileGroupId]
+) -> InstantTime | None:
+    """
+    Return the greatest requested time committed there lately; a write below it must begin again.
+
+    Returns None if no other process committed there: as far as is known, earlier writers write
+    elsewhere.
+    """
+    commit_log, me = context.commit_log, context.ports.ids.identity().writer_id
+    there = [
+        slot
+        for slot in commit_log.newest_known(commit_log.known_head)
+        if slot.kind is SlotKind.COMMIT
+        and any(item.file_group in file_groups for item in slot.write_set.file_groups)
+    ]
+    if all(slot.owner.writer_id == me for slot in there):
+        return None
+    return max(slot.requested_time for slot in there)

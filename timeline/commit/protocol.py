@@ -55,6 +55,7 @@ from timeline.errors import (
     StorageUnavailableError,
     TableReplacedError,
 )
+from timeline.model.commit_metadata import WriteSet
 from timeline.model.file_names import pending_file_names, timeline_path
 from timeline.model.instant import InstantTime
 from timeline.model.slot import Slot, SlotKind
@@ -363,8 +364,8 @@ class CommitProtocol:
         """Return whether writers that decide by slots hold the lock at the same time (LOCK-1)."""
         return False
 
-    def waits_in_line(self) -> bool:
-        """Return whether a writer waits for earlier writers of its file groups (PUB-12)."""
+    def must_wait_in_line(self, claim: WriteSet) -> bool:  # noqa: ARG002
+        """Return whether a write waits for earlier writers of its file groups (PUB-12)."""
         return False
 
     def wait_until_read(self, unread: tuple[InstantTime, ...]) -> None:

@@ -1,16 +1,12 @@
-"""Choose the commit protocol of a table, and commit by it."""
+"""Choose the commit protocol of a table, and enter its commit section."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from timeline.commit.commit_lock import CommitSection, WriteToCommit
+from timeline.commit.commit_lock import WriteToCommit
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol, LocalCommit
 from timeline.commit.shared_with_java import SharedWithJava
 from timeline.context import TableContext
-from timeline.model.slot import Slot
-from timeline.ports.ports import Lease
 from timeline.properties.setting_enums import ForeignWriters
 
 
@@ -34,41 +30,16 @@ def protocol_of(context: TableContext) -> CommitProtocol:
     return open_commit(context, "")
 
 
-def commit_in_section(
-    context: TableContext, purpose: str, decide: Callable[[CommitSection], Slot | None]
-) -> tuple[Slot | None, int]:
+def apply_pending_slots(context: TableContext, purpose: str) -> None:
     """
-    Commit a decision of a table service: take the next slot and apply it.
+    Enter and leave a commit section, which applies or ends all slots up to the head (PUB-3).
 
     Args:
         context: The table.
         purpose: Shown to processes that wait for the lock.
-        decide: Returns the slot to take, or None for none; called again after a lost slot.
-
-    Returns:
-        The slot, and the number of lost slots.
 
     Raises:
-        BudgetSpentError: Other writers took ``commit_attempts_max`` slots.
-        InvalidInputError: The slot is too large to be read (``commit_too_large``).
-        TableReplacedError: As ``assert_same_table_after_commit``.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``.
+        LockTimeoutError, LeaseLostError, StorageUnavailableError: As ``CommitProtocol.section``.
     """
-    commit = open_commit(context, purpose)
-    while not commit.is_decided():
-        with commit.section() as section:
-            slot = decide(section)
-            if slot is None:
-                return None, commit.lost
-            commit.take(section, slot)
-    return commit.slot, commit.lost
-
-
-def assert_same_table_after_commit(context: TableContext, slot: Slot) -> None:
-    """Check the table's identity after a write, as ``CommitProtocol.assert_same_table``."""
-    protocol_of(context).assert_same_table(slot)
-
-
-def refresh_and_apply(context: TableContext, lease: Lease | None) -> CommitSection:
-    """Refresh and apply all slots without taking one, as ``CommitProtocol.refresh``."""
-    return open_commit(context, "refresh").refresh(lease)
+    with open_commit(context, purpose).section():
+        pass

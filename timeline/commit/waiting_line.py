@@ -25,15 +25,18 @@ from timeline.commit.apply import not_applied
 from timeline.commit.begin import StartedWrite
 from timeline.commit.commit_lock import BaseState, PendingCommit, TimelineState
 from timeline.commit.markers import marker_files
-from timeline.commit.object_store import refresh_at_once
+from timeline.commit.object_store import (
+    newest_commit_there,
+    refresh_at_once,
+    rewritten_file_groups,
+)
 from timeline.commit.section import protocol_of
 from timeline.commit.validate import validate_since
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.commit_metadata import Access, CommitMetadata, FileGroupId, WriteSet
+from timeline.model.commit_metadata import CommitMetadata, FileGroupId, WriteSet
 from timeline.model.file_names import join, parse_base_file_name
 from timeline.model.instant import InstantTime, State
-from timeline.model.slot import SlotKind
 from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline
@@ -67,18 +70,6 @@ class WaitResult:
         return self.read if age_ms <= _FRESH_LOOKS * context.last_refresh.took_ms else None
 
 
-def must_wait_in_line(context: TableContext, claim: WriteSet) -> bool:
-    """
-    Return whether a write must wait for earlier writers of its file groups.
-
-    That is so on a high-latency store in mode ``ours``, without a lock or with a shared one, if
-    another process is known to have committed to these file groups lately. Outside: nothing.
-    """
-    if not protocol_of(context).waits_in_line():
-        return False
-    return _newest_there(context, _rewritten(claim)) is not None
-
-
 def wait_in_line(
     context: TableContext,
     begun: StartedWrite,
@@ -107,7 +98,7 @@ def wait_in_line(
     Outside: nothing, or 1 list, 1 get and commit log probes at the same time, repeated while it
     waits.
     """
-    wait = _LineWait(context, begun, _rewritten(claim))
+    wait = _LineWait(context, begun, rewritten_file_groups(claim))
     asked_at_ms = context.ports.clock.monotonic_ms()
     looked = wait.wait()
     if looked is None:
@@ -128,30 +119,6 @@ def wait_in_line(
     return WaitResult(verdict=verdict, base_state=now_seen, read=looked, read_at_ms=came_at_ms)
 
 
-def _rewritten(claim: WriteSet) -> frozenset[FileGroupId]:
-    """Return the rewritten file groups; log writers gain nothing by waiting, so they have none."""
-    return frozenset(item.file_group for item in claim.file_groups if item.access is Access.BASE)
-
-
-def _newest_there(context: TableContext, mine: frozenset[FileGroupId]) -> InstantTime | None:
-    """
-    Return the greatest requested time committed there lately; a write below it must begin again.
-
-    Returns None if no other process committed there: as far as is known, earlier writers write
-    elsewhere.
-    """
-    commit_log, me = context.commit_log, context.ports.ids.identity().writer_id
-    there = [
-        slot
-        for slot in commit_log.newest_known(commit_log.known_head)
-        if slot.kind is SlotKind.COMMIT
-        and any(item.file_group in mine for item in slot.write_set.file_groups)
-    ]
-    if all(slot.owner.writer_id == me for slot in there):
-        return None
-    return max(slot.requested_time for slot in there)
-
-
 @dataclass(slots=True)
 class _LineWait:
     context: TableContext
@@ -168,7 +135,7 @@ class _LineWait:
         Returns None if no writer was ahead.
         """
         context, commit_log = self.context, self.context.commit_log
-        behind = _newest_there(context, self.mine)
+        behind = newest_commit_there(context, self.mine)
         if behind is None:
             return None
         front = self._writes_ahead(context.timelines.last, behind)
@@ -183,7 +150,9 @@ class _LineWait:
             came = commit_log.known_between(before, commit_log.known_head)
             front = front - {slot.requested_time for slot in came}
             if looked is not None:
-                front = self._writes_ahead(looked[1], _newest_there(context, self.mine) or behind)
+                front = self._writes_ahead(
+                    looked[1], newest_commit_there(context, self.mine) or behind
+                )
             still = 0 if len(front) < left else still + 1  # new writers may follow without end
         return looked or refresh_at_once(context)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from timeline.commit.apply import not_applied
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
@@ -212,7 +212,7 @@ def _apply_last(context: TableContext, slot: Slot) -> bool:
         context, head, context.active()
     ):
         return False
-    commit_in_section(context, f"resolve {slot.instant_time}", lambda _: None)
+    apply_pending_slots(context, f"resolve {slot.instant_time}")
     return context.commit_log.known_head != head
 
 

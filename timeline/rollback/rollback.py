@@ -25,7 +25,7 @@ from timeline.commit.apply import apply, data_files_of
 from timeline.commit.begin import StartedWrite
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.markers import delete_markers
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import open_commit
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import (
@@ -218,30 +218,25 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
             requested_time=target.requested_time,
         )
     nonce = context.ports.ids.nonce()
-    ended: list[RollbackDecision] = []
-
-    def decide(section: CommitSection) -> Slot | None:
-        ending = _ending_of(context, section, target)
-        if ending is not None:
-            ended.append(ending)
-            return None
-        left = pending_rollback_of(context, section.timeline, target.requested_time)
-        if left is not None and not is_abandoned(context, left):
-            if context.limits.foreign_writers is ForeignWriters.EXPECTED:
-                # Java deletes without the lock, and fails if files it deletes are missing.
-                why = "another engine is rolling it back"
-                ended.append(RollbackDecision(target=target.requested_time, slot=None, why=why))
-                return None
-            left = None
-        refuse_behind_metadata_table(
-            section.config(), without_metadata_table=context.limits.without_metadata_table
-        )
-        info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
-        return _abort_slot(context, section, info, nonce, left=left)
-
-    slot, _ = commit_in_section(context, f"roll back {target.requested_time}", decide)
-    if slot is None:
-        return ended[-1]
+    commit = open_commit(context, f"roll back {target.requested_time}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            ending = _ending_of(context, section, target)
+            if ending is not None:
+                return ending
+            left = pending_rollback_of(context, section.timeline, target.requested_time)
+            if left is not None and not is_abandoned(context, left):
+                if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+                    # Java deletes without the lock, and fails if files it deletes are missing.
+                    why = "another engine is rolling it back"
+                    return RollbackDecision(target=target.requested_time, slot=None, why=why)
+                left = None
+            refuse_behind_metadata_table(
+                section.config(), without_metadata_table=context.limits.without_metadata_table
+            )
+            info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
+            commit.take(section, _abort_slot(context, section, info, nonce, left=left))
+    slot = commit.taken
     plan = decode_rollback_plan(slot.plan, path=f"slot {slot.number}")
     delete_hiding_metadata(context, {one.partition_path for one in plan.rollback_requests})
     context.ports.events.emit("rollback.done", target=target.requested_time)
@@ -356,39 +351,33 @@ def finish_abandoned(
     ):
         return None
     nonce = context.ports.ids.nonce()
-    ended: RollbackDecision | None = None
-
-    def decide(section: CommitSection) -> Slot | None:
-        nonlocal ended
-        now = section.timeline.find(left.requested_time, Action.ROLLBACK)
-        if now is None or now.completed:
-            return None
-        if completed_before_rollback(context, section.timeline, now):
-            names = pending_file_names(Action.ROLLBACK, now.requested_time)
-            slot = section.next_slot(
-                context,
-                SlotKind.NOOP,
-                Action.ROLLBACK,
-                now.requested_time,
-                nonce=nonce,
-                deletes=tuple(timeline_path(name) for name in names),
-            )
-            why = "what another engine was to roll back has completed since"
-            ended = RollbackDecision(target=now.requested_time, slot=slot, why=why)
-            return slot
-        target = vanished_target(context, section.timeline, now)
-        if target is None:
-            return None
-        info = InstantInfo(requested_time=target, action=Action.COMMIT.value)
-        slot = _abort_slot(context, section, info, nonce, left=now)
-        ended = RollbackDecision(
-            target=target, slot=slot, why="another engine had begun to roll it back"
-        )
-        return slot
-
-    slot, _ = commit_in_section(context, f"finish rollback {left.requested_time}", decide)
-    if slot is None or ended is None:
-        return None
+    commit = open_commit(context, f"finish rollback {left.requested_time}")
+    while not commit.is_decided():
+        with commit.section() as section:
+            now = section.timeline.find(left.requested_time, Action.ROLLBACK)
+            if now is None or now.completed:
+                return None
+            if completed_before_rollback(context, section.timeline, now):
+                target = now.requested_time
+                why = "what another engine was to roll back has completed since"
+                names = pending_file_names(Action.ROLLBACK, now.requested_time)
+                slot = section.next_slot(
+                    context,
+                    SlotKind.NOOP,
+                    Action.ROLLBACK,
+                    now.requested_time,
+                    nonce=nonce,
+                    deletes=tuple(timeline_path(name) for name in names),
+                )
+            else:
+                vanished = vanished_target(context, section.timeline, now)
+                if vanished is None:
+                    return None
+                target, why = vanished, "another engine had begun to roll it back"
+                info = InstantInfo(requested_time=target, action=Action.COMMIT.value)
+                slot = _abort_slot(context, section, info, nonce, left=now)
+            commit.take(section, slot)
+    ended = RollbackDecision(target=target, slot=commit.taken, why=why)
     context.ports.events.emit("rollback.finished", rt=left.requested_time, why=ended.why)
     return ended
 

@@ -12,6 +12,8 @@ from timeline.commit.begin import StartedWrite, begin, make_inflight
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import BaseState, CommitSection, PendingCommit, WriteToCommit
 from timeline.commit.protocol import CommitProtocol
+from timeline.commit.section import open_commit
+from timeline.context import TableContext
 from timeline.model.commit_metadata import (
     Access,
     AccessedFileGroup,
@@ -93,3 +95,10 @@ def commit_by(
                 return None, commit.lost
             commit.take(section, slot)
     return commit.slot, commit.lost
+
+
+def commit_in_section(
+    context: TableContext, purpose: str, decide: Callable[[CommitSection], Slot | None]
+) -> tuple[Slot | None, int]:
+    """Take the slot of a table service that decides like this, as ``commit_by``."""
+    return commit_by(open_commit(context, purpose), decide)

@@ -22,10 +22,10 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
+from tests.unit.timeline.publishing import commit_in_section
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit.commit_lock import CommitSection
-from timeline.commit.section import commit_in_section
 from timeline.commit_log import CommitLog
 from timeline.context import TableIdentity, TableLimits
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError

@@ -25,10 +25,11 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.publishing import commit_in_section
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.begin import begin
 from timeline.commit.commit_lock import BaseState, CommitSection
-from timeline.commit.section import commit_in_section
+from timeline.commit.section import apply_pending_slots
 from timeline.commit.validate import commits_since
 from timeline.errors import HeartbeatExpiredError, MissingFileError
 from timeline.model.file_names import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
@@ -216,7 +217,7 @@ def test_a_turn_after_such_a_sleep_is_refused_and_the_next_one_sees_the_head():
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
     with pytest.raises(HeartbeatExpiredError) as caught:
-        commit_in_section(sleeper.context, "look", lambda section: None)
+        apply_pending_slots(sleeper.context, "look")
     assert caught.value.kind == "pin_overrun"
     heads = []
     commit_in_section(sleeper.context, "look", lambda section: heads.append(section.head))

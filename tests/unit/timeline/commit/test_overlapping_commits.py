@@ -24,13 +24,13 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from tests.unit.timeline.publishing import write_at
+from tests.unit.timeline.publishing import commit_in_section, write_at
 from timeline.commit.apply import newest_slots, not_applied
 from timeline.commit.begin import begin
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol, LocalCommit
-from timeline.commit.section import commit_in_section, open_commit
+from timeline.commit.section import open_commit
 from timeline.commit.shared_with_java import SharedWithJava
 from timeline.errors import OutcomeUnknownError
 from timeline.model.commit_metadata import WriteOperation

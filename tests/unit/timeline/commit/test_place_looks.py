@@ -20,7 +20,8 @@ from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.begin import begin
 from timeline.commit.commit_lock import BaseState
 from timeline.commit.markers import create_marker
-from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
+from timeline.commit.section import protocol_of
+from timeline.commit.waiting_line import WaitResult, wait_in_line
 from timeline.model.commit_metadata import Access, WriteSet
 from timeline.model.file_names import SLOTS, TIMELINE, IOType
 from timeline.model.instant import Action, WallMs, instant_time
@@ -229,7 +230,10 @@ def test_what_refuses_is_left_to_the_turn_while_it_is_not_settled(
 def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares: bool) -> None:
     standing = Standing(1, lock=True)
     standing.lock.is_shareable = shares
-    assert must_wait_in_line(standing.context, WriteSet(file_groups=(standing.touched,))) is shares
+    assert (
+        protocol_of(standing.context).must_wait_in_line(WriteSet(file_groups=(standing.touched,)))
+        is shares
+    )
 
 
 @pytest.mark.spec("PUB-12")
@@ -246,7 +250,17 @@ def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares:
 def test_a_write_stands_in_line_where(change: dict[str, Any], stands: bool) -> None:
     standing = Standing(1)
     context = replace(standing.context, limits=replace(FREE, **change))
-    assert must_wait_in_line(context, WriteSet(file_groups=(standing.touched,))) is stands
+    assert (
+        protocol_of(context).must_wait_in_line(WriteSet(file_groups=(standing.touched,))) is stands
+    )
+
+
+@pytest.mark.spec("PUB-12")
+def test_a_write_does_not_wait_in_line_on_a_local_store() -> None:
+    standing = Standing(1)
+    context = replace(standing.context, ports=replace(standing.ports, storage=standing.line.base))
+    claim = WriteSet(file_groups=(standing.touched,))
+    assert not protocol_of(context).must_wait_in_line(claim)
 
 
 @pytest.mark.spec("PUB-12")
@@ -254,4 +268,4 @@ def test_a_write_stands_in_line_where(change: dict[str, Any], stands: bool) -> N
 def test_only_who_merges_into_a_base_file_gains_by_a_place(touch: Access) -> None:
     standing = Standing(1)
     claim = WriteSet(file_groups=(replace(standing.touched, access=touch),))
-    assert not must_wait_in_line(standing.context, claim)
+    assert not protocol_of(standing.context).must_wait_in_line(claim)

@@ -19,10 +19,10 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.publishing import commit_in_section
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.apply import apply, is_applied
 from timeline.commit.commit_lock import BaseState
-from timeline.commit.section import commit_in_section
 from timeline.commit.validate import commits_since
 from timeline.context import TableLimits
 from timeline.errors import BudgetSpentError, OutcomeUnknownError

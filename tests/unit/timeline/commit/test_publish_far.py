@@ -15,6 +15,7 @@ from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table
 from tests.unit.timeline.publishing import (
     A,
     B,
+    commit_in_section,
     pending_commit,
     publish_one,
     seen_by,
@@ -27,7 +28,6 @@ from timeline.commit.apply import not_applied
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import CommitSection, PendingCommit, keep_commit_lock
 from timeline.commit.object_store import refresh_at_once
-from timeline.commit.section import commit_in_section
 from timeline.commit.validate import validate_early
 from timeline.context import TableContext, TableLimits
 from timeline.errors import OutcomeUnknownError

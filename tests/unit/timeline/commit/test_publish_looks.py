@@ -12,6 +12,7 @@ from tests.unit.timeline.publishing import (
     A,
     B,
     clock_of,
+    commit_in_section,
     numbers,
     pending_commit,
     publish_one,
@@ -24,7 +25,6 @@ from timeline.codecs.instant_avro import encode_commit
 from timeline.commit.apply import is_applied
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import BaseState, CommitSection
-from timeline.commit.section import commit_in_section
 from timeline.commit.validate import commits_since
 from timeline.context import TableLimits
 from timeline.errors import OutcomeUnknownError

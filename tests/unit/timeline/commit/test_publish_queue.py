@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
-from tests.unit.timeline.publishing import commit_by, write_at
+from tests.unit.timeline.publishing import commit_by, commit_in_section, write_at
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol
-from timeline.commit.section import commit_in_section, open_commit, protocol_of
+from timeline.commit.section import apply_pending_slots, open_commit, protocol_of
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext, TableLimits
 from timeline.errors import StorageUnavailableError
@@ -100,7 +100,7 @@ def test_a_look_that_fails_beside_the_lock_gives_the_lock_back() -> None:
     context = replace(table.context, ports=ports)
     storage.failing = True
     with pytest.raises(StorageUnavailableError):
-        commit_in_section(context, "test", lambda _: None)
+        apply_pending_slots(context, "test")
     assert lock.held == 0
 
 

@@ -12,9 +12,10 @@ from obstore.store import MemoryStore
 
 from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from tests.unit.timeline.publishing import commit_in_section
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit_lock import CommitSection
-from timeline.commit.section import commit_in_section, refresh_and_apply
+from timeline.commit.section import protocol_of
 from timeline.commit_log import CommitLog
 from timeline.context import GLANCE_MS, TableContext
 from timeline.model.file_names import TIMELINE, slot_path
@@ -394,7 +395,7 @@ def test_far_away_a_turn_that_showed_another_s_commit_does_not_list_the_timeline
     mine.context.commit_log.head()
     kept.delete(f"{TIMELINE}/{shown}")  # as if its owner had not come so far
     storage.forget()
-    section = refresh_and_apply(mine.context, None)
+    section = protocol_of(mine.context).refresh(None)
     assert shown in kept.names(TIMELINE)
     assert shown in section.timeline.file_names
     assert [one.state for one in section.timeline.instants] == [State.COMPLETED]
