@@ -47,6 +47,10 @@ _COMMANDS = {
         "hoodoo.cli.locks",
         "Look into the lock that writers of a table share, and use it for other work.",
     ),
+    "log": (
+        "hoodoo.cli.log",
+        "Show what happened to TABLE, newest first: who wrote, when, how many rows.",
+    ),
     "read": ("hoodoo.cli.read", "Print the rows of TABLE, one JSON object a row."),
     "restore": (
         "hoodoo.cli.recovery",
