@@ -28,7 +28,6 @@ CHILD_SECONDS_MAX = 900
 SERVERS = frozenset({"zookeeper", "dynamodb", "s3", "metastore"})
 #: Pages that are not rewritten yet. A page leaves this list with its rewriting, none is added.
 NOT_YET = {
-    "docs/readers.md",
 }
 
 NEEDS = {name: read_page(name).needs for name in pages()}
