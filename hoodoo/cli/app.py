@@ -138,7 +138,7 @@ def _invocation(ctx: click.Context) -> Invocation:
     """Return how the command was called; defaults if it failed before that was known."""
     from hoodoo.cli.invocation import Invocation
     from hoodoo.cli.printing import Output, Printer
-    from hoodoo.factory import Layers
+    from hoodoo.configuration import Layers
 
     if isinstance(ctx.obj, Invocation):
         return ctx.obj
