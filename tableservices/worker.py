@@ -95,6 +95,11 @@ class WorkerTable:
     context: TableContext
     services: Sequence[TableService]
 
+    @property
+    def address(self) -> str:
+        """The table's address."""
+        return self.context.ports.storage.base_uri
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingService:
@@ -173,7 +178,7 @@ def run_worker(
     report = WorkerReport()
     for one in tables:
         names = ",".join(service.name for service in one.services)
-        one.context.ports.events.emit("worker.began", table=_address(one), services=names)
+        one.context.ports.events.emit("worker.began", table=one.address, services=names)
     while not flag.is_set():
         left = [one for one in sections if rounds_max is None or one.rounds < rounds_max]
         if not left:
@@ -195,14 +200,8 @@ def run_worker(
         told.on_idle(report)
     for section in sections:
         table = section.served
-        table.context.ports.events.emit(
-            "worker.ended", table=_address(table), rounds=section.rounds
-        )
+        table.context.ports.events.emit("worker.ended", table=table.address, rounds=section.rounds)
     return report
-
-
-def _address(served: WorkerTable) -> str:
-    return served.context.ports.storage.base_uri
 
 
 def _round(
@@ -214,7 +213,7 @@ def _round(
     """Run each service once; return how many had work, and how many failed."""
     receipts = failures = 0
     events = served.context.ports.events
-    address = _address(served)
+    address = served.address
     for service in served.services:
         if flag.is_set():
             break
@@ -243,6 +242,27 @@ def _pause_ms(interval_ms: int, failed_in_row: int) -> int:
 def _wait_until(clock: Clock, flag: StopFlag, due_ms: int) -> None:
     while (left := due_ms - clock.monotonic_ms()) > 0 and not flag.is_set():
         clock.sleep_ms(min(left, _STEP_MS))
+
+
+# ---- Services in a writer process: inline after a commit, or on a background thread
+
+# ---- Services right after a commit, in the writer's own process
+#
+# The commit remains whatever fails here. A failure is reported; the next round tries again (PUB-9).
+
+
+def run_inline(context: TableContext, services: Sequence[TableService]) -> tuple[str, ...]:
+    """Run once every service that runs after a commit; return a line for each that failed."""
+    warnings = []
+    for service in services:
+        if not service.runs_inline:
+            continue
+        try:
+            service.run_once(context)
+        except Exception as error:  # noqa: BLE001 - PUB-9: a published write never fails
+            context.ports.events.emit("service.failed", service=service.name, why=str(error))
+            warnings.append(f"the write is done, but {service.name} after it failed: {error}")
+    return tuple(warnings)
 
 
 # ---- Services on a background thread of a writer process

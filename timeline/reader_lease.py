@@ -37,7 +37,7 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import Instant, InstantTime, parse_wall_ms
 from timeline.model.plans import CleanerPlan, CleanMetadata
-from timeline.model.slot import Slot, SlotKind
+from timeline.model.slot import Slot, SlotKind, process_text
 from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError, Storage, Ticker
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import truncated_up_to
@@ -74,8 +74,7 @@ class RegisteredReader:
     @property
     def text(self) -> str:
         """The reader in one line, for messages."""
-        name = f"{self.application} " if self.application else ""
-        return f"{name}(pid {self.pid} on {self.host})"
+        return process_text(self.application, self.pid, self.host)
 
 
 class ReaderLease:

@@ -24,7 +24,7 @@ from timeline.errors import (
 )
 from timeline.model.file_names import TABLE_DESCRIPTOR, WRITERS, instant_file_name, timeline_folder
 from timeline.model.instant import LOCAL, parse_wall_ms
-from timeline.model.slot import FIRST_VERSION, refuse_newer, writer_versions
+from timeline.model.slot import FIRST_VERSION, process_text, refuse_newer, writer_versions
 from timeline.ports.ports import FileStat, Storage, Ticker
 from timeline.rules.bucket_ranges import (
     BUCKET_OWNERSHIP_KEY,
@@ -87,8 +87,7 @@ class RegisteredWriter:
     @property
     def text(self) -> str:
         """The writer in one line, for messages."""
-        name = f"{self.application} " if self.application else ""
-        return f"{name}(pid {self.pid} on {self.host})"
+        return process_text(self.application, self.pid, self.host)
 
 
 @dataclass(slots=True)

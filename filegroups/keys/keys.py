@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.keys.timestamp_keys import TimestampKeys, timestamp_folders
+from filegroups.keys.timestamp_keys import TimestampKeys, bad_partition_value, timestamp_folders
 from filegroups.schema.casting import cast_column, java_texts, one_array
 from filegroups.schema.evolution import MissingColumns, SchemaRules, canonical_type, evolved_type
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
@@ -228,7 +228,7 @@ def _check_carried(path: str | None) -> None:
     """Refuse a hostile path that a row carries: it is untrusted like any value (SEC1)."""
     levels = [] if path == "" else (path or "/").split("/")
     if any(level.startswith(".") or not level or "\\" in level for level in levels):
-        raise _bad_value(PARTITION_COLUMN, path or "", "is no partition path of a table")
+        raise bad_partition_value(PARTITION_COLUMN, path or "", "is no partition path of a table")
     check_partition_path(path or "")
 
 
@@ -399,7 +399,7 @@ def _time_folder(text: str, name: str, spec: KeySpec) -> str:
         return _segment(text, name, spec)
     levels = text.split("/")
     if any(level in ("", ".", "..") for level in levels):
-        raise _bad_value(name, text, "would name no folder, or one outside of the table")
+        raise bad_partition_value(name, text, "would name no folder, or one outside of the table")
     plain = replace(spec, hive_style=False)
     path = "/".join(_segment(level, name, plain) for level in levels)
     return f"{name}={path}" if spec.hive_style else path
@@ -503,30 +503,21 @@ def _segment(value: str | None, name: str, spec: KeySpec) -> str:
     text = DEFAULT_PARTITION if value is None or value == "" else value
     if spec.url_encode:
         if "\x00" in text:
-            raise _bad_value(name, text, "holds a zero byte, which no folder name can")
+            raise bad_partition_value(name, text, "holds a zero byte, which no folder name can")
         text = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
     elif _HOSTILE.search(text):
-        raise _bad_value(name, text, "holds a backslash or control character; clean it")
+        raise bad_partition_value(name, text, "holds a backslash or control character; clean it")
     if spec.hive_style:
         text = f"{name}={text}"
     # As in Java, a slash that is not encoded makes levels: 2018/08/31 is a folder of days.
     for level in text.split("/"):
         if not level:
-            raise _bad_value(name, text, "has an empty level between slashes; clean it")
+            raise bad_partition_value(name, text, "has an empty level between slashes; clean it")
         if level.startswith("."):
-            raise _bad_value(name, text, "would be a hidden folder or leave its own")
+            raise bad_partition_value(name, text, "would be a hidden folder or leave its own")
         if len(level.encode()) > _SEGMENT_BYTES_MAX:
-            raise _bad_value(name, text[:80], f"is longer than {_SEGMENT_BYTES_MAX} bytes")
+            raise bad_partition_value(name, text[:80], f"is longer than {_SEGMENT_BYTES_MAX} bytes")
     return text
-
-
-def _bad_value(name: str, value: str, why: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"a partition value {why}: column={name!r} value={value!r}",
-        kind="bad_partition_value",
-        column=name,
-        value=value,
-    )
 
 
 def _is_missing(text: Any) -> Any:

@@ -193,7 +193,7 @@ def check_zone(zone: str) -> None:
 def _written(local: _Times, pattern: DatePattern, name: str) -> pa.Array:
     if len(local) and (local.min() < _LEAST_MS or local.max() > _GREATEST_MS):
         worst = local[(local < _LEAST_MS) | (local > _GREATEST_MS)][0]
-        raise _bad_time(name, f"{worst} ms", "lies outside of the years 1 to 9999")
+        raise bad_partition_value(name, f"{worst} ms", "lies outside of the years 1 to 9999")
     # Folders are coarser than times: only one time of each folder is formatted.
     spans, codes = np.unique(local // pattern.finest_ms, return_inverse=True)
     texts = [
@@ -232,13 +232,13 @@ def _read_numbers(column: Any, keys: TimestampKeys, name: str) -> _Times:
     try:
         numbers = pc.fill_null(pc.cast(column, pa.int64()), 1)
     except pa.ArrowInvalid as error:
-        raise _bad_time(name, str(error)[:80], "is no whole number of a time") from error
+        raise bad_partition_value(name, str(error)[:80], "is no whole number of a time") from error
     values = np.asarray(numbers).astype(np.int64)
     times, divisor = unit.value
     limit = _GREATEST_MS * divisor // times
     far = (values > limit) | (values < -limit)
     if far.any():
-        raise _bad_time(name, str(values[far][0]), "lies outside of the years 1 to 9999")
+        raise bad_partition_value(name, str(values[far][0]), "lies outside of the years 1 to 9999")
     # As in Java's TimeUnit, division rounds towards zero.
     whole: _Times = np.sign(values) * (np.abs(values) // divisor) * times
     return whole
@@ -284,7 +284,7 @@ def _read_texts(texts: Any, keys: TimestampKeys, name: str) -> tuple[_Times, _Ti
         left[good] = False
     if left.any():
         value = texts[int(np.flatnonzero(left)[0])].as_py()
-        raise _bad_time(
+        raise bad_partition_value(
             name, value[:80], f"is no time in the form {' or '.join(keys.input_formats)}"
         )
     return times, offsets
@@ -304,7 +304,7 @@ def _local(times: _Times, zone: str, name: str) -> _Times:
     if offset is not None:
         return times + offset
     if len(times) and (times.min() < _LEAST_MS or times.max() > _GREATEST_MS):
-        raise _bad_time(name, f"{times.max()} ms", "lies outside of the years 1 to 9999")
+        raise bad_partition_value(name, f"{times.max()} ms", "lies outside of the years 1 to 9999")
     moments = pa.array(times).cast(pa.timestamp("ms", zone))
     return np.asarray(pc.local_timestamp(moments).cast(pa.int64())).astype(np.int64)
 
@@ -318,7 +318,9 @@ def _utc(local: _Times, zone: str, name: str) -> _Times:
     try:
         moments = pc.assume_timezone(clock, zone, ambiguous="earliest", nonexistent="raise")
     except pa.ArrowInvalid as error:
-        raise _bad_time(name, str(error)[:80], f"is an hour that {zone} skipped") from error
+        raise bad_partition_value(
+            name, str(error)[:80], f"is an hour that {zone} skipped"
+        ) from error
     return np.asarray(moments.cast(pa.int64())).astype(np.int64)
 
 
@@ -343,7 +345,8 @@ def _offset_ms(zone: str) -> int | None:
     return None
 
 
-def _bad_time(name: str, value: str, why: str) -> InvalidInputError:
+def bad_partition_value(name: str, value: str, why: str) -> InvalidInputError:
+    """Return the error for a value that names no partition."""
     return InvalidInputError(
         f"a partition value {why}: column={name!r} value={value!r}",
         kind="bad_partition_value",

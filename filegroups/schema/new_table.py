@@ -1,5 +1,5 @@
 """
-The properties of a new table: exactly Java Hudi's own, plus one key of hoodoo.
+The properties of a new table: exactly Java Hudi's own.
 
 Version 8 follows Java 1.0.2 and version 9 follows Java 1.2.0 (format 1.1 and 11.1), tested against
 tables they made. Names are checked here, because later they become parts of paths, record keys and
@@ -19,13 +19,14 @@ from timeline.model.merge_definition import (
     version_8_merging,
     version_9_merging,
 )
-from timeline.model.table_config import LAYOUT_OF_VERSION, TABLE_ID_KEY, table_checksum
+from timeline.model.table_config import LAYOUT_OF_VERSION, table_checksum
 
 RESERVED_COLUMN_PREFIX: Final = "_hoodie_"
 """Columns of this prefix belong to Hudi and never to a key."""
 
 _NAME_CHARACTERS_MAX: Final = 255
 _WRITABLE_VERSIONS: Final = (8, 9)
+_BY_COMMIT_TIME: Final = MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING)
 
 
 def new_table_properties(
@@ -36,9 +37,7 @@ def new_table_properties(
     table_version: int = 9,
     record_key_fields: tuple[str, ...] = (),
     partition_fields: tuple[str, ...] = (),
-    ordering_fields: tuple[str, ...] = (),
-    merge_mode: MergeMode | None = None,
-    merge: MergeDefinition | None = None,
+    merge: MergeDefinition = _BY_COMMIT_TIME,
     hive_style: bool = False,
     url_encode: bool = False,
     key_generator_type: str | None = None,
@@ -50,7 +49,6 @@ def new_table_properties(
     key_properties: Mapping[str, str] | None = None,
     timeline_timezone: str = "UTC",
     create_schema_json: str | None = None,
-    table_id: str | None = None,
 ) -> dict[str, str]:
     """
     Build the content of `hoodie.properties` for a table that is about to be created.
@@ -62,10 +60,7 @@ def new_table_properties(
         table_version: 8 or 9.
         record_key_fields: Columns of the record key; none for an append-only table.
         partition_fields: Columns of the partition path; none for a table in one folder.
-        ordering_fields: Columns that decide between versions of a record; version 8 has at most
-            one.
-        merge_mode: Defaults to event time if there are ordering fields, else commit time.
-        merge: All settings of merging, instead of ``ordering_fields`` and the mode.
+        merge: All settings of merging; version 8 has at most one ordering field.
         hive_style: Whether partition folders are named `field=value`.
         url_encode: Whether partition values are percent-encoded in paths.
         key_generator_type: Hudi's enum name; the default follows from the number of fields.
@@ -77,7 +72,6 @@ def new_table_properties(
         key_properties: Further properties of the key generator, for example time formats.
         timeline_timezone: ``UTC``, or ``LOCAL`` for the zone of each writer's process.
         create_schema_json: Avro schema of the table without meta columns, if known already.
-        table_id: hoodoo's identity of the table.
 
     Raises:
         InvalidInputError: A name is empty, too long or contains a slash or a control character; a
@@ -92,14 +86,10 @@ def new_table_properties(
     for what, fields in (
         ("record key field", record_key_fields),
         ("partition field", partition_fields),
-        ("ordering field", ordering_fields),
+        ("ordering field", merge.ordering_fields),
     ):
         _check_fields(what, fields)
-    if merge is None:
-        mode = _checked_mode(merge_mode, ordering_fields, table_version)
-        merge = MergeDefinition(mode=mode, ordering_fields=ordering_fields)
-    else:
-        _checked_mode(merge.mode, merge.ordering_fields, table_version)
+    _check_merge(merge, table_version)
     properties = {
         "hoodie.table.name": name,
         "hoodie.database.name": database,
@@ -137,8 +127,6 @@ def new_table_properties(
     if create_schema_json is not None:
         _check_schema(create_schema_json)
         properties["hoodie.table.create.schema"] = create_schema_json
-    if table_id is not None:
-        properties[TABLE_ID_KEY] = table_id
     return properties
 
 
@@ -168,25 +156,20 @@ def _fitting_key_generator(keys: tuple[str, ...], partitions: tuple[str, ...]) -
     return "SIMPLE" if len(keys) <= 1 and len(partitions) == 1 else "COMPLEX"
 
 
-def _checked_mode(
-    merge_mode: MergeMode | None, ordering_fields: tuple[str, ...], table_version: int
-) -> MergeMode:
-    if merge_mode is MergeMode.CUSTOM:
+def _check_merge(merge: MergeDefinition, table_version: int) -> None:
+    if merge.mode is MergeMode.CUSTOM:
         raise UnsupportedTableError(
             "custom merge modes are not supported, choose event or commit time ordering: CUSTOM",
             kind="merge_mode",
         )
-    if merge_mode is MergeMode.EVENT_TIME_ORDERING and not ordering_fields:
+    if merge.mode is MergeMode.EVENT_TIME_ORDERING and not merge.ordering_fields:
         raise _refused("merge_mode", "event time ordering needs an ordering field", "none given")
-    if table_version == 8 and len(ordering_fields) > 1:
+    if table_version == 8 and len(merge.ordering_fields) > 1:
         raise _refused(
             "ordering_fields",
             "version 8 knows one ordering field, choose one or version 9",
-            ",".join(ordering_fields),
+            ",".join(merge.ordering_fields),
         )
-    if merge_mode is not None:
-        return merge_mode
-    return MergeMode.EVENT_TIME_ORDERING if ordering_fields else MergeMode.COMMIT_TIME_ORDERING
 
 
 def _check_fields(what: str, fields: tuple[str, ...]) -> None:

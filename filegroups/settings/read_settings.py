@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
+from timeline.errors import SettingError
 from timeline.model.instant import InstantTime, TimelineZone
 from timeline.model.time_arguments import parse_range
 from timeline.properties.options import (
@@ -100,11 +101,12 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
         values, origins = cls.read_all(said)
         for field in ("as_of", "begin_time", "end_time"):
             if field in origins and field not in values:
-                raise cls.refusal(
-                    said,
-                    field,
+                raise SettingError(
                     "an empty text is no moment; leave the option out, or say earliest for the "
-                    "beginning of a range",
+                    f"beginning of a range: {cls.options[field].key}",
+                    kind="setting_value",
+                    key=cls.options[field].key,
+                    layer=origins[field],
                 )
         return cls(**values, origins=origins)
 

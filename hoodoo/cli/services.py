@@ -16,7 +16,6 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from hoodoo.cli.instants import instant_named
 from hoodoo.cli.invocation import (
     ERROR,
     Invocation,
@@ -182,12 +181,12 @@ class WorkerReporter(WorkerListener):
 
     def on_start(self, served: WorkerTable, service: TableService) -> None:
         """As ``Watcher``."""
-        self._doing = {"table": _address(served), "service": service.name}
+        self._doing = {"table": served.address, "service": service.name}
         self._tell("at_work")
 
     def on_done(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
         """As ``Watcher``."""
-        table = _address(served) if self.several else None
+        table = served.address if self.several else None
         print_service_result(self.printer, service.name, receipt, table=table)
 
     def on_failure(self, failing: FailingService) -> None:
@@ -225,10 +224,6 @@ class WorkerReporter(WorkerListener):
             ],
         }
         write_health_file(self.health, document)
-
-
-def _address(served: WorkerTable) -> str:
-    return served.context.ports.storage.base_uri
 
 
 def _error(error: Exception) -> dict[str, Any]:
@@ -307,7 +302,7 @@ def run(
         context = opened.context
         planning = _planning(opened)
         if instant is not None:
-            planned = find_plan(context, instant_named(opened, instant))
+            planned = find_plan(context, instant)
             by_action = {one.action: one for one in planning.values()}
             service = by_action[planned.action].name if planned.action in by_action else service
         [chosen] = chosen_services(
@@ -384,7 +379,7 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
     """End the pending plan INSTANT for good; what was written for it is deleted."""
     with invocation.open_table(address) as opened:
         context = opened.context
-        planned = find_plan(context, instant_named(opened, instant))
+        planned = find_plan(context, instant)
         document: dict[str, Any] = {
             **nothing_to_do("cancel", planned.action.value),
             "cancelled": planned.requested_time,

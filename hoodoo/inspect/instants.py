@@ -520,14 +520,6 @@ class InstantSummary:
         return " ".join(f"{sign}{count}" for sign, count in parts if count)
 
     @property
-    def met(self) -> tuple[str, ...]:
-        """In short, for each refused attempt: the rule and the winner."""
-        return tuple(
-            f"{each.get('rule', '?')} {'; '.join(each.get('winners', ())) or 'nobody known'}"
-            for each in self.refusals
-        )
-
-    @property
     def rejections_text(self) -> tuple[str, ...]:
         """One line for each refused attempt: the rule, who won, what is done again."""
         return tuple(

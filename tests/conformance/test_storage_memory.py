@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.ports.ports import Storage
-from timeline.storage.memory import MemoryStorage
 from timeline.testing.storage_suite import StorageSuite
 
 

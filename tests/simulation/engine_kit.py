@@ -128,7 +128,6 @@ def new_world(
         "t",
         record_key_fields=("id",),
         partition_fields=("part",),
-        merge_mode=MergeMode.COMMIT_TIME_ORDERING,
         table_version=table_version,
         table_type=table_type,
     )

@@ -42,7 +42,6 @@ from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import HoodooError, TableReplacedError
-from timeline.model.commit_metadata import MergeMode
 from timeline.model.file_names import SLOTS, TABLE_DESCRIPTOR, TIMELINE, parse_instant_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Ports as EngineWorld
@@ -110,7 +109,6 @@ def dropper(draw: random.Random) -> Actor:
             "t",
             record_key_fields=("id",),
             partition_fields=("part",),
-            merge_mode=MergeMode.COMMIT_TIME_ORDERING,
             table_version=9,
         )
         create_table_files(engine, made, LIMITS)

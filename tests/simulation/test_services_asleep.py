@@ -54,7 +54,7 @@ from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
 from tests.simulator.world import Change, SimulatedSystem
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext, TableLimits
-from timeline.model.commit_metadata import MergeMode, TableType
+from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import HISTORY, SLOTS, TIMELINE
 from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
@@ -363,7 +363,6 @@ def drops(ports: ActorPorts, _: TableContext) -> None:
         "t",
         record_key_fields=("id",),
         partition_fields=("part",),
-        merge_mode=MergeMode.COMMIT_TIME_ORDERING,
         table_version=9,
         table_type=MOR,
     )

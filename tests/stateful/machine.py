@@ -20,10 +20,10 @@ from tableservices.service import ServiceResult
 from tests.stateful.model import IS_DELETED, Groups, Key, Model, Record, Row
 from tests.stateful.tables import Features, create, features, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.ports import Storage
-from timeline.storage.memory import MemoryStorage
 
 KEYS = ("a", "b", "k:1", "ü", "e f", "Z")
 PARTITIONS = ("x", "y z")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from filegroups.keys.bucketing import SizeSettings
 from filegroups.writing.write_request import FileRules
 from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.model.commit_metadata import WriteOperation
-from timeline.storage.memory import MemoryStorage
 
 
 def row(key: str, ts: int, *, gone: bool = False) -> dict[str, object]:

@@ -139,6 +139,12 @@ _FILELESS = frozenset(
 _ENDING = frozenset({SlotKind.UNSAVEPOINT, SlotKind.VOID, SlotKind.NOOP})
 
 
+def process_text(application: str, pid: int, host: str) -> str:
+    """Return a process in one line, for messages."""
+    name = f"{application} " if application else ""
+    return f"{name}(pid {pid} on {host})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotOwner:
     """The process that took the slot, for reports (SEC6)."""
@@ -152,8 +158,7 @@ class SlotOwner:
     @property
     def text(self) -> str:
         """The owner in one line, for messages."""
-        name = f"{self.application} " if self.application else ""
-        return f"{name}(pid {self.pid} on {self.host})"
+        return process_text(self.application, self.pid, self.host)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> SlotOwner | None:

@@ -14,6 +14,7 @@ import hoodoo
 from filegroups.table import open_reader
 from tableservices.ttl.execute import expired_paths
 from tests.unit.timeline.engine import StillClock, new_table, upsert
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.errors import (
     ClockRefusedError,
     CorruptTableError,
@@ -23,7 +24,6 @@ from timeline.errors import (
 )
 from timeline.model.instant import UTC_ZONE, TimelineZone, WallMs
 from timeline.properties.properties_file import update_properties
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.system import SystemClock
 
 KEY = "hoodie.table.timeline.timezone"

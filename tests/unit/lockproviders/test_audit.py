@@ -8,8 +8,8 @@ import pytest
 
 from lockproviders.audit import AUDIT_FOLDER, AuditTrail, read_audit, record_break
 from lockproviders.registry import build_lock
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import StorageUnavailableError
-from timeline.storage.memory import MemoryStorage
 
 NOW_MS = 1_700_000_001_000
 

@@ -7,8 +7,8 @@ import pytest
 from lockproviders.doctor import examine
 from lockproviders.inprocess import InProcessClient, ProcessLocks
 from lockproviders.sql.client import SqlClient, SqlSettings
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
-from timeline.storage.memory import MemoryStorage
 
 
 class LeasedHolding:

@@ -21,6 +21,7 @@ from lockproviders.dynamodb.slots import DynamoSlotStore
 from lockproviders.registry import with_slot_store
 from lockproviders.sql.database import NoTable, SqliteDatabase
 from lockproviders.sql.slots import SqlSlotStore
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import (
     SettingError,
     StorageUnavailableError,
@@ -35,7 +36,6 @@ from timeline.ports.ports import (
     Storage,
 )
 from timeline.properties.options import TABLE_LAYER, PropertySet
-from timeline.storage.memory import MemoryStorage
 from timeline.system import SystemClock, SystemIds
 
 URL = "hoodoo.lock.sql.url"

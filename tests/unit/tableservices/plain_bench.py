@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from filegroups.reading.read import view_of
 from filegroups.schema.new_table import new_table_properties
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.codecs.instant_avro import encode_savepoint
 from timeline.commit.begin import StartedWrite, begin, make_inflight
 from timeline.commit.commit import CommittedWrite, commit_write
@@ -21,7 +22,6 @@ from timeline.model.instant import Action
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.ports.ports import Ports, ProcessIdentity
 from timeline.properties.properties_file import create_properties, load_config, update_properties
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 
 class ManualClock:

@@ -19,12 +19,12 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.errors import InvalidInputError, TableConfigConflictError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import WallMs, instant_time
 from timeline.properties.properties_file import update_properties
 from timeline.storage.local import LocalStorage
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 

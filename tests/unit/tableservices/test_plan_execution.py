@@ -13,12 +13,12 @@ from tableservices.compaction.plan import CompactionSettings
 from tableservices.plan_execution import ExecutorState, lease_plan, wait_for_executor
 from tableservices.planned_service import Phase, run_plan, run_round
 from tests.unit.timeline.engine import SMALL, StillClock, new_table, opened, upsert
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import ServiceConflictError
 from timeline.model.commit_metadata import TableType
 from timeline.model.instant import Instant
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 SERVICE = CompactionService(settings=CompactionSettings(), files=SMALL)
 

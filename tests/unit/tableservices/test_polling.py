@@ -17,12 +17,12 @@ from filegroups.writing.workload import LocalWorkload
 from hoodoo.table import Table
 from tests.stateful.tables import Features, create, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import SLOTS
 from timeline.ports.ports import Storage
-from timeline.storage.memory import MemoryStorage
 
 Row = dict[str, Any]
 

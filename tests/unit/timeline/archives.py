@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.unit.timeline.engine import Heard
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimeline
 from timeline.codecs.instant_avro import encode_commit
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import HISTORY
-from timeline.storage.memory import MemoryStorage
 
 
 def archived(

@@ -20,13 +20,13 @@ from filegroups.writing.write import PreparedWrite, RetryState, _write_and_publi
 from filegroups.writing.write_request import CommitResult, FileRules, RowRules, WriteRequest
 from filegroups.writing.write_schema import schema_for
 from lockproviders.registry import build_lock
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.commit.begin import begin
 from timeline.context import TableContext, TableLimits
 from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
 from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import Ports, Storage, StorageCapabilities
 from timeline.rules.retry import RetryBudget
-from timeline.storage.memory import MemoryStorage
 from timeline.system import SystemClock, SystemIds, ThreadExecutor
 
 Rows = list[dict[str, Any]]
@@ -160,8 +160,10 @@ def new_table(
         table_version=version,
         record_key_fields=keys,
         partition_fields=partitions,
-        ordering_fields=ordering,
-        merge_mode=None if ordering else MergeMode.COMMIT_TIME_ORDERING,
+        merge=MergeDefinition(
+            mode=MergeMode.EVENT_TIME_ORDERING if ordering else MergeMode.COMMIT_TIME_ORDERING,
+            ordering_fields=ordering,
+        ),
         hive_style=hive_style,
         url_encode=url_encode,
         populate_meta_fields=stores_keys,

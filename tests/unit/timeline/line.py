@@ -19,13 +19,13 @@ from tests.unit.timeline.engine import (
     put,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import SLOTS
 from timeline.model.instant import InstantTime
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
 FREE = replace(BRISK, publish_lock=CommitLockMode.NONE)

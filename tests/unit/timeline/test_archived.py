@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.timeline.archives import archived, with_metadata
 from tests.unit.timeline.engine import Heard
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimeline
 from timeline.codecs import avro_schemas as schemas
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.file_names import HISTORY
-from timeline.storage.memory import MemoryStorage
 
 TIMES = tuple(f"2026010203040500{n}" for n in range(1, 8))
 T1, T2, T3, T4, T5, T6, T7 = TIMES

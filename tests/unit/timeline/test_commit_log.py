@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.timeline.engine import Behind, Far, StillClock, world_of
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
@@ -20,7 +21,6 @@ from timeline.model.file_names import SLOTS, slot_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
 

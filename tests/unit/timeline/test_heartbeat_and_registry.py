@@ -16,6 +16,7 @@ from tests.unit.timeline.engine import (
     opened,
     world_of,
 )
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import (
     HeartbeatExpiredError,
@@ -30,7 +31,6 @@ from timeline.heartbeat import (
     stray_heartbeats,
 )
 from timeline.model.file_names import WRITERS, heartbeat_path, timeline_path
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.writer_registry import forget, register_process, registered_writers
 
 RT, OTHER = "20260102030405004", "20260102030405008"

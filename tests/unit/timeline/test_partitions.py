@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import CorruptTableError
 from timeline.partitions import list_partition_paths
-from timeline.storage.memory import MemoryStorage
 
 MARK = ".hoodie_partition_metadata"
 

@@ -20,11 +20,11 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.errors import MissingFileError, SnapshotExpiredError
 from timeline.heartbeat import is_lease_expired, is_lease_trusted
 from timeline.model.file_names import DEFERRED_DELETES, READERS
 from timeline.reader_lease import ReaderLease, registered_readers
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 ONE = CleaningSettings(commits_retained=1)
 LEASE_MS = 9_000

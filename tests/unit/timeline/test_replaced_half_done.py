@@ -16,6 +16,7 @@ import pytest
 from filegroups.table import TableReader
 from hoodoo.verify.verify import verify
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened, rows_of, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.test_replaced_table import (
     FREE,
     NEW_MS,
@@ -31,7 +32,6 @@ from timeline.model.file_names import HEARTBEATS, SLOTS, TIMELINE, slot_path
 from timeline.model.slot import SlotSigning, TamperEvidence
 from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 from timeline.rollback.rollback import rollback_dead_writers
-from timeline.storage.memory import MemoryStorage
 
 pytestmark = pytest.mark.spec("SLOT-8")
 

@@ -22,6 +22,7 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import commit_in_section
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import encode_slot
@@ -42,7 +43,6 @@ from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.properties_file import TableDescriptor, encode_table_descriptor
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
 

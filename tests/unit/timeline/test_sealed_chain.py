@@ -16,6 +16,7 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from tests.unit.timeline.test_commit_log import Unanswered, slot
 from timeline.codecs.commit_log import decode_slot, encode_slot, is_signed_by
@@ -23,7 +24,6 @@ from timeline.commit_log import CommitLog
 from timeline.model.file_names import SLOTS, slot_path
 from timeline.model.slot import SlotSigning, TamperEvidence, digest_of
 from timeline.properties.setting_enums import CommitLockMode
-from timeline.storage.memory import MemoryStorage
 
 KEY = b"k" * 32
 SIGNED = SlotSigning(evidence=TamperEvidence.HMAC, keys=(KEY,))

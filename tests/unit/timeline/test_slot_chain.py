@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Heard, StillClock, world_of
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
@@ -15,7 +16,6 @@ from timeline.errors import OutcomeUnknownError
 from timeline.model.file_names import slot_path
 from timeline.model.slot import Slot
 from timeline.ports.ports import AmbiguousWriteError, Ports
-from timeline.storage.memory import MemoryStorage
 
 
 def slot(number: int, nonce: str = "mine") -> Slot:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Far, Heard, StillClock, world_of
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
@@ -18,7 +19,6 @@ from timeline.errors import TableReplacedError, UnsupportedTableError
 from timeline.model.file_names import SLOTS, TABLE_DESCRIPTOR, slot_path
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import TableDescriptor, encode_table_descriptor
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import UnsupportedTableError
 from timeline.model.file_names import timeline_path
 from timeline.snapshot import ActiveTimeline, TimelineReader
-from timeline.storage.memory import MemoryStorage
 
 NAMES = (
     "20260102030405001.commit.requested",

@@ -25,6 +25,7 @@ from tests.unit.filegroups.files.test_rewrite import (
     first,
     rows,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.log_blocks import (
     BlockType,
     BytesSource,
@@ -38,7 +39,6 @@ from timeline.errors import InvariantError
 from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
 from timeline.model.file_names import IOType, LogFile, parse_log_file_name
 from timeline.model.merge_definition import MergeDefinition
-from timeline.storage.memory import MemoryStorage
 
 THIRD = "20260102030405008"
 LOG = f".fg-0_{SECOND}.log.1_0-0-2"

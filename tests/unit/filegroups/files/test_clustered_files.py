@@ -10,10 +10,10 @@ import pytest
 from filegroups.files.parquet import read_base_file, read_footer
 from filegroups.files.rewrite import FileGroupTask, write_clustered_file
 from filegroups.schema.schema import TableSchema
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.commit.markers import marker_files
 from timeline.errors import StorageUnavailableError
 from timeline.model.commit_metadata import WriteOperation
-from timeline.storage.memory import MemoryStorage
 
 _TIME = "20260101000000001"
 _SCHEMA = TableSchema.from_arrow(pa.schema([pa.field("id", pa.string())]), "t")

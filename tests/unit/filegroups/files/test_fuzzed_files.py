@@ -20,6 +20,7 @@ from filegroups.files.parquet import read_base_file, read_batches, read_footer, 
 from filegroups.index.buckets import decode_hashing_metadata
 from tests.fuzzing import mutants
 from tests.interop import golden_tables
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs import instant_avro
 from timeline.codecs.archived_instants import (
     parse_archive_file,
@@ -31,7 +32,6 @@ from timeline.codecs.legacy_commit import decode_legacy_commit
 from timeline.errors import HoodooError
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import parse_properties
-from timeline.storage.memory import MemoryStorage
 
 SEED = 7
 CASES = 300

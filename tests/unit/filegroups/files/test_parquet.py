@@ -23,9 +23,9 @@ from filegroups.files.parquet import (
     write_base_file,
 )
 from filegroups.schema.schema import META_COLUMNS, TableSchema, avro_with_meta, with_meta
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.ports.ports import ObjectExistsError
-from timeline.storage.memory import MemoryStorage
 
 SCHEMA = TableSchema.from_arrow(
     pa.schema(

@@ -13,9 +13,9 @@ from filegroups.files.parquet import with_compute_lock
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import Behind, as_table, new_table, planned
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.model.commit_metadata import WriteOperation
 from timeline.storage.local import LocalStorage
-from timeline.storage.memory import MemoryStorage
 
 FEW = pa.table({"id": pa.array([1, 2])})
 MANY = pa.table({"id": pa.array(range(200_000))})

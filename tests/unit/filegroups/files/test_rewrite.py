@@ -20,13 +20,13 @@ from filegroups.files.rewrite import (
 )
 from filegroups.merge.merging import DeleteKind
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.markers import marker_files
 from timeline.errors import InvariantError, MalformedNameError, MissingFileError
 from timeline.model.commit_metadata import MergeMode, WriteOperation
 from timeline.model.file_names import IOType
 from timeline.model.merge_definition import MergeDefinition
-from timeline.storage.memory import MemoryStorage
 
 GOLDEN = Path(__file__).parents[3] / "interop" / "golden"
 FIRST, SECOND = "20260102030405006", "20260102030405007"

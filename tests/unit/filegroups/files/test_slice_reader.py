@@ -31,12 +31,12 @@ from filegroups.schema.schema import (
 )
 from tests.unit.filegroups.files.test_hfile import made
 from tests.unit.timeline.engine import Heard
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.commit_metadata import FileGroupId, MergeMode
 from timeline.model.file_names import BaseFile, FileSlice, LogFile, parse_log_file_name
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
-from timeline.storage.memory import MemoryStorage
 
 OWN = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("v", pa.string()), ("w", pa.int32())])
 SCHEMA = TableSchema.from_arrow(OWN, "t")

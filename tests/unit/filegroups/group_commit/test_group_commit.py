@@ -31,10 +31,10 @@ from tests.unit.timeline.engine import (
     rows_of,
     wait_for,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import InvalidInputError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.commit_metadata import FileGroupId, WriteOperation
 from timeline.rollback.rollback import rollback_dead_writers
-from timeline.storage.memory import MemoryStorage
 from timeline.system import Started, SystemClock, ThreadExecutor, start_in_background
 
 Write = Callable[[], CommitResult]

@@ -17,9 +17,9 @@ from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from filegroups.writing.write_schema import schema_for
 from tests.unit.timeline.engine import Far, as_table, data_files, new_table, planned, rows_of
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import WriteOperation
-from timeline.storage.memory import MemoryStorage
 
 UPSERT, BULK = WriteOperation.UPSERT, WriteOperation.BULK_INSERT
 

@@ -40,6 +40,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.begin import begin
@@ -53,7 +54,6 @@ from timeline.model.commit_metadata import (
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.rollback.rollback import rollback
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 from timeline.writer_registry import register_process
 

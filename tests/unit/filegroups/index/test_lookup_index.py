@@ -13,9 +13,9 @@ from filegroups.files.parquet import Footer, write_base_file
 from filegroups.index import IndexedFile
 from filegroups.index.lookup import may_contain_any, tag
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import CorruptTableError, MissingFileError
-from timeline.storage.memory import MemoryStorage
 
 SCHEMA = TableSchema.from_arrow(pa.schema([("v", pa.int32())]), "t")
 

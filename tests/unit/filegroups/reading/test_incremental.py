@@ -13,9 +13,9 @@ from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import heard, new_table, planned, rows_of, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.storage.memory import MemoryStorage
 
 
 def written(*versions: int) -> tuple[TableReader, list[str]]:

@@ -30,6 +30,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import ConflictError
 from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation, WriteStat
@@ -42,7 +43,6 @@ from timeline.model.file_names import (
 from timeline.model.instant import Action
 from timeline.rollback.rollback import rollback
 from timeline.storage.local import LocalStorage
-from timeline.storage.memory import MemoryStorage
 
 INSERT, UPSERT, DELETE = WriteOperation.INSERT, WriteOperation.UPSERT, WriteOperation.DELETE
 MERGE_ON_READ = TableType.MERGE_ON_READ

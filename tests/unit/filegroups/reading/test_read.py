@@ -19,6 +19,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import (
     InstantNotFoundError,
@@ -28,7 +29,6 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import TIMELINE
-from timeline.storage.memory import MemoryStorage
 
 META = [
     "_hoodie_commit_time",

@@ -24,6 +24,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.context import TableContext
 from timeline.errors import SnapshotExpiredError, StorageUnavailableError
@@ -38,7 +39,6 @@ from timeline.model.plans import (
 )
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.conflicts import RuleId
-from timeline.storage.memory import MemoryStorage
 
 LEASE_MS = 60_000
 LAST = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)

@@ -12,13 +12,13 @@ from filegroups.table import TableReader, open_reader
 from filegroups.writing.write_request import CommitResult
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, put, upsert, world_of
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.test_archived import with_metadata
 from timeline.codecs.instant_avro import encode_clean
 from timeline.errors import InstantNotFoundError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import HISTORY, TIMELINE
 from timeline.model.plans import CleanMetadata, CleanPartitionMetadata
-from timeline.storage.memory import MemoryStorage
 
 CLEANED_AT = "20300101000000000"
 

@@ -10,12 +10,12 @@ import pytest
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.table import TableReader
 from tests.unit.timeline.engine import data_files, new_table, put, rows_of, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimes
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import instant_file_name, parse_base_file_name, timeline_path
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot
-from timeline.storage.memory import MemoryStorage
 
 MARK = ".hoodie_partition_metadata"
 

@@ -16,8 +16,8 @@ from filegroups.schema.avro_schema import arrow_to_avro
 from filegroups.schema.casting import normalise, promote
 from filegroups.schema.evolution import UNKNOWN_UNIT
 from filegroups.schema.schema import KEY_COLUMN, with_meta
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import InvalidInputError, UnsupportedTableError
-from timeline.storage.memory import MemoryStorage
 
 UTC_MS, UTC_US = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
 LOCAL_MS, LOCAL_US = pa.timestamp("ms"), pa.timestamp("us")

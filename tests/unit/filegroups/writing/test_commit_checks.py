@@ -12,6 +12,7 @@ from filegroups.schema.schema import TableSchema
 from filegroups.table import TableReader
 from filegroups.writing.commit_checks import CommitFacts, commit_checks, rejected_by
 from tests.unit.timeline.engine import SMALL, new_table, put, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.instant_avro import encode_compaction_plan, encode_requested_replace
 from timeline.commit.concurrent_commits import commit_of_slot
@@ -35,7 +36,6 @@ from timeline.model.plans import (
 )
 from timeline.model.slot import Slot
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
-from timeline.storage.memory import MemoryStorage
 
 APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
 MY_TIME = "20260101000000500"

@@ -28,6 +28,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.instant_avro import encode_commit
 from timeline.context import TableLimits
 from timeline.errors import InvalidInputError, WriteConflictError
@@ -54,7 +55,6 @@ from timeline.rules.conflicts import (
     RuleId,
     validate_write_set,
 )
-from timeline.storage.memory import MemoryStorage
 
 UPSERT = WriteOperation.UPSERT
 EXPECTED = ForeignWriters.EXPECTED

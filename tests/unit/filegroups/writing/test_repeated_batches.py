@@ -8,6 +8,7 @@ from filegroups.table import TableReader
 from filegroups.writing.idempotency import committed_batch
 from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import new_table, opened, planned, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import (
     CommittedBatch,
@@ -17,7 +18,6 @@ from timeline.codecs.commit_log import (
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import SLOTS, truncation_point_path
 from timeline.model.slot import NOT_APPLIED_MAX, Batch
-from timeline.storage.memory import MemoryStorage
 
 FIRST = 5  # batches that are there
 

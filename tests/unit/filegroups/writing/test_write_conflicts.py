@@ -28,6 +28,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.instant_avro import encode_commit
 from timeline.errors import (
     BudgetSpentError,
@@ -44,7 +45,6 @@ from timeline.model.file_names import timeline_path
 from timeline.model.instant import State, WallMs, instant_time
 from timeline.properties.properties_file import update_properties
 from timeline.rollback.rollback import rollback
-from timeline.storage.memory import MemoryStorage
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
 OVERWRITE = WriteOperation.INSERT_OVERWRITE

@@ -25,11 +25,11 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant import Action
 from timeline.storage.local import LocalStorage
-from timeline.storage.memory import MemoryStorage
 
 INSERT, UPSERT, DELETE = WriteOperation.INSERT, WriteOperation.UPSERT, WriteOperation.DELETE
 

@@ -112,8 +112,8 @@ def test_a_refused_attempt_is_told_with_its_winner(tmp_path: Path) -> None:
         assert rival.receipt is not None
         account = explain_instant(first, receipt.requested_time)
         assert (account.attempts, len(account.refusals)) == (2, 1)
-        assert rival.receipt.requested_time in account.met[0]
-        assert "by rival" in account.met[0]
+        assert rival.receipt.requested_time in account.rejections_text[0]
+        assert "by rival" in account.rejections_text[0]
 
 
 def test_a_refused_attempt_is_told_when_the_write_it_led_to_is_archived(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_write_that_gave_up_is_told_and_counted(tmp_path: Path) -> None:
         instant = error.fields["report"]["instant"]
         account = explain_instant(table, instant)
         assert (account.state, account.who, account.attempts) == ("refused", "loser", 1)
-        assert "by rival" in account.met[0]
+        assert "by rival" in account.rejections_text[0]
         lines = account.lines()
         assert lines[0] == f"commit {instant}: refused"
         assert lines[-1].startswith("not published, and given up: ")

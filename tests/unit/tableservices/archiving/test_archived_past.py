@@ -25,6 +25,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from tests.unit.timeline.publishing import commit_in_section
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.begin import begin
@@ -37,7 +38,6 @@ from timeline.model.instant import Action, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rollback.rollback import rollback, rollback_dead_writers
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.truncation import read_truncation_point, truncated_up_to
 from timeline.writer_registry import register_process
 

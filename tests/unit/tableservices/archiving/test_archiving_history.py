@@ -6,6 +6,7 @@ import pytest
 
 from tableservices.archiving.archived_timeline import append_to_archive, archived_between
 from tests.unit.timeline.engine import Behind, Heard
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimeline
 from timeline.codecs.archived_instants import (
     ArchivedInstant,
@@ -15,7 +16,6 @@ from timeline.codecs.archived_instants import (
 )
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.file_names import HISTORY
-from timeline.storage.memory import MemoryStorage
 
 T1, T2, T3 = (f"2026010203040500{n}" for n in (1, 2, 3))
 

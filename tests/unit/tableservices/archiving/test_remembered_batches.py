@@ -20,6 +20,7 @@ from tableservices.archiving.plan import ArchiveRules, next_truncation_point
 from tableservices.restoring.restore import restore
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened, planned, upsert
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import NO_TRUNCATION, TruncationPoint, encode_truncation_point
 from timeline.errors import CorruptTableError
@@ -28,7 +29,6 @@ from timeline.model.file_names import BOUNDARIES, truncation_point_path
 from timeline.model.instant import InstantTime
 from timeline.model.slot import Batch, Slot
 from timeline.snapshot import ActiveTimeline
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.truncation import read_truncated_batches, read_truncation_point
 
 pytestmark = pytest.mark.spec("BATCH-2")

@@ -19,11 +19,11 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from tests.unit.timeline.test_replaced_table import OLD_MS, Swapped, again
 from timeline.errors import TableReplacedError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import BOUNDARIES, SLOTS
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.truncation import truncated_up_to
 
 

@@ -33,6 +33,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.errors import (
@@ -51,7 +52,6 @@ from timeline.model.instant import Action, Instant
 from timeline.model.plans import ClusteringGroup, ClusteringPlan
 from timeline.model.slot import SlotKind
 from timeline.properties.setting_enums import ClusteringUpdates
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.system import SystemClock
 from timeline.truncation import GRACE_OF_SILENCES
 

@@ -30,6 +30,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
 from timeline.commit.begin import begin
 from timeline.commit.cancel_plan import cancel_pending_plan
@@ -51,7 +52,6 @@ from timeline.model.commit_metadata import (
 from timeline.model.file_names import timeline_path
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import SlotKind
-from timeline.storage.memory import MemoryStorage
 
 SETTINGS = CompactionSettings()
 FIRST = [{"id": one, "p": "x", "ts": 1, "v": 1} for one in "abc"]

@@ -29,10 +29,10 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import HoodooError, StorageUnavailableError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import Instant
-from timeline.storage.memory import MemoryStorage
 
 DELETE = WriteOperation.DELETE
 FIRST = [{"id": one, "p": "x", "ts": 1, "v": 1} for one in "ab"]

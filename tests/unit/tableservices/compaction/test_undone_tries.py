@@ -10,6 +10,7 @@ from filegroups.table import TableReader
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.plan import CompactionSettings
 from tests.unit.timeline.engine import BRISK, SMALL, StillClock, new_table, rows_of, upsert
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.codecs.instant_avro import encode_rollback_plan
 from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import timeline_path
@@ -17,7 +18,6 @@ from timeline.model.instant import Action, Instant
 from timeline.model.plans import InstantInfo
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_plan
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 HOUR_MS = 3_600_000
 

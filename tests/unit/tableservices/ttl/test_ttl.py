@@ -14,11 +14,11 @@ from tableservices.ttl.execute import (
     expired_paths,
 )
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.errors import MalformedNameError, SettingError, TableConfigConflictError
 from timeline.model.commit_metadata import TableType
 from timeline.model.instant import WallMs, wall_ms
 from timeline.properties.properties_file import update_properties
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 DAY_MS = 24 * 3_600_000
 TWO_DAYS = TtlSettings(days_retained=2)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import Heard
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimeline
 from timeline.codecs import archived_instants as legacy_archive
 from timeline.codecs import avro_schemas as schemas
@@ -27,7 +28,6 @@ from timeline.codecs.instant_avro import decode_clean, decode_commit
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.storage.local import LocalStorage
-from timeline.storage.memory import MemoryStorage
 
 T1, T2, T3 = "20260101000000001", "20260101000000002", "20260101000000003"
 FOLDER = ".hoodie/archived"

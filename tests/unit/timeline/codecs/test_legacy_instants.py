@@ -15,6 +15,7 @@ from filegroups.table import TableReader
 from tests.interop import golden_tables
 from tests.unit.timeline.codecs.test_legacy_archive import block, state
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import InstantNotFoundError, MalformedNameError, UnsupportedTableError
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId
@@ -29,7 +30,6 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import Action, Instant, State, WallMs, instant_time
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 T1, T2, T3, T4 = (f"2026010203040500{n}" for n in range(1, 5))
 NEW_YEAR_MS = 1_767_225_600_000  # 2026-01-01

@@ -20,6 +20,7 @@ from tests.unit.timeline.engine import (
     opened,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.instant_avro import decode_requested_replace
 from timeline.commit.begin import StartedWrite, begin, make_inflight
@@ -36,7 +37,6 @@ from timeline.model.file_names import HEARTBEATS, TIMELINE, timeline_path
 from timeline.model.instant import Action, State, WallMs, instant_time
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]

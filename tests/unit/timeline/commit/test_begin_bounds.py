@@ -21,6 +21,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.begin import begin, make_inflight
 from timeline.context import TableContext
@@ -30,7 +31,6 @@ from timeline.model.file_names import HEARTBEATS, TIMELINE, slot_path
 from timeline.model.instant import Action, WallMs, instant_time
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.rollback.rollback import rollback
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
 NOW = 1_790_000_000_000

@@ -11,6 +11,7 @@ import pytest
 from filegroups.table import TableReader
 from tests.unit.timeline.commit.test_publish_queue import InTurn, Leases
 from tests.unit.timeline.engine import Far, StillClock, heard, limited, new_table, opened, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import commit_by, write_at
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit_lock import CommitSection, is_commit_lock_kept, keep_commit_lock
@@ -18,7 +19,6 @@ from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit_log import CommitLog
 from timeline.errors import LeaseLostError
 from timeline.model.file_names import TIMELINE
-from timeline.storage.memory import MemoryStorage
 
 START = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "x", "ts": 1, "v": 1}]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.commit.markers import create_marker, delete_markers, marker_files
 from timeline.errors import MalformedNameError
 from timeline.model.file_names import IOType
-from timeline.storage.memory import MemoryStorage
 
 TIME = "20260102030405006"
 FILE = f"0a1b-0_0-1-2_{TIME}.parquet"

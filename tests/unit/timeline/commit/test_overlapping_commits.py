@@ -24,6 +24,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import commit_in_section, write_at
 from timeline.commit.apply import newest_slots, not_applied
 from timeline.commit.begin import begin
@@ -40,7 +41,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import RuleId
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
 FREE = replace(BRISK, publish_lock=CommitLockMode.NONE, unknown_ms_max=1_000)

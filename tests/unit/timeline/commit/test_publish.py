@@ -19,6 +19,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import commit_in_section
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.apply import apply, is_applied
@@ -33,7 +34,6 @@ from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.retry import RetryBudget
 from timeline.storage.local import LocalStorage
-from timeline.storage.memory import MemoryStorage
 from timeline.writer_registry import register_process
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]

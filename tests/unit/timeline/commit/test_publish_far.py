@@ -12,6 +12,7 @@ import pytest
 from filegroups.table import TableReader
 from tests.unit.timeline.commit.test_publish_queue import InTurn
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import (
     A,
     B,
@@ -46,7 +47,6 @@ from timeline.ports.ports import AmbiguousWriteError, LockSharing
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rejected, RuleId
 from timeline.snapshot import ActiveTimeline
-from timeline.storage.memory import MemoryStorage
 
 C = FileGroupId("x", "c")
 Config = Callable[[], TableConfig]

@@ -9,6 +9,7 @@ import pytest
 
 from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, StillClock, heard, new_table, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import (
     A,
     B,
@@ -42,7 +43,6 @@ from timeline.rules.conflicts import (
     find_strategy,
 )
 from timeline.snapshot import ActiveTimeline
-from timeline.storage.memory import MemoryStorage
 
 PLAN = Instant(action=Action.CLUSTERING, requested_time="20260102030405006", state=State.REQUESTED)
 

@@ -8,6 +8,7 @@ import pytest
 
 from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, StillClock, heard, new_table, opened
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import (
     A,
     B,
@@ -33,7 +34,6 @@ from timeline.model.file_names import TIMELINE, timeline_path
 from timeline.model.instant import Action, InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
-from timeline.storage.memory import MemoryStorage
 
 
 class Losing(Behind):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import commit_by, commit_in_section, write_at
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit_lock import CommitSection
@@ -25,7 +26,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.snapshot import ActiveTimeline
-from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.timeline.archives import with_metadata
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import heard, new_table
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.instant_avro import encode_commit, encode_rollback_plan
 from timeline.commit.concurrent_commits import archived_commits, commit_of_slot, foreign_commits
@@ -30,7 +31,6 @@ from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
 from timeline.pending_plans import pending_rollback_of, rollback_target
 from timeline.rules.conflicts import ConcurrentCommit
-from timeline.storage.memory import MemoryStorage
 
 T1, T2, T3, T4, T5 = (f"2026010100000{n}000" for n in range(1, 6))
 F = FileGroupId("x", "f")

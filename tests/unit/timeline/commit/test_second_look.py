@@ -17,6 +17,7 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit.revalidate import is_still_valid, timeline_digest, without_void
@@ -24,7 +25,6 @@ from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import ActiveTimeline
-from timeline.storage.memory import MemoryStorage
 from timeline.writer_registry import register_process
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)

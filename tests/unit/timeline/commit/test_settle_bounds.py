@@ -11,6 +11,7 @@ from filegroups.table import TableReader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimeline
 from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.commit_log import encode_slot
@@ -21,7 +22,6 @@ from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.snapshot import ActiveTimeline
-from timeline.storage.memory import MemoryStorage
 from timeline.system import NullEvents
 
 T = commit_slot(1).requested_time

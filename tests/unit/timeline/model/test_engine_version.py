@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.timeline.commit_slots import commit_slot as slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.codecs.commit_log import decode_slot, encode_slot
 from timeline.codecs.instant_avro import (
     decode_clean_plan,
@@ -33,7 +34,6 @@ from timeline.model.plans import (
     RequestedReplaceMetadata,
 )
 from timeline.model.slot import SlotKind
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.writer_registry import register_process, registered_writers
 
 KEY = "hoodoo.least_engine_version"

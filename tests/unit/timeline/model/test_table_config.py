@@ -15,7 +15,7 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import MergeMode, TableType
 from timeline.model.merge_definition import MergeDefinition
-from timeline.model.table_config import TableConfig, table_checksum
+from timeline.model.table_config import TABLE_ID_KEY, TableConfig, table_checksum
 from timeline.properties.properties_file import parse_properties
 
 DATA = Path(__file__).parents[1] / "data"
@@ -28,8 +28,12 @@ def java(name: str) -> dict[str, str]:
     return parse_properties((DATA / name).read_bytes(), path=name)
 
 
+def by_order(*fields: str) -> MergeDefinition:
+    return MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING, ordering_fields=fields)
+
+
 def changed(**keys: str | None) -> dict[str, str]:
-    base = new_table_properties("t", record_key_fields=("id",), ordering_fields=("ts",))
+    base = new_table_properties("t", record_key_fields=("id",), merge=by_order("ts"))
     for key, value in keys.items():
         name = key.replace("__", ".")
         if value is None:
@@ -47,7 +51,7 @@ def test_a_new_table_gets_exactly_javas_properties(table_version: int) -> None:
         table_version=table_version,
         record_key_fields=("id",),
         partition_fields=("region",),
-        ordering_fields=("ts",),
+        merge=by_order("ts"),
         hive_style=True,
     ) == java(f"v{table_version}_cow_part.properties")
 
@@ -174,7 +178,7 @@ def test_types_of_a_custom_key_generator_are_split_from_the_fields() -> None:
 
 
 def test_our_table_id_and_unknown_keys_are_kept() -> None:
-    properties = new_table_properties("t", table_id="0123")
+    properties = {**new_table_properties("t"), TABLE_ID_KEY: "0123"}
     properties["somebody.else"] = "x"
     config = TableConfig.from_properties(properties)
     assert config.table_id == "0123"
@@ -196,9 +200,9 @@ def test_columns_that_cannot_be_keys_are_refused(field: str) -> None:
 
 def test_definitions_that_contradict_themselves_are_refused() -> None:
     with pytest.raises(InvalidInputError):
-        new_table_properties("t", merge_mode=MergeMode.EVENT_TIME_ORDERING)
+        new_table_properties("t", merge=by_order())
     with pytest.raises(InvalidInputError):
-        new_table_properties("t", table_version=8, ordering_fields=("a", "b"))
+        new_table_properties("t", table_version=8, merge=by_order("a", "b"))
     with pytest.raises(InvalidInputError):
         new_table_properties("t", partition_fields=("a", "a"))
     with pytest.raises(InvalidInputError):
@@ -206,7 +210,7 @@ def test_definitions_that_contradict_themselves_are_refused() -> None:
     with pytest.raises(InvalidInputError):
         new_table_properties("t", create_schema_json="[1]")
     with pytest.raises(UnsupportedTableError):
-        new_table_properties("t", merge_mode=MergeMode.CUSTOM)
+        new_table_properties("t", merge=MergeDefinition(mode=MergeMode.CUSTOM))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from filegroups.schema.new_table import new_table_properties
 from tests.unit.timeline.engine import Behind
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import (
     CorruptTableError,
     InvalidInputError,
@@ -29,7 +30,6 @@ from timeline.properties.properties_file import (
     switch_metadata_table_off,
     update_properties,
 )
-from timeline.storage.memory import MemoryStorage
 
 NEW = new_table_properties("t", record_key_fields=("id",))
 CHANGE = {"hoodie.table.partition.fields": "p"}

@@ -21,6 +21,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.instant_avro import (
     decode_rollback,
@@ -49,7 +50,6 @@ from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.resolve_unknown import resolve
 from timeline.rollback.rollback import discard_attempt, rollback, rollback_dead_writers
 from timeline.storage.local import LocalStorage
-from timeline.storage.memory import MemoryStorage
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 

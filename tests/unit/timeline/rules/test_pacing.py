@@ -28,11 +28,11 @@ from tests.unit.timeline.engine import (
     planned,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import wall_ms
 from timeline.rules.retry import RateLimit, jitter_ms, next_begin_ms
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 MINUTE = 60_000
 TEN = RateLimit(per_minute=10)  # a token each 6 s

@@ -25,11 +25,11 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.commit.commit_lock import keep_commit_lock
 from timeline.errors import BudgetSpentError, LeaseLostError, SettingError, WriteConflictError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.options import as_property_set
-from timeline.storage.memory import MemoryStorage
 
 START: Rows = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "y", "ts": 1, "v": 1}]
 

@@ -8,6 +8,7 @@ from typing import IO
 import pytest
 
 from filegroups.schema.new_table import new_table_properties
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import (
     InvalidInputError,
@@ -15,7 +16,6 @@ from timeline.errors import (
     TableReplacedError,
     UnsafeSetupError,
 )
-from timeline.model.commit_metadata import MergeMode
 from timeline.model.file_names import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, slot_path
 from timeline.ports.ports import (
     ObjectExistsError,
@@ -30,7 +30,6 @@ from timeline.properties.properties_file import (
     load_config,
 )
 from timeline.storage.external_slots import ExternalSlotStorage
-from timeline.storage.memory import MemoryStorage
 from timeline.storage.non_atomic import prove_atomic_create
 from timeline.system import SystemIds
 from timeline.testing.storage_suite import StorageSuite
@@ -41,7 +40,6 @@ NEW = new_table_properties(
     "t",
     record_key_fields=("id",),
     partition_fields=(),
-    merge_mode=MergeMode.COMMIT_TIME_ORDERING,
 )
 MANIFEST = ".hoodie/timeline/history/manifest_2"
 

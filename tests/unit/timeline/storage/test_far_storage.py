@@ -12,6 +12,7 @@ from obstore.store import MemoryStore
 
 from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import commit_in_section
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit_lock import CommitSection
@@ -24,7 +25,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.storage.data_files import FileCache
-from timeline.storage.memory import MemoryStorage
 from timeline.storage.object_address import parse_object_address
 from timeline.storage.object_store import ObjectStorage
 from timeline.system import SystemIds, ThreadExecutor

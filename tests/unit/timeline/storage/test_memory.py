@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import InvalidInputError
 from timeline.ports.ports import ObjectExistsError, ObjectMissingError, Value
-from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 
 class Frozen:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.ports.ports import Names, ObjectExistsError, SlotStore
-from timeline.storage.memory import MemoryStorage
 from timeline.testing.slot_suite import SlotStoreSuite
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import Reaction, StorageCapabilityError, StorageUnavailableError
 from timeline.ports.ports import (
@@ -17,7 +18,6 @@ from timeline.ports.ports import (
     Storage,
     StorageCapabilities,
 )
-from timeline.storage.memory import MemoryStorage
 from timeline.storage.non_atomic import prove_atomic_create
 from timeline.system import SystemIds
 from timeline.testing.storage_suite import StorageSuite

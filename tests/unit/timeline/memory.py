@@ -1,5 +1,5 @@
 """
-Storage in this process's memory, for tests, simulation and temporary tables.
+Storage in the memory of a process, for tests and simulations.
 
 It keeps the whole contract of the port without the failures of a disk. Handles that share one
 ``MemoryWorld`` see the same tables, as processes share a disk. There is no hidden global registry,
@@ -161,7 +161,7 @@ class MemoryStorage:
                 return []
             return sorted(name for name in found.files if not is_leftover(name))
 
-    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Create if absent; create missing parents. Raises: ``ObjectExistsError``."""
         folder, _, name = check_relative_path(path).rpartition("/")
         with self._world.guard:
@@ -171,7 +171,7 @@ class MemoryStorage:
             place.files.pop(checksum_sibling(name), None)
             place.files[name] = self._world.new_object(bytes(data))
 
-    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:  # noqa: ARG002
+    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
         """Create or replace in one step."""
         folder, _, name = check_relative_path(path).rpartition("/")
         with self._world.guard:
