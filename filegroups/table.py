@@ -134,6 +134,10 @@ class TableSnapshot:
         """The visible instants."""
         return self._snapshot
 
+    def current_state(self) -> TableSnapshot:
+        """Return the snapshot that a read uses: this one; of a table the newest."""
+        return self
+
     @property
     def view(self) -> FileSystemView:
         """Its file slices; each partition is listed when first needed and then cached."""
@@ -144,7 +148,7 @@ class TableSnapshot:
     @property
     def schema(self) -> pa.Schema:
         """The table's columns without the meta columns."""
-        return read_schema(self._context, self._snapshot).arrow
+        return read_schema(self._context, self.snapshot).arrow
 
     def file_slices(
         self,
@@ -186,10 +190,11 @@ class TableSnapshot:
         query_type: str = "snapshot",
     ) -> ScanPlan:
         """Return which files a scan reads and its output schema."""
+        state = self.current_state()
         return plan_scan(
             self._context,
-            self._snapshot,
-            self.file_slices(partitions, query_type=query_type, filter=filter),
+            state.snapshot,
+            state.file_slices(partitions, query_type=query_type, filter=filter),
             columns=columns,
             filter=filter,
             with_hoodie_columns=with_hoodie_columns,
@@ -409,11 +414,6 @@ class TableReader(TableSnapshot):
         """The current file slices, read on each access."""
         return view_of(self._context, self.snapshot)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The table's current columns, without the meta columns."""
-        return read_schema(self._context, self.snapshot).arrow
-
     def current_state(self) -> TableSnapshot:
         """Return the current snapshot of the table, for repeated reads."""
         return TableSnapshot(self._context, self._context.snapshot())
@@ -506,24 +506,6 @@ class TableReader(TableSnapshot):
         self._refuse_reads()
         moment = parse_time_travel(time, self._context.zone)
         return TableSnapshot(self._context, snapshot_as_of(self._context, moment))
-
-    def plan(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: Filter = None,  # noqa: A002
-        partitions: Iterable[str] | None = None,
-        with_hoodie_columns: bool = False,
-        query_type: str = "snapshot",
-    ) -> ScanPlan:
-        """Return the files that a scan reads now."""
-        return self.current_state().plan(
-            columns=columns,
-            filter=filter,
-            partitions=partitions,
-            with_hoodie_columns=with_hoodie_columns,
-            query_type=query_type,
-        )
 
     def get_rows(
         self,

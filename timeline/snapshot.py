@@ -173,6 +173,10 @@ class ActiveTimeline:
         """Requested and inflight instants."""
         return tuple(i for i in self.instants if not i.completed)
 
+    def has_pending(self, *actions: Action) -> bool:
+        """Return whether a pending instant has one of these actions."""
+        return any(one.action in actions for one in self.pending)
+
     @property
     def pending_ingestion(self) -> tuple[Instant, ...]:
         """Pending commits, deltacommits and replacecommits, which a rollback may target."""

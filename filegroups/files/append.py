@@ -216,8 +216,7 @@ def current_rows(
         if base is not None:
             rows = read_base_file(storage, base.path, schema=schema, columns=names)
     if computed is not None:
-        position = rows.schema.get_field_index(KEY_COLUMN)
-        rows = rows.set_column(position, rows.schema.field(position), computed.of(rows))
+        rows = computed.fill(rows)
     return _keys_and(rows, columns)
 
 

@@ -382,8 +382,7 @@ class _Sides:
         for batch in read_slice(self.storage, self.events, one, replace(read, visible=visible)):
             rows = pa.Table.from_batches([batch])
             if read.keys is not None:
-                position = rows.schema.get_field_index(KEY_COLUMN)
-                rows = rows.set_column(position, rows.schema.field(KEY_COLUMN), read.keys.of(rows))
+                rows = read.keys.fill(rows)
             yield rows
 
     def _state(self, one: FileSlice | None, *, inclusive: bool) -> pa.Table:

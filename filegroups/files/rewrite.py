@@ -329,10 +329,7 @@ def _next_version(
     # Partition path and file name are equal in all rows and written again: not read, not merged.
     base = read_base_file(storage, base_path, schema=_merged_schema(schema), kept=True)
     if task.virtual_keys is not None and not task.operation.traits.only_adds:
-        keys = task.virtual_keys.of(base)
-        base = base.set_column(
-            base.schema.get_field_index(KEY_COLUMN), base.schema.field(KEY_COLUMN), keys
-        )
+        base = task.virtual_keys.fill(base)
     before = base
     base, incoming, left = remove_relocated_keys(base, incoming)
     if task.deletes is DeleteKind.EXPLICIT:
@@ -424,9 +421,7 @@ def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> B
                     # Keys of deleted records stay in it, which only costs needless reads.
                     old.add(outcome.new_keys)
                     return old
-    made = BloomFilter(task.bloom.fitted(rows))
-    made.add(outcome.table.column(KEY_COLUMN))
-    return made
+    return _bloom(task, outcome.table)
 
 
 def base_file_stat(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from filegroups.files.avro_columns.types import arrow_type, parse_schema
 from filegroups.files.log_files import LogRead, find_blocks, read_logs
 from filegroups.files.parquet import filter_columns, read_base_file, read_batches
-from filegroups.keys.keys import DroppedPartitionColumns, VirtualKeys
+from filegroups.keys.keys import DroppedPartitionColumns, VirtualKeys, set_keys
 from filegroups.merge.merging import Changes, MergeOutcome, merge_changes
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import promote, schema_mismatch_error
@@ -190,10 +190,8 @@ def _by_computed_keys(
     inner = replace(read, columns=names, filter=None, finds_keys=False)
     for batch in read_slice(storage, events, one, inner):
         rows = pa.Table.from_batches([batch])
-        position = rows.schema.get_field_index(KEY_COLUMN)
-        field = rows.schema.field(position)
-        rows = rows.set_column(position, field, keys.of(rows)).filter(read.filter)
-        rows = rows.set_column(position, field, pa.nulls(rows.num_rows, field.type))
+        rows = keys.fill(rows).filter(read.filter)
+        rows = set_keys(rows, pa.nulls(rows.num_rows, pa.string()))
         if rows.num_rows:
             yield from rows.select(list(read.columns)).combine_chunks().to_batches()
 
@@ -235,9 +233,8 @@ def merged_slice_rows(
     partial = changes.partial_keys
     del changes  # else a filter would hold the file group a third time
     if read.keys is not None:
-        position = rows.schema.get_field_index(KEY_COLUMN)
-        nothing = pa.nulls(rows.num_rows, pa.string())  # computed for the merge, never stored
-        rows = rows.set_column(position, rows.schema.field(KEY_COLUMN), nothing)
+        # They were computed for the merge and are never stored.
+        rows = set_keys(rows, pa.nulls(rows.num_rows, pa.string()))
     if read.filter is not None:
         rows = rows.filter(read.filter)
     names = list(read.columns)
@@ -318,8 +315,7 @@ def _merged(storage: Storage, one: FileSlice, read: SliceRead, changes: Changes)
             renaming=read.renaming_for(one.base_file),
         )
         if read.keys is not None:
-            position = base.schema.get_field_index(KEY_COLUMN)
-            base = base.set_column(position, schema.field(KEY_COLUMN), read.keys.of(base))
+            base = read.keys.fill(base)
     return merge_changes(base, changes, read.rules)
 
 

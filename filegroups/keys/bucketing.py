@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.schema.casting import codes_of, rows_by_number, version_rounds
-from timeline.model.instant import InstantTime
 
 _BLOCK_TEXTS = 65_536
 _INVERSE_31 = pow(31, -1, 1 << 32)
@@ -391,7 +390,6 @@ class SmallFile:
     """The newest base file of a file group that may take more records."""
 
     file_id: str
-    base_requested_time: InstantTime
     size_bytes: int
     rows: int = 0
 
@@ -403,7 +401,6 @@ class InsertBucket:
     number: int  # unique within the plan
     partition_path: str
     file_id: str | None  # None makes a new file group
-    base_requested_time: InstantTime | None
     rows: int
     weight: int | None = None  # takes the rows of this bucket of a bucket index, else any
 
@@ -458,7 +455,6 @@ def assign_inserts(
                         number=len(buckets),
                         partition_path=partition_path,
                         file_id=small.file_id,
-                        base_requested_time=small.base_requested_time,
                         rows=rows,
                     )
                 )
@@ -470,7 +466,6 @@ def assign_inserts(
                     number=len(buckets),
                     partition_path=partition_path,
                     file_id=None,
-                    base_requested_time=None,
                     rows=rows,
                 )
             )

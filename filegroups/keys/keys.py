@@ -71,6 +71,16 @@ class VirtualKeys:
         """
         return _key_texts(table, self.fields, prefixed=self.prefixed)
 
+    def fill(self, table: pa.Table) -> pa.Table:
+        """Return rows with their keys in the key column, which files leave empty."""
+        return set_keys(table, self.of(table))
+
+
+def set_keys(table: pa.Table, keys: pa.Array) -> pa.Table:
+    """Return rows with other values in the key column."""
+    position = table.schema.get_field_index(KEY_COLUMN)
+    return table.set_column(position, table.schema.field(position), keys)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySpec:

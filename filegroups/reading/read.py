@@ -125,7 +125,9 @@ class ScanPlan:
 
 def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
     """Return the file system view of a snapshot. Outside: 1 get per pending compaction."""
-    plans = pending_compactions(context, snapshot.active) if snapshot.active.pending else {}
+    plans = {}
+    if snapshot.active.has_pending(Action.COMPACTION):
+        plans = pending_compactions(context, snapshot.active)
     return FileSystemView(
         storage=context.ports.storage,
         snapshot=snapshot,

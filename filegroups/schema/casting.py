@@ -119,12 +119,10 @@ def _ranked(
     return order, np.arange(len(codes)) - np.repeat(firsts, lengths)
 
 
-# ---- Values as Java's ``toString`` writes them: the texts of record keys and folder names
-
-# ---- Numbers as the text Java writes for them
+# ---- Values as Java's ``toString`` writes them
 #
-# Java Hudi converts old files with Java's ``toString``. hoodoo must produce the same letters, or a
-# key, a filter or a comparison would have two different values.
+# Record keys and folder names consist of such texts: one different character would turn an update
+# into an insert (fmt 4.1, 4.3). Java Hudi also converts columns of old files with it.
 
 _DECIMAL = r"^(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<rest>\d+))?$"
 _PLAIN_MIN, _PLAIN_BELOW = 1e-3, 1e7  # in this range Java writes no exponent
@@ -192,10 +190,11 @@ def _no_number(text: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(text, r"^(-?)inf$", r"\1Infinity")
 
 
-# ---- Values as Java's ``toString`` writes them
-#
-# Record keys and folder names consist of them. One different character would turn an update into an
-# insert (fmt 4.1, 4.3).
+#: Types whose texts are the same in Arrow and in Java.
+_CAST_TO_TEXT = (
+    *(pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_boolean),
+    *(pa.types.is_date32, pa.types.is_decimal, pa.types.is_null),
+)
 
 
 def java_texts(column: Any, name: str, kind: str) -> Any:
@@ -206,11 +205,7 @@ def java_texts(column: Any, name: str, kind: str) -> Any:
         value_type = column.type
     if types.is_string(value_type):
         return column
-    if types.is_large_string(value_type) or types.is_string_view(value_type):
-        return pc.cast(column, pa.string())
-    if types.is_integer(value_type) or types.is_boolean(value_type) or types.is_date32(value_type):
-        return pc.cast(column, pa.string())
-    if types.is_decimal(value_type) or types.is_null(value_type):
+    if any(fits(value_type) for fits in _CAST_TO_TEXT):
         return pc.cast(column, pa.string())
     if types.is_float32(value_type) or types.is_float64(value_type):
         return java_text(one_array(column))

@@ -55,7 +55,7 @@ from timeline.model.commit_metadata import (
     workload_profile,
 )
 from timeline.model.file_names import FileSlice
-from timeline.model.instant import Instant, InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avoid, plan_conflict
 from timeline.rules.conflicts import Rejected
 from timeline.snapshot import Snapshot
@@ -194,7 +194,7 @@ def assign_file_groups(
             replaced=replaced,
             overwritten_partitions=claimed,
             profile=_profile(rules.operation, WorkloadProfile(), {}),
-            conflict=plan_conflict(plans.avoided, replaced),
+            conflict=_conflict(plans, replaced),
         )
     write = _Write(
         context=context,
@@ -222,7 +222,7 @@ def assign_file_groups(
         profile=_profile(
             rules.operation, replace(counts, inserts={}) if deletes else counts, latest
         ),
-        conflict=plan_conflict(plans.avoided, (*replaced, *counts.updates)),
+        conflict=_conflict(plans, (*replaced, *counts.updates)),
         # An insert that checks for known keys promises its result as of the commit.
         logs_may_conflict=write.opens_logs and not rules.checks_known,
         partitions_without_match=tuple(counts.inserts) if deletes else (),
@@ -245,9 +245,15 @@ class _PlannedGroups:
 
 
 def _planned_groups(context: TableContext, snapshot: Snapshot) -> _PlannedGroups:
+    if not snapshot.active.has_pending(Action.CLUSTERING, Action.REPLACECOMMIT):
+        return _PlannedGroups({}, {})
     clustered = file_groups_in_clustering(context, snapshot.active)
     avoided = file_groups_to_avoid(context, snapshot.active) if clustered else {}
     return _PlannedGroups(clustered, avoided)
+
+
+def _conflict(plans: _PlannedGroups, groups: Iterable[FileGroupId]) -> Rejected | None:
+    return plan_conflict(plans.avoided, groups) if plans.avoided else None
 
 
 def _replaced(
@@ -377,7 +383,6 @@ def _fill_buckets(
                 number=len(buckets),
                 partition_path=path,
                 file_id=where.file_id(path, share, ids.uuid),
-                base_requested_time=None,
                 rows=count,
                 weight=share,
             )
@@ -419,7 +424,6 @@ def _small_files(slices: Iterable[FileSlice], files: FileRules) -> dict[str, lis
             small.setdefault(one.file_group.partition_path, []).append(
                 SmallFile(
                     file_id=one.file_group.file_id,
-                    base_requested_time=base.requested_time,
                     size_bytes=base.size_bytes,
                 )
             )

@@ -157,7 +157,7 @@ def _conflicting_keys(
 def _owned_by_new_plan(
     context: TableContext, timeline: ActiveTimeline, claim: WriteSet
 ) -> Rejected | None:
-    if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
+    if not timeline.has_pending(Action.CLUSTERING, Action.REPLACECOMMIT):
         return None
     owned = file_groups_to_avoid(context, timeline)
     return plan_conflict(owned, (item.file_group for item in claim.file_groups))

@@ -9,13 +9,8 @@ from filegroups.writing.pending_commit import (
     planned_write_set,
 )
 from filegroups.writing.workload import Workload
+from filegroups.writing.write import prepare_write
 from filegroups.writing.write_request import WriteRequest
-from filegroups.writing.write_schema import (
-    addressed,
-    rows_schema,
-    schema_for,
-    with_stored_forms,
-)
 from timeline.commit.concurrent_commits import announced_writes
 from timeline.commit.conflict_report import ConflictReport, conflict_report_of
 from timeline.context import TableContext
@@ -61,12 +56,9 @@ def dry_run_write(
     Raises:
         InvalidInputError, UnsupportedTableError, MissingFileError: As the write itself would.
     """
-    plan = addressed(plan, workload)
     snapshot = context.snapshot()
-    plan = with_stored_forms(context, snapshot, plan)
-    schema, _ = schema_for(context, snapshot, workload, plan)
-    if workload is not None:
-        workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
+    work = prepare_write(context, plan, workload, snapshot)
+    plan = work.plan
     now = _DryRunBase(
         requested_time=context.zone.instant_time(context.ports.clock.now_ms()), snapshot=snapshot
     )
@@ -75,7 +67,7 @@ def dry_run_write(
         now,
         workload,
         plan.rules,
-        schema,
+        work.schema,
         files=plan.files,
         delete_partitions=plan.partitions_deleted(snapshot),
     )

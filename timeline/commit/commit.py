@@ -27,7 +27,7 @@ from timeline.context import TableContext
 from timeline.errors import RolledBackError
 from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.model.file_names import instant_file_name, pending_file_names
-from timeline.model.instant import Instant, InstantTime, Residue, State
+from timeline.model.instant import Action, Instant, InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import delete_hiding_metadata
 from timeline.pending_plans import pending_rollback_of
@@ -234,7 +234,10 @@ def _assert_still_pending(
     and deletes later without it. Outside: 1 get per pending rollback.
     """
     missing = set(pending_file_names(begun.action, begun.requested_time)) - timeline.file_names
-    if missing or pending_rollback_of(context, timeline, begun.requested_time):
+    is_planned = timeline.has_pending(Action.ROLLBACK) and pending_rollback_of(
+        context, timeline, begun.requested_time
+    )
+    if missing or is_planned:
         raise RolledBackError(
             "this write was rolled back by another process, which took it for dead; write "
             f"again: {begun.requested_time}",

@@ -19,9 +19,7 @@ SETTINGS = SizeSettings(file_bytes_max=1000, small_file_bytes=800, record_bytes=
 
 
 def small(file_id: str, size_bytes: int) -> SmallFile:
-    return SmallFile(
-        file_id=file_id, base_requested_time="20260101000000000", size_bytes=size_bytes
-    )
+    return SmallFile(file_id=file_id, size_bytes=size_bytes)
 
 
 def shares(buckets: tuple[InsertBucket, ...]) -> list[tuple[str, str | None, int]]:
@@ -69,9 +67,9 @@ def test_record_size_is_learnt_from_enough_rows_only():
 def test_rows_fill_their_partitions_buckets_in_order():
     paths = pa.chunked_array([["q", "p"], ["p", "q", "p"]])
     buckets = (
-        InsertBucket(number=0, partition_path="p", file_id="a", base_requested_time=None, rows=2),
-        InsertBucket(number=1, partition_path="p", file_id=None, base_requested_time=None, rows=1),
-        InsertBucket(number=2, partition_path="q", file_id=None, base_requested_time=None, rows=1),
+        InsertBucket(number=0, partition_path="p", file_id="a", rows=2),
+        InsertBucket(number=1, partition_path="p", file_id=None, rows=1),
+        InsertBucket(number=2, partition_path="q", file_id=None, rows=1),
     )
     assert assign_buckets(paths, buckets).tolist() == [2, 0, 0, 2, 1]
 

@@ -21,7 +21,7 @@ RT = "20260101000000000"
 
 
 def small(file_id: str, size_bytes: int) -> SmallFile:
-    return SmallFile(file_id=file_id, base_requested_time=RT, size_bytes=size_bytes)
+    return SmallFile(file_id=file_id, size_bytes=size_bytes)
 
 
 def bucket(number: int, path: str, rows: int = 0, share: int | None = None) -> InsertBucket:
@@ -29,7 +29,6 @@ def bucket(number: int, path: str, rows: int = 0, share: int | None = None) -> I
         number=number,
         partition_path=path,
         file_id=None,
-        base_requested_time=None,
         rows=rows,
         weight=share,
     )
@@ -85,8 +84,8 @@ def test_a_filled_file_is_named_with_its_base() -> None:
     settings = SizeSettings(file_bytes_max=1_000, small_file_bytes=800, record_bytes=10)
     files = {"p": [small("b", 799), small("full", 800), small("a", 799)], "q": [small("c", 1)]}
     assert assign_inserts({"p": 50}, files, settings) == (
-        InsertBucket(number=0, partition_path="p", file_id="a", base_requested_time=RT, rows=20),
-        InsertBucket(number=1, partition_path="p", file_id="b", base_requested_time=RT, rows=20),
+        InsertBucket(number=0, partition_path="p", file_id="a", rows=20),
+        InsertBucket(number=1, partition_path="p", file_id="b", rows=20),
         bucket(2, "p", 10),
     )
 
@@ -95,7 +94,7 @@ def test_a_file_without_room_for_one_record_is_passed_over() -> None:
     settings = SizeSettings(file_bytes_max=1_000, small_file_bytes=2_000, record_bytes=10)
     files = {"p": [small("over", 1_100), small("nearly", 991), small("one", 990)]}
     assert assign_inserts({"p": 2}, files, settings) == (
-        InsertBucket(number=0, partition_path="p", file_id="one", base_requested_time=RT, rows=1),
+        InsertBucket(number=0, partition_path="p", file_id="one", rows=1),
         bucket(1, "p", 1),
     )
     without_size = SizeSettings(file_bytes_max=10, small_file_bytes=10, record_bytes=0)
