@@ -152,12 +152,6 @@ def _from_snapshot(work: Any, tries: Any) -> Any:
     return write._attempt(work, tries, work.context.snapshot())
 
 
-def _wait_for_nobody(
-    _work: Any, _announced_changes: Any, assignment: Any, _seen: Any, **_: Any
-) -> Any:
-    return assignment.tasks, None, None
-
-
 # ---- The mechanisms
 
 #: By name; each returns what to replace.
@@ -218,7 +212,7 @@ MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
     "waiting-line": lambda: [
         (ObjectStoreCommit, ObjectStoreCommit.must_wait_in_line, _always(False))
     ],
-    "line-before-first-file": lambda: [(write, write._wait_in_line, _wait_for_nobody)],
+    "line-before-first-file": lambda: [(write, write._wait_in_line, _always(None))],
     "line-reads-files": lambda: [
         (waiting_line._LineWait, waiting_line._LineWait._reads_ahead, _always([]))
     ],

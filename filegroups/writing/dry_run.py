@@ -6,20 +6,17 @@ from dataclasses import dataclass
 
 from filegroups.writing.assign_file_groups import assign_file_groups
 from filegroups.writing.pending_commit import (
-    planned_write_set,
+    planned_commit,
 )
 from filegroups.writing.workload import Workload
 from filegroups.writing.write import prepare_write
 from filegroups.writing.write_request import WriteRequest
-from timeline.commit.concurrent_commits import announced_writes
+from timeline.commit.concurrent_commits import announced_writes, verdict_on
 from timeline.commit.conflict_report import ConflictReport, conflict_report_of
 from timeline.context import TableContext
 from timeline.model.instant import InstantTime
 from timeline.rules.conflicts import (
     NoConflict,
-    Rejected,
-    objection_to,
-    validate_write_set,
 )
 from timeline.snapshot import Snapshot
 
@@ -71,17 +68,11 @@ def dry_run_write(
         files=plan.files,
         delete_partitions=plan.partitions_deleted(snapshot),
     )
-    claim = planned_write_set(assignment)
+    planned = planned_commit(assignment)
     found = []
     for rival in announced_writes(context, snapshot.active):
-        verdict = validate_write_set(
-            claim,
-            max(now.requested_time, rival.completion_time),
-            [rival],
-            logs_may_conflict=assignment.logs_may_conflict,
-        )
-        if not isinstance(verdict, Rejected):
-            verdict = objection_to(claim, [rival], context.limits.strategy) or verdict
+        above = max(now.requested_time, rival.completion_time)
+        verdict = verdict_on(context, planned, above, [rival])
         if not isinstance(verdict, NoConflict):
             found.append(conflict_report_of("", verdict))
     if assignment.conflict is not None and not context.limits.cancels_conflicting_plans:

@@ -19,10 +19,10 @@ from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import WriteRequest
 from timeline.commit.begin import StartedWrite, make_inflight
 from timeline.commit.commit_lock import BaseState, PendingCommit
-from timeline.commit.concurrent_commits import announced_writes
+from timeline.commit.concurrent_commits import announced_writes, verdict_on
 from timeline.commit.conflict_report import ConflictReport, WaitReport, conflict_report_of
 from timeline.commit.markers import marker_files
-from timeline.commit.validate import validate_early
+from timeline.commit.validate import validate_unlocked
 from timeline.context import TableContext
 from timeline.model.commit_metadata import (
     SCHEMA_KEY,
@@ -42,8 +42,6 @@ from timeline.rules.conflicts import (
     Rebase,
     Rejected,
     RuleId,
-    objection_to,
-    validate_write_set,
 )
 
 # ---- Announcement before the first data file: the inflight file, then the markers (BEG-6)
@@ -397,6 +395,15 @@ def _access_of(task: FileGroupTask) -> Access:
     return Access.NEW if task.base_path is None else Access.BASE
 
 
+def planned_commit(assignment: FileGroupAssignment) -> PendingCommit:
+    """Return the commit of an assignment whose files are not written: what it will change."""
+    return PendingCommit(
+        write_set=planned_write_set(assignment),
+        metadata=CommitMetadata(),
+        logs_may_conflict=assignment.logs_may_conflict,
+    )
+
+
 def planned_write_set(assignment: FileGroupAssignment) -> WriteSet:
     """Return the write set of an assignment."""
     touched = [
@@ -453,24 +460,18 @@ def detect_early(
         HeartbeatExpiredError: This process paused too long (HB-3).
         StorageUnavailableError: The storage does not answer.
     """
-    claim = planned_write_set(assignment)
-    seen = BaseState.by(begun.snapshot)
+    planned, seen = planned_commit(assignment), BaseState.by(begun.snapshot)
     if waits_for_announced:
-        met = _wait_for_announced(
-            context, begun, claim, assignment, elapsed_ms=elapsed_ms, told=told
-        )
+        met = _wait_for_announced(context, begun, planned, elapsed_ms=elapsed_ms, told=told)
         if met is not None:
             return met, seen
-    return validate_early(
-        context, begun, claim, seen, logs_may_conflict=assignment.logs_may_conflict
-    )
+    return validate_unlocked(context, begun, planned, seen)
 
 
 def _wait_for_announced(
     context: TableContext,
     begun: StartedWrite,
-    claim: WriteSet,
-    assignment: FileGroupAssignment,
+    planned: PendingCommit,
     *,
     elapsed_ms: int,
     told: Callable[[WaitReport], None],
@@ -482,9 +483,7 @@ def _wait_for_announced(
     pause_ms = 0
     before: Rejected | None = None
     while True:
-        met = _announced_conflicts(
-            context, begun, claim, logs_may_conflict=assignment.logs_may_conflict
-        )
+        met = _announced_conflicts(context, begun, planned)
         waited_ms = clock.monotonic_ms() - started
         if met is None:
             if before is not None:
@@ -520,7 +519,7 @@ def _both(before: Rejected, met: Rejected) -> Rejected:
 
 
 def _announced_conflicts(
-    context: TableContext, begun: StartedWrite, claim: WriteSet, *, logs_may_conflict: bool
+    context: TableContext, begun: StartedWrite, planned: PendingCommit
 ) -> Rejected | None:
     """Return the conflict with announced writes of live writers with lower requested times."""
     rivals: list[ConcurrentCommit] = []
@@ -528,11 +527,7 @@ def _announced_conflicts(
     partitions: list[str] = []
     before = announced_writes(context, context.active(), below=begun.requested_time)
     for rival in before:
-        verdict = validate_write_set(
-            claim, begun.requested_time, [rival], logs_may_conflict=logs_may_conflict
-        )
-        if not isinstance(verdict, Rejected):
-            verdict = objection_to(claim, [rival], context.limits.strategy) or verdict
+        verdict = verdict_on(context, planned, begun.requested_time, [rival])
         if isinstance(verdict, NoConflict):
             continue
         rivals.append(rival)

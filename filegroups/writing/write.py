@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from filegroups.files.rewrite import FileGroupTask
 from filegroups.schema.evolution import ColumnChange, schema_changes
 from filegroups.schema.schema import TableSchema
 from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
@@ -323,7 +322,7 @@ def _attempt(
         raise
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
         discard_attempt(context, begun)
-        outcome = _conflict_of_error(context, begun, error, tries.conflicts)
+        outcome = _conflict_of_error(context, begun, error, tries)
         if tries.spent_bound(context) is not None:
             raise
     except Exception:
@@ -343,11 +342,22 @@ def _attempt(
     return outcome
 
 
+def _conflict(
+    begun: StartedWrite,
+    tries: RetryState,
+    verdict: Rebase | Rejected,
+    base_state: BaseState | None = None,
+) -> Conflict:
+    """Note the report of a conflict and return it; by default it is one with the base snapshot."""
+    tries.conflicts.append(conflict_report_of(begun.requested_time, verdict))
+    return Conflict(verdict=verdict, base_state=base_state or BaseState.by(begun.snapshot))
+
+
 def _conflict_of_error(
     context: TableContext,
     begun: StartedWrite,
     error: MissingFileError | HeartbeatExpiredError | RolledBackError,
-    refusals: list[ConflictReport],
+    tries: RetryState,
 ) -> Conflict:
     """
     Return a conflict that repeats the whole write.
@@ -357,10 +367,8 @@ def _conflict_of_error(
     rule = RuleId.SOURCE_NOT_NEWEST
     if not isinstance(error, MissingFileError):
         rule = RuleId.TARGET_OF_ROLLBACK
-    verdict = Rejected(rule, error.message, ())
-    refusals.append(conflict_report_of(begun.requested_time, verdict))
     context.ports.events.emit("write.redo", rt=begun.requested_time, why=error.message)
-    return Conflict(verdict=verdict, base_state=BaseState.by(begun.snapshot))
+    return _conflict(begun, tries, Rejected(rule, error.message, ()))
 
 
 def _write_and_publish(
@@ -376,13 +384,11 @@ def _write_and_publish(
         # BATCH-1: the same batch was committed before the base snapshot, so validation does not
         # see it. ``write`` returns its commit result.
         twin = Rejected(RuleId.SAME_BATCH, "the same batch was published meanwhile", ())
-        refusals.append(conflict_report_of(begun.requested_time, twin))
-        return Conflict(verdict=twin, base_state=BaseState.by(begun.snapshot))
+        return _conflict(begun, tries, twin)
     assignment = _assigned(work, begun)
     watch, stale = _watched(work, begun, assignment)
     if stale is not None:
-        refusals.append(conflict_report_of(begun.requested_time, stale))
-        return Conflict(verdict=stale, base_state=BaseState.by(begun.snapshot))
+        return _conflict(begun, tries, stale)
     seen = BaseState.by(begun.snapshot)
     anew = plan.rules.depends_on_lookup
     # ``seen`` stays the base snapshot: the other checks against these concurrent commits (schema,
@@ -403,17 +409,16 @@ def _write_and_publish(
         context, begun, assignment, workload, early, then=waits_for_announced
     )
     if isinstance(verdict, Rejected) or (isinstance(verdict, Rebase) and anew):
-        refusals.append(conflict_report_of(begun.requested_time, verdict))
-        return Conflict(verdict=verdict, base_state=met)
+        return _conflict(begun, tries, verdict, met)
     if isinstance(verdict, Rebase):
         context.ports.events.emit("write.rebased_early", rt=begun.requested_time)
         assignment = replace(assignment, tasks=rebase_tasks(assignment.tasks, verdict))
-    tasks, here, refused = _wait_in_line(work, begun, assignment, seen, anew=anew)
-    if refused is not None:
-        refusals.append(conflict_report_of(begun.requested_time, refused.verdict))
-        return refused
-    assignment = replace(assignment, tasks=tasks)
-    stats = workload.rewrite(tasks) if workload is not None else []
+    here = _wait_in_line(work, begun, assignment, seen, anew=anew)
+    if here is not None and isinstance(here.verdict, Rejected):
+        return _conflict(begun, tries, here.verdict, here.base_state)
+    if here is not None and isinstance(here.verdict, Rebase):
+        assignment = replace(assignment, tasks=rebase_tasks(assignment.tasks, here.verdict))
+    stats = workload.rewrite(assignment.tasks) if workload is not None else []
     written = WrittenFiles(
         assignment=assignment,
         stats=tuple(zip(assignment.tasks, stats, strict=True)),
@@ -483,8 +488,7 @@ def _publish_written(
                 context, begun, pending_commit.write_set, seen, logs_may_conflict=meet
             )
         if here is not None and isinstance(here.verdict, Rejected):
-            refusals.append(conflict_report_of(begun.requested_time, here.verdict))
-            return Conflict(verdict=here.verdict, base_state=here.base_state)
+            return _conflict(begun, tries, here.verdict, here.base_state)
         if here is not None and isinstance(here.verdict, Rebase):
             verdict = here.verdict
         again = rebase(workload, written, verdict, announced, number=number)
@@ -499,25 +503,13 @@ def _wait_in_line(
     seen: BaseState,
     *,
     anew: bool,
-) -> tuple[tuple[FileGroupTask, ...], WaitResult | None, Conflict | None]:
-    """
-    Wait, before any file is written, for earlier writers of the same file groups.
-
-    Returns:
-        The tasks, based on the files of those writers; the wait's result; the conflict if rejected.
-    """
+) -> WaitResult | None:
+    """Wait, before any file is written, for earlier writers of the same file groups."""
     claim, meet = planned_write_set(assignment), assignment.logs_may_conflict
     may_wait = not (work.workload is None or anew or work.queued)
     if not (may_wait and protocol_of(work.context).must_wait_in_line(claim)):
-        return assignment.tasks, None, None
-    here = wait_in_line(work.context, begun, claim, seen, logs_may_conflict=meet)
-    if here is None:
-        return assignment.tasks, None, None
-    if isinstance(here.verdict, Rejected):
-        return assignment.tasks, None, Conflict(verdict=here.verdict, base_state=here.base_state)
-    if isinstance(here.verdict, Rebase):
-        return rebase_tasks(assignment.tasks, here.verdict), here, None
-    return assignment.tasks, here, None
+        return None
+    return wait_in_line(work.context, begun, claim, seen, logs_may_conflict=meet)
 
 
 def _assigned(work: PreparedWrite, begun: StartedWrite) -> FileGroupAssignment:
