@@ -139,11 +139,7 @@ def test_files_made_for_an_earlier_attempt_are_not_written(
     def placed_and_made_ahead() -> None:
         workload.tag({})
         workload.assign(
-            [
-                InsertBucket(
-                    number=0, partition_path="x", file_id=None, base_requested_time=None, rows=1
-                )
-            ],
+            [InsertBucket(number=0, partition_path="x", file_id=None, rows=1)],
             {0: "f-0"},
         )
         workload.precompute([task])
