@@ -34,7 +34,6 @@ from filegroups.group_commit.messages import (
     encode_message,
 )
 from filegroups.writing.write_request import CommitResult
-from hoodoo.cli import committer as command
 from hoodoo.committer import client, sockets
 from hoodoo.committer import server as service
 from hoodoo.committer.server import Committer, committer_table
@@ -493,8 +492,8 @@ def test_the_command_tells_how_it_fared(tmp_path: Path, monkeypatch: pytest.Monk
         def is_set(self) -> bool:
             return True
 
-    monkeypatch.setattr(command, "StopFlag", Stopped)
-    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("hoodoo.cli.services.StopFlag", Stopped)
+    monkeypatch.setattr("hoodoo.cli.services.signal.signal", lambda *_: None)
     said = [part for key, value in OCC.items() for part in ("--hoodie-conf", f"{key}={value}")]
     health, at = tmp_path / "health", tmp_path / "s"
     done = run("committer", *said, "--socket", at, "--health", health, tmp_path / "t")
@@ -508,7 +507,7 @@ def test_the_command_asks_where_writers_find_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table_at(tmp_path / "t").close()
-    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("hoodoo.cli.services.signal.signal", lambda *_: None)
     done = run("committer", "--output", "json", tmp_path / "t")
     assert done.exit_code == 1
     assert done.error["kind"] == "committer_socket"
