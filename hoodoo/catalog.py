@@ -21,9 +21,8 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
 from filegroups.table import create_table_files
 from filegroups.writing.row_checks import refuse_unfit_buckets
-from hoodoo.configuration import PropertySource
+from hoodoo.configuration import Layers, PropertySource
 from hoodoo.factory import (
-    Layers,
     bucket_rules,
     check_against_table,
     compose_ports,

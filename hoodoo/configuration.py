@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
@@ -105,54 +105,70 @@ class Problem:
     message: str
 
 
-def load_configuration(
-    *,
-    environment: Mapping[str, str] | None = None,
-    table: Mapping[str, str] | None = None,
-    props: PropertySource | Sequence[PropertySource] = (),
-    hoodie_conf: Sequence[str] = (),
-    session: Mapping[str, str] | None = None,
-    code: Mapping[str, object] | None = None,
-) -> PropertySet:
+@dataclass(frozen=True, kw_only=True)
+class Layers:
     """
-    Put all layers together.
+    Where a caller's properties come from, before the table's own are known.
 
     Args:
-        environment: Where ``HUDI_CONF_DIR`` is looked up; the process's own when None.
-        table: Content of the table's ``hoodie.properties``.
         props: Properties files or mappings, later ones win; a mapping is the layer ``code``.
         hoodie_conf: Texts ``key=value`` from the command line.
         session: The Spark session's configuration; only ``spark.hoodie.*`` and
             ``spark.hoodoo.*`` count, without ``spark.``, and ``spark.hadoop.fs.*``, which say
             how object stores are reached, without ``spark.hadoop.``.
-        code: Options given in code.
-
-    Raises:
-        SettingError: A file is missing, unreadable or damaged, a text is no ``key=value``, a
-            secret stands on the command line (SEC5), or a layer contradicts itself.
-
-    Outside: reads ``hudi-defaults.conf`` and each file of ``props`` once.
+        code: Options given in code; members of enums count by their values.
+        environment: Where ``HUDI_CONF_DIR`` is looked up; the process's own when None.
+        warns: Of keys that do nothing here; a caller that opens often warns once.
     """
-    properties = PropertySet()
-    defaults = _defaults_file(environment)
-    if defaults is not None:
-        properties = properties.with_layer(str(defaults), _read_file(defaults))
-    if table is not None:
-        own = {key: text for key, text in table.items() if not _is_callers_alone(key)}
-        properties = properties.with_layer(TABLE_LAYER, own)
-    for source in _sources(props):
-        if isinstance(source, Mapping):
-            properties = properties.with_layer(CODE_LAYER, source)
-        else:
-            path = Path(source)
-            properties = properties.with_layer(str(path), _read_file(path))
-    if hoodie_conf:
-        properties = properties.with_layer(COMMAND_LINE_LAYER, _command_line(hoodie_conf))
-    if session is not None:
-        properties = properties.with_layer(SESSION_LAYER, _session(session))
-    if code is not None:
-        properties = properties.with_layer(CODE_LAYER, code)
-    return properties
+
+    props: tuple[PropertySource, ...] = ()
+    hoodie_conf: tuple[str, ...] = ()
+    session: Mapping[str, str] | None = None
+    code: Mapping[str, object] | None = None
+    environment: Mapping[str, str] | None = None
+    warns: bool = True
+
+    def with_code(self, code: Mapping[str, object]) -> Layers:
+        """Return the same with further options given in code."""
+        return replace(self, code={**(self.code or {}), **code})
+
+    def load(self, table: Mapping[str, str] | None = None) -> PropertySet:
+        """
+        Put all layers together, the table's between the defaults and the caller's.
+
+        Args:
+            table: Content of the table's ``hoodie.properties``.
+
+        Raises:
+            SettingError: A file is missing, unreadable or damaged, a text is no ``key=value``, a
+                secret stands on the command line (SEC5), or a layer contradicts itself.
+
+        Outside: reads ``hudi-defaults.conf`` and each file of ``props`` once.
+        """
+        properties = PropertySet()
+        defaults = _defaults_file(self.environment)
+        if defaults is not None:
+            properties = properties.with_layer(str(defaults), _read_file(defaults))
+        if table is not None:
+            own = {key: text for key, text in table.items() if not _is_callers_alone(key)}
+            properties = properties.with_layer(TABLE_LAYER, own)
+        for source in self.props:
+            if isinstance(source, Mapping):
+                properties = properties.with_layer(CODE_LAYER, source)
+            else:
+                path = Path(source)
+                properties = properties.with_layer(str(path), _read_file(path))
+        if self.hoodie_conf:
+            properties = properties.with_layer(COMMAND_LINE_LAYER, _command_line(self.hoodie_conf))
+        if self.session is not None:
+            properties = properties.with_layer(SESSION_LAYER, _session(self.session))
+        if self.code is not None:
+            code = {
+                key: value.value if isinstance(value, Enum) else value
+                for key, value in self.code.items()
+            }
+            properties = properties.with_layer(CODE_LAYER, code)
+        return properties
 
 
 def _is_callers_alone(key: str) -> bool:
@@ -342,12 +358,6 @@ def _defaults_file(environment: Mapping[str, str] | None) -> Path | None:
         return Path(folder) / CONF_FILE
     usual = CONF_FOLDER / CONF_FILE
     return usual if usual.is_file() else None
-
-
-def _sources(props: PropertySource | Sequence[PropertySource]) -> tuple[PropertySource, ...]:
-    if isinstance(props, str | os.PathLike | Mapping):
-        return (props,)
-    return tuple(props)
 
 
 def _read_file(path: Path) -> dict[str, str]:

@@ -30,9 +30,8 @@ from filegroups.supported import refuse_unreadable
 from filegroups.writing.row_checks import refuse_unfit_buckets
 from filegroups.writing.write_request import FileRules, RowRules, WriteRequest
 from hoodoo.configuration import (
-    PropertySource,
+    Layers,
     conflict_strategy,
-    load_configuration,
     slot_signing_of,
 )
 from hoodoo.inputs import Operation, to_write_operation
@@ -122,41 +121,6 @@ def _load_cluster_executor(
 # ---- Where properties become objects: the one place that composes ports, settings and limits
 # Settings say what is wanted (frozen, printable), components do it (storage, lock, clock,
 # events); they meet here and nowhere else.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layers:
-    """Where a caller's properties come from, before the table's own are known."""
-
-    props: tuple[PropertySource, ...] = ()
-    hoodie_conf: tuple[str, ...] = ()
-    session: Mapping[str, str] | None = None
-    code: Mapping[str, object] | None = None
-    warns: bool = True  # of keys that do nothing here; a caller that opens often tells once
-
-    def load(self, table: Mapping[str, str] | None = None) -> PropertySet:
-        """
-        All layers together, the table's between the defaults and the caller's.
-
-        Raises:
-            SettingError: A file or value is wrong.
-        """
-        return load_configuration(
-            table=table,
-            props=self.props,
-            hoodie_conf=self.hoodie_conf,
-            session=self.session,
-            code=None if self.code is None else _without_enums(self.code),
-        )
-
-    def with_code(self, code: Mapping[str, object]) -> Layers:
-        """The same with further options given in code."""
-        return replace(self, code={**(self.code or {}), **code})
-
-
-def _without_enums(code: Mapping[str, object]) -> dict[str, object]:
-    """Return options with the texts of members such as ``TableType.MERGE_ON_READ``."""
-    return {key: value.value if isinstance(value, Enum) else value for key, value in code.items()}
 
 
 #: How a table merges and makes keys; its configuration judges them, not the settings.

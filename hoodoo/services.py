@@ -38,7 +38,6 @@ from tableservices.worker import (
     BackgroundServices,
     WorkerSettings,
     WorkerTable,
-    run_inline,
 )
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
@@ -364,13 +363,15 @@ class Services:
         register_writer: Callable[[], None],
     ) -> None:
         self._context = context
-        self._join_writers = register_writer
+        self._register_writer = register_writer
+        self._is_registered = False
         self._properties = properties
         self._settings = settings
         self._running = WorkerSettings.from_properties(properties)
         self._working: TableContext | None = None
         self._started: list[BackgroundServices] = []
         self._announced_changes = False
+        self._cleaning = CleaningSettings.from_properties(properties)
         self._after_commit = services_of_writer(properties, settings, after_commits=True)
 
     def clean(self) -> CleanResult | None:
@@ -381,13 +382,12 @@ class Services:
             The receipt, or None when there was nothing to delete.
 
         Raises:
-            SettingError: A cleaning property is wrong.
             WriterDisagreementError: A live writer is configured differently.
             LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: Something outside
                 did not answer.
         """
         self._join_writers()
-        return clean(self._context, CleaningSettings.from_properties(self._properties))
+        return clean(self._context, self._cleaning)
 
     def compact(self) -> ServiceResult | None:
         """
@@ -479,12 +479,13 @@ class Services:
 
     def start_background(self) -> None:
         """
-        What a writer does before its first write: start its asynchronous services.
+        Start the asynchronous services of a registered writer, once, before its first write.
 
         They are those of ``hoodie.clean.async``, ``hoodie.archive.async``,
         ``hoodie.datasource.compaction.async.enable`` and ``hoodie.clustering.async.enabled``,
         unless ``hoodoo.services.beside.writers`` leaves them to workers. Errors: as ``start``.
         """
+        self._is_registered = True  # by the writer
         if self._announced_changes:
             return
         self._announced_changes = True
@@ -519,7 +520,13 @@ class Services:
             one.stop()
         last = self.take_failures()
         self._started.clear()
+        self._is_registered = False
         return last
+
+    def _join_writers(self) -> None:
+        if not self._is_registered:
+            self._register_writer()
+            self._is_registered = True
 
     def _at_work(self) -> TableContext:
         if self._working is None:
@@ -628,14 +635,21 @@ class Services:
         return rollback_dead_writers(self._context, timeline)
 
     def after_commit(self) -> tuple[str, ...]:
-        """
-        Run what a writer runs after its own commit (``hoodie.clean.automatic``).
+        """Run the services that are due after a commit; return a line for each that failed."""
+        return run_inline(self._at_work(), self._after_commit) if self._running.enabled else ()
 
-        It never raises; it returns a line for each service that failed.
-        """
-        if not self._running.enabled:
-            return ()
-        return run_inline(self._at_work(), self._after_commit)
+
+def run_inline(context: TableContext, services: Sequence[TableService]) -> tuple[str, ...]:
+    """Run once each service that runs after a commit, which remains whatever fails (PUB-9)."""
+    failures = []
+    for service in services:
+        if service.runs_inline:
+            try:
+                service.run_once(context)
+            except Exception as error:  # noqa: BLE001 - the next round tries again
+                context.ports.events.emit("service.failed", service=service.name, why=str(error))
+                failures.append(f"the write is done, but {service.name} after it failed: {error}")
+    return tuple(failures)
 
 
 def _no_service(name: str) -> InstantNotFoundError:

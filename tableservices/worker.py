@@ -244,27 +244,6 @@ def _wait_until(clock: Clock, flag: StopFlag, due_ms: int) -> None:
         clock.sleep_ms(min(left, _STEP_MS))
 
 
-# ---- Services in a writer process: inline after a commit, or on a background thread
-
-# ---- Services right after a commit, in the writer's own process
-#
-# The commit remains whatever fails here. A failure is reported; the next round tries again (PUB-9).
-
-
-def run_inline(context: TableContext, services: Sequence[TableService]) -> tuple[str, ...]:
-    """Run once every service that runs after a commit; return a line for each that failed."""
-    warnings = []
-    for service in services:
-        if not service.runs_inline:
-            continue
-        try:
-            service.run_once(context)
-        except Exception as error:  # noqa: BLE001 - PUB-9: a published write never fails
-            context.ports.events.emit("service.failed", service=service.name, why=str(error))
-            warnings.append(f"the write is done, but {service.name} after it failed: {error}")
-    return tuple(warnings)
-
-
 # ---- Services on a background thread of a writer process
 #
 # The services take slots like every writer, and the process's lock keeps its threads apart. A

@@ -28,7 +28,8 @@ if __name__ == "__main__":
 import hoodoo
 from benchmarks.farstore.client import BUCKET, HOST, s3_options
 from benchmarks.farstore.server import Connection, Store
-from hoodoo.factory import Layers, compose_ports, limits_of, properties_of_table
+from hoodoo.configuration import Layers
+from hoodoo.factory import compose_ports, limits_of, properties_of_table
 from hoodoo.table import Table
 from timeline.context import TableContext
 from timeline.system import NullEvents, SystemClock, ThreadExecutor

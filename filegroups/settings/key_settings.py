@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
@@ -470,22 +470,13 @@ def _one_of(properties: PropertySet, found: Mapping[str, T | None]) -> T | None:
     meanings = [(field, meaning) for field, meaning in found.items() if meaning is not None]
     for field, meaning in meanings[1:]:
         if meaning != meanings[0][1]:
-            _refuse_pair(properties, meanings[0][0], field)
+            declared = KeySettings.options[meanings[0][0]]
+            key, text, layer = properties.find(declared) or (declared.key, "", "")
+            why = f"two properties contradict each other, keep this or {key}={text} (from {layer})"
+            raise KeySettings.refusal(
+                properties, field, why, f"remove it or {key}", kind="setting_contradiction"
+            )
     return meanings[0][1] if meanings else None
-
-
-def _refuse_pair(properties: PropertySet, *fields: str) -> NoReturn:
-    options = [KeySettings.options[field] for field in fields]
-    first, second = (properties.find(one) or (one.key, "", "") for one in options)
-    raise SettingError(
-        f"two properties contradict each other, keep one of them: {first[0]}={first[1]} "
-        f"(from {first[2]}) and {second[0]}={second[1]} (from {second[2]})",
-        kind="setting_contradiction",
-        key=second[0],
-        value=second[1],
-        layer=second[2],
-        suggestion=f"remove {second[0]} or {first[0]}",
-    )
 
 
 def key_spec_of(settings: KeySettings, config: TableConfig) -> KeySpec:

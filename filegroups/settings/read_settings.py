@@ -8,7 +8,6 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
-from timeline.errors import SettingError
 from timeline.model.instant import InstantTime, TimelineZone
 from timeline.model.time_arguments import parse_range
 from timeline.properties.options import (
@@ -101,12 +100,11 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
         values, origins = cls.read_all(said)
         for field in ("as_of", "begin_time", "end_time"):
             if field in origins and field not in values:
-                raise SettingError(
+                raise cls.refusal(
+                    said,
+                    field,
                     "an empty text is no moment; leave the option out, or say earliest for the "
-                    f"beginning of a range: {cls.options[field].key}",
-                    kind="setting_value",
-                    key=cls.options[field].key,
-                    layer=origins[field],
+                    "beginning of a range",
                 )
         return cls(**values, origins=origins)
 

@@ -47,6 +47,10 @@ _COMMANDS = {
         "hoodoo.cli.locks",
         "Look into the lock that writers of a table share, and use it for other work.",
     ),
+    "log": (
+        "hoodoo.cli.log",
+        "Show what happened to TABLE, newest first: who wrote, when, how many rows.",
+    ),
     "read": ("hoodoo.cli.read", "Print the rows of TABLE, one JSON object a row."),
     "restore": (
         "hoodoo.cli.recovery",
@@ -134,7 +138,7 @@ def _invocation(ctx: click.Context) -> Invocation:
     """Return how the command was called; defaults if it failed before that was known."""
     from hoodoo.cli.invocation import Invocation
     from hoodoo.cli.printing import Output, Printer
-    from hoodoo.factory import Layers
+    from hoodoo.configuration import Layers
 
     if isinstance(ctx.obj, Invocation):
         return ctx.obj

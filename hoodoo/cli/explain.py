@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from hoodoo.cli.instants import instant_named
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.inspect.contention import measure_contention
 from hoodoo.inspect.instants import explain_instant
@@ -57,6 +58,7 @@ def explain(
             "name a TABLE and an INSTANT, or a TABLE and --contention, or say --matrix"
         )
     with invocation.open_table(address) as opened:
+        instant = instant_named(opened, instant)
         resolution = opened.resolve(instant) if resolve else None
         story = explain_instant(opened, instant)
     if invocation.printer.for_people:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Invocation, reading
 from timeline.model.file_names import FileSlice
 
@@ -17,7 +18,7 @@ from timeline.model.file_names import FileSlice
 def files(invocation: Invocation, *, address: str, as_of: str | None) -> None:
     """Show the newest slice of every file group."""
     with invocation.open_table(address) as opened:
-        shown = opened if as_of is None else opened.as_of(as_of)
+        shown = opened if as_of is None else opened.as_of(time_named(opened, as_of))
         slices = sorted(
             shown.file_slices(),
             key=lambda one: (one.file_group.partition_path, one.file_group.file_id),

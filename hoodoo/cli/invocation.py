@@ -17,7 +17,7 @@ from rich.progress import Progress, TaskID
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_table
 from hoodoo.cli.printing import Output, Printer
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.table import Table
 from timeline.errors import HoodooError, InvalidInputError, LockTimeoutError, Reaction
 from timeline.ports.ports import EventSink, Value

@@ -10,6 +10,7 @@ import pyarrow as pa
 from filegroups.schema.avro_schema import RAW
 from filegroups.schema.schema import META_COLUMNS, hudi_type_name, with_meta
 from filegroups.settings.read_settings import ReadSettings
+from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
@@ -80,12 +81,11 @@ def read(
     names = None if columns is None else _named(columns)
     if settings.is_cdc:
         _refuse_for_changes(condition, meta=meta)
-        since_then, until_then = settings.begin_time or "earliest", settings.end_time
-        batches = iter(table.changes(since_then, until_then, names, images=True))
+        batches = iter(table.changes(*_range(table, settings), names, images=True))
     elif settings.query_type is QueryType.INCREMENTAL:
         batches = _changes(table, settings, names, condition, meta=meta)
     else:
-        pinned = table.as_of(settings.as_of) if settings.as_of is not None else table
+        pinned = table if settings.as_of is None else table.as_of(time_named(table, settings.as_of))
         batches = iter(
             pinned.scan(
                 columns=names,
@@ -133,10 +133,15 @@ def _changes(
     if wanted is None:
         every = with_meta(table.schema).names
         wanted = [name for name in every if meta or name not in META_COLUMNS]
-    return iter(
-        table.changes(
-            settings.begin_time or "earliest", settings.end_time, columns=wanted, filter=condition
-        )
+    return iter(table.changes(*_range(table, settings), columns=wanted, filter=condition))
+
+
+def _range(table: Table, settings: ReadSettings) -> tuple[str, str | None]:
+    """Return the range of an incremental read; an instant stands for its completion time."""
+    since, until = settings.begin_time or "earliest", settings.end_time
+    return (
+        time_named(table, since, completed=True),
+        None if until is None else time_named(table, until, completed=True),
     )
 
 

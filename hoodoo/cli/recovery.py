@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hoodoo.cli.instants import instant_named
 from hoodoo.cli.invocation import Invocation, changing, nothing_to_do, reading
 from hoodoo.writer import register_writer
 from tableservices.restoring.restore import plan_restore
@@ -30,7 +31,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
     """
     with invocation.open_table(address) as opened:
         context = opened.context
-        instant = context.parse_instant(instant)
+        instant = instant_named(opened, instant)
         planned = plan_rollback(context, instant, force=force)
         document: dict[str, Any] = {
             **nothing_to_do("rollback", "rollback"),
@@ -73,7 +74,7 @@ def restore(
         raise click.UsageError("name an instant to go back to, or say --finish instead of one")
     with invocation.open_table(address) as opened:
         context = opened.context
-        instant = None if instant is None else context.parse_instant(instant)
+        instant = None if instant is None else instant_named(opened, instant)
         document: dict[str, Any] = nothing_to_do("restore", "restore")
         question = "finish the restore that another engine left?"
         if instant is not None:
@@ -121,7 +122,7 @@ def create(invocation: Invocation, *, address: str, instant: str | None, comment
     """Keep the state of TABLE as of the write INSTANT (default: the newest completed one)."""
     with invocation.open_table(address) as opened:
         context = opened.context
-        instant = None if instant is None else context.parse_instant(instant)
+        instant = None if instant is None else instant_named(opened, instant)
         if invocation.dry_run:
             made = plan_savepoint(context, instant)
         else:
@@ -178,7 +179,7 @@ def delete(invocation: Invocation, *, address: str, instant: str) -> None:
     """Give up the savepoint of the write INSTANT; the next clean may delete its files."""
     with invocation.open_table(address) as opened:
         context = opened.context
-        instant = context.parse_instant(instant)
+        instant = instant_named(opened, instant)
         known = [one for one in savepoints(context) if one.requested_time == instant]
         if not known and invocation.dry_run:
             raise InstantNotFoundError(

@@ -16,6 +16,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from hoodoo.cli.instants import instant_named
 from hoodoo.cli.invocation import (
     ERROR,
     Invocation,
@@ -302,7 +303,7 @@ def run(
         context = opened.context
         planning = _planning(opened)
         if instant is not None:
-            planned = find_plan(context, instant)
+            planned = find_plan(context, instant_named(opened, instant))
             by_action = {one.action: one for one in planning.values()}
             service = by_action[planned.action].name if planned.action in by_action else service
         [chosen] = chosen_services(
@@ -379,7 +380,7 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
     """End the pending plan INSTANT for good; what was written for it is deleted."""
     with invocation.open_table(address) as opened:
         context = opened.context
-        planned = find_plan(context, instant)
+        planned = find_plan(context, instant_named(opened, instant))
         document: dict[str, Any] = {
             **nothing_to_do("cancel", planned.action.value),
             "cancelled": planned.requested_time,

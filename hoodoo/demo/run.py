@@ -24,10 +24,9 @@ import pyarrow.compute as pc
 
 import hoodoo
 from hoodoo.catalog import create_table
-from hoodoo.configuration import PropertySource
+from hoodoo.configuration import Layers, PropertySource
 from hoodoo.demo.flights import KEY_COLUMNS, ORDERING, PARTITION, batches, corrections, load_flights
 from hoodoo.demo.writer import pairs_of
-from hoodoo.factory import Layers
 from hoodoo.inspect.instants import InstantSummary, list_instants
 from hoodoo.verify.verify import Verification, verify_at
 from timeline.errors import InvalidInputError, NotFoundError, UnavailableError

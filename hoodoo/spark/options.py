@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from filegroups.settings.known_keys import OWN_PREFIXES
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from lockproviders.registry import SlotSettings
 from timeline.errors import InvalidInputError
 from timeline.properties.options import TABLE_LAYER, as_property_set

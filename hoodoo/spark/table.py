@@ -16,7 +16,8 @@ from filegroups.table import TableSnapshot
 from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_context
-from hoodoo.factory import Layers, write_request_of
+from hoodoo.configuration import Layers
+from hoodoo.factory import write_request_of
 from hoodoo.services import Services
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.executor import spark_executor

@@ -12,8 +12,8 @@ from filegroups.schema.schema import TableSchema
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import create_table, new_table_config
+from hoodoo.configuration import Layers
 from hoodoo.factory import (
-    Layers,
     compose_ports,
     operation_of,
     properties_of_table,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from filegroups.table import open_reader
-from hoodoo.factory import Layers, compose_ports, limits_of, properties_of_table
+from hoodoo.configuration import Layers
+from hoodoo.factory import compose_ports, limits_of, properties_of_table
 from hoodoo.history_checker.anomalies import Anomaly
 from hoodoo.history_checker.table_history import check_history
 from hoodoo.services import warn_ignored_keys

@@ -535,3 +535,29 @@ def test_a_reader_that_closes_the_pipe_early_is_no_error(table: Path) -> None:
     line = f"'{sys.executable}' -m hoodoo.cli config show '{table}' | head -c 10; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
+
+
+def test_log_lists_what_happened_newest_first(table: Path) -> None:
+    second = upsert(table, LATER).document
+    found = run("log", table, "--output", "json").document["instants"]
+    assert [one["operation"] for one in found] == ["UPSERT", "UPSERT"]
+    assert found[0]["requested_time"] == second["requested_time"]
+    assert run("log", table, "-n", "1", "--output", "json").document["instants"] == found[:1]
+    assert run("log", table, "--action", "clean", "--output", "json").document["instants"] == []
+    assert run("log", table, "--writer", "no such", "--output", "json").document["instants"] == []
+    people = run("log", table, "--output", "table", env={"COLUMNS": "80"}).out.splitlines()
+    assert people[0].split() == ["instant", "completed", "(UTC)", "what", "rows", "size", "by"]
+    assert people[1].startswith(second["requested_time"])
+    assert max(map(len, people)) <= 80
+
+
+def test_short_names_of_instants_work_in_each_command(table: Path) -> None:
+    upsert(table, LATER)
+    assert len(run("read", table, "--as-of", "@-2").rows) == 3
+    assert {row["id"] for row in run("read", table, "--since", "@-2").rows} == {2, 4}
+    newest = run("explain", table, "@-1", "--output", "json").document["requested_time"]
+    made = run("savepoint", "create", table, "@-2", "--output", "json").document
+    assert made["requested_time"] < newest
+    assert (
+        run("rollback", table, "@-1", "--yes", "--output", "json").document["rolled_back"] == newest
+    )

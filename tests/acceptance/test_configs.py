@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from filegroups.settings.settings import WriteSettings
-from hoodoo.configuration import check, load_configuration
+from hoodoo.configuration import Layers, check
 from hoodoo.services import service_options
 from hoodoo.writer import agreement
 from timeline.model.commit_metadata import ConcurrencyMode
@@ -18,7 +18,7 @@ FILES = sorted(FOLDER.glob("*.properties"))
 
 
 def load(name: str) -> PropertySet:
-    return load_configuration(environment={}, props=FOLDER / name)
+    return Layers(environment={}, props=(FOLDER / name,)).load()
 
 
 def test_there_are_configurations() -> None:

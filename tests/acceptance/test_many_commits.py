@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.services import services_of
 from hoodoo.verify.verify import verify_at
 from tests.chaos.journal import OpRecord

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from hoodoo.cli import main
-from hoodoo.configuration import Severity, check, load_configuration
+from hoodoo.configuration import Layers, Severity, check
 from hoodoo.services import service_options, services_of
 from tests.docs.page import ROOT, Block, Page
 from tests.docs.screen import Remarks, Screen, difference
@@ -172,7 +172,7 @@ class PageRun:
         source = self.folder / ".page.properties"
         source.write_text(text, encoding="utf-8")
         problems = check(
-            load_configuration(props=source, environment={}),
+            Layers(props=(source,), environment={}).load(),
             more=service_options(),
             makes=(services_of,),
         )

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tests.interop.halfway import Before, age, is_data
 from tests.interop.java import JavaOracle, JavaRefusedError

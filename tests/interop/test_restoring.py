@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import upgrade
 from tests.interop import golden_tables

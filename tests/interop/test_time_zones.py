@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tests.interop.java import JavaOracle
 from timeline.model.instant import TimelineZone

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import upgrade
 from tests.interop import golden_tables

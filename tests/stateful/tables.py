@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import create_table_files, open_reader
 from hoodoo.catalog import new_table_config
-from hoodoo.factory import Layers, limits_of
+from hoodoo.configuration import Layers
+from hoodoo.factory import limits_of
 from hoodoo.table import Table
 from lockproviders.registry import build_lock
 from tests.stateful.model import IS_DELETED, Model

@@ -448,11 +448,7 @@ class OptionSettings(BaseModel):
             SettingError: A value has the wrong type or is out of range; names key, value and layer.
         """
         said = as_property_set(properties)
-        values: dict[str, Any] = {}
-        for field, declared in cls.options.items():
-            value = read_option(said, declared)
-            if said.find(declared) is not None and value not in (None, ""):
-                values[field] = value
+        values = {field: value for field, value in cls.read_all(said)[0].items() if value != ""}
         try:
             return cls(**values)
         except ValidationError as error:
@@ -462,6 +458,27 @@ class OptionSettings(BaseModel):
             doc = declared.doc.rstrip(".").lower()
             why = f"{first['msg'].lower()}, {declared.accepted}; {doc}, {default}"
             raise cls.refusal(said, field, why, default) from None
+
+    @classmethod
+    def read_all(cls, properties: PropertySet) -> tuple[dict[str, Any], dict[str, str]]:
+        """
+        Return the values of all options that are set, and their layers, by field.
+
+        Raises:
+            SettingError: A text is not accepted, or a layer contradicts itself.
+        """
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for field, declared in cls.options.items():
+            found = properties.find(declared)
+            if found is None:
+                continue
+            origins[field] = found[2]
+            value = read_option(properties, declared)
+            # an empty text leaves an optional field unset
+            if value is not None and (value != "" or declared.default is not None):
+                values[field] = value
+        return values, origins
 
     @classmethod
     def refusal(
@@ -546,27 +563,6 @@ class LayeredSettings(OptionSettings):
             layer=layer,
             suggestion=suggestion,
         )
-
-    @classmethod
-    def read_all(cls, properties: PropertySet) -> tuple[dict[str, Any], dict[str, str]]:
-        """
-        Return the values of all options that are set, and their layers, by field.
-
-        Raises:
-            SettingError: A text is not accepted, or a layer contradicts itself.
-        """
-        values: dict[str, Any] = {}
-        origins: dict[str, str] = {}
-        for field, declared in cls.options.items():
-            found = properties.find(declared)
-            if found is None:
-                continue
-            origins[field] = found[2]
-            value = read_option(properties, declared)
-            # an empty text leaves an optional field unset
-            if value is not None and (value != "" or declared.default is not None):
-                values[field] = value
-        return values, origins
 
 
 def _layered_error(

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.inspect.instants import list_instants
 from hoodoo.verify.verify import verify_at
 from tests.servers.zookeeper import ZooKeeperServer

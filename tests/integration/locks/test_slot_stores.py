@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tests.servers.dynamodb import DynaliteServer, MotoServer, lock_properties
 from tests.servers.mariadb import MariaDb, needs_mariadb

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tests.servers.s3 import BUCKET, S3Server, s3_properties
 from timeline.errors import TableNotFoundError

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.inspect.instants import explain_instant
 from hoodoo.verify.verify import verify_at
 from tests.acceptance.cli import contents, run

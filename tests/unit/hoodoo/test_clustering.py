@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from timeline.errors import InvalidInputError, SettingError
 from timeline.model.instant import Action

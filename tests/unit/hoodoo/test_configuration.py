@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoodoo.configuration import Severity, check, describe, load_configuration
+from hoodoo.configuration import Layers, Severity, check, describe
 from lockproviders.settings import LockSettings
 from tableservices.archiving.plan import ArchivingSettings
 from tableservices.cleaning.plan import CleaningSettings
@@ -23,7 +23,7 @@ KEY = "hoodie.write.application.id"
 
 def refusal(**arguments: object) -> SettingError:
     with pytest.raises(SettingError) as caught:
-        load_configuration(environment={}, **arguments)  # type: ignore[arg-type]
+        Layers(environment={}, **arguments).load()  # type: ignore[arg-type]
     return caught.value
 
 
@@ -39,8 +39,8 @@ def test_each_layer_wins_over_the_ones_before(tmp_path: Path) -> None:
     layers = {
         "environment": {"HUDI_CONF_DIR": str(tmp_path)},
         "table": {KEY: "table"},
-        "props": props,
-        "hoodie_conf": [KEY + "=line"],
+        "props": (props,),
+        "hoodie_conf": (KEY + "=line",),
         "session": {"spark." + KEY: "session", "spark.master": "local"},
         "code": {KEY: "code"},
     }
@@ -53,9 +53,13 @@ def test_each_layer_wins_over_the_ones_before(tmp_path: Path) -> None:
         ("code", "code"),
     ]
     given: dict[str, object] = {}
+    table: dict[str, str] | None = None
     for (name, value), (text, layer) in zip(layers.items(), expected, strict=True):
-        given[name] = value
-        properties = load_configuration(**given)  # type: ignore[arg-type]
+        if name == "table":
+            table = {KEY: "table"}
+        else:
+            given[name] = value
+        properties = Layers(**given).load(table)  # type: ignore[arg-type]
         assert (properties[KEY], properties.layer_of(KEY)) == (text, layer)
     assert "spark.master" not in properties
 
@@ -63,7 +67,7 @@ def test_each_layer_wins_over_the_ones_before(tmp_path: Path) -> None:
 def test_the_defaults_file_takes_blanks_or_an_equals_sign(tmp_path: Path) -> None:
     content = b"# note\n\nhoodie.table.name    flights\nhoodie.clean.policy=KEEP_LATEST_COMMITS\n"
     file(tmp_path, "hudi-defaults.conf", content)
-    properties = load_configuration(environment={"HUDI_CONF_DIR": str(tmp_path)})
+    properties = Layers(environment={"HUDI_CONF_DIR": str(tmp_path)}).load()
     assert dict(properties) == {
         "hoodie.table.name": "flights",
         "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
@@ -73,19 +77,19 @@ def test_the_defaults_file_takes_blanks_or_an_equals_sign(tmp_path: Path) -> Non
 def test_of_several_files_the_last_one_wins(tmp_path: Path) -> None:
     one = file(tmp_path, "one.properties", b"a=1\nb=1\n")
     two = file(tmp_path, "two.properties", b"b=2\n")
-    properties = load_configuration(environment={}, props=[one, str(two), {"c": 3}])
+    properties = Layers(environment={}, props=(one, str(two), {"c": 3})).load()
     assert dict(properties) == {"a": "1", "b": "2", "c": "3"}
     assert properties.layer_of("b") == str(two)
 
 
 def test_a_file_in_utf8_keeps_its_letters(tmp_path: Path) -> None:
     path = file(tmp_path, "u.properties", "\ufeffa=Zürich \U0001f6eb".encode())
-    assert load_configuration(environment={}, props=path)["a"] == "Zürich \U0001f6eb"
+    assert Layers(environment={}, props=(path,)).load()["a"] == "Zürich \U0001f6eb"
 
 
 def test_a_missing_defaults_file_is_refused_when_its_folder_was_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
-        load_configuration(environment={"HUDI_CONF_DIR": str(tmp_path)})
+        Layers(environment={"HUDI_CONF_DIR": str(tmp_path)}).load()
     assert str(tmp_path / "hudi-defaults.conf") in caught.value.message
 
 
@@ -95,30 +99,30 @@ def test_a_missing_defaults_file_is_refused_when_its_folder_was_named(tmp_path: 
 )
 def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, content: bytes) -> None:
     path = file(tmp_path, "bad.properties", content)
-    error = refusal(props=path)
+    error = refusal(props=(path,))
     assert error.kind == "settings_file"
     assert str(path) in error.message
 
 
 def test_a_missing_or_unreadable_file_is_refused_by_its_name(tmp_path: Path) -> None:
     for path in (tmp_path / "none.properties", tmp_path):
-        error = refusal(props=str(path))
+        error = refusal(props=(str(path),))
         assert error.kind == "settings_file"
         assert error.fields["value"] == str(path)
 
 
 @pytest.mark.parametrize("text", ["hoodie.table.name", "=x", ""])
 def test_a_text_on_the_command_line_must_be_key_and_value(text: str) -> None:
-    assert refusal(hoodie_conf=[text]).kind == "setting_form"
+    assert refusal(hoodie_conf=(text,)).kind == "setting_form"
 
 
 def test_a_value_on_the_command_line_may_hold_equals_signs() -> None:
-    properties = load_configuration(environment={}, hoodie_conf=["a=b=c"])
+    properties = Layers(environment={}, hoodie_conf=("a=b=c",)).load()
     assert properties["a"] == "b=c"
 
 
 def test_a_secret_on_the_command_line_is_refused_and_not_shown() -> None:
-    error = refusal(hoodie_conf=["hoodie.datasource.hive_sync.password=canary"])
+    error = refusal(hoodie_conf=("hoodie.datasource.hive_sync.password=canary",))
     assert error.kind == "secret_on_command_line"
     assert "canary" not in str(error.as_document())
 
@@ -165,8 +169,8 @@ def test_options_of_services_are_described_and_known() -> None:
 )
 def test_a_tables_own_file_cannot_set_an_option_of_the_caller_alone(key: str) -> None:
     table = {key.upper(): "1", KEY: "job"}
-    assert set(load_configuration(environment={}, table=table)) == {KEY}
-    assert key in load_configuration(environment={}, hoodie_conf=[f"{key}=1"])
+    assert set(Layers(environment={}).load(table)) == {KEY}
+    assert key in Layers(environment={}, hoodie_conf=(f"{key}=1",)).load()
 
 
 @pytest.mark.parametrize(
@@ -214,14 +218,14 @@ def test_a_configuration_without_problems_has_none() -> None:
 
 
 def test_a_session_also_says_how_object_stores_are_reached() -> None:
-    found = load_configuration(
+    found = Layers(
         environment={},
         session={
             "spark.hadoop.fs.s3a.endpoint": "https://s3.example",
             "spark.hadoop.fs.s3a.secret.key": "canary",
             "spark.hadoop.io.nativeio": "x",
         },
-    )
+    ).load()
     assert dict(found) == {
         "fs.s3a.endpoint": "https://s3.example",
         "fs.s3a.secret.key": "canary",

@@ -12,11 +12,11 @@ import pytest
 import hoodoo
 from filegroups.settings.known_keys import WARNED, WITHOUT_EFFECT, Effect, effect_of, hudi_keys
 from hoodoo.configuration import (
+    Layers,
     declared_keys,
     describe,
     given_keys_without_effect,
     ignored_keys,
-    load_configuration,
 )
 from hoodoo.services import service_options
 from timeline.errors import SettingError
@@ -149,7 +149,7 @@ def test_an_unknown_key_is_told_with_the_nearest_one(key: str, meant: str) -> No
 def test_what_a_table_says_of_itself_is_not_told() -> None:
     raw = {"hoodie.table.metadata.partitions": "files", "hoodie.database.name": "default"}
     raw |= {"hoodie.table.something.of.a.later.release": "1"}
-    properties = load_configuration(environment={}, table=raw)
+    properties = Layers(environment={}).load(raw)
     assert ignored_keys(properties, more=service_options()) == ()
     assert given_keys_without_effect(properties, more=service_options()) == {}
 

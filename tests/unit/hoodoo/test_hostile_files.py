@@ -13,7 +13,7 @@ import pytest
 
 import hoodoo
 import timeline.model.file_names as places
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from timeline.errors import ClockRefusedError, CorruptTableError, InvalidInputError
 from timeline.model.file_names import check_size

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import hoodoo
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import Verification, verify_at
 from tests.interop import golden_tables
 from timeline.properties.properties_file import update_properties

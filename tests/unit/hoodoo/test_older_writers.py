@@ -20,7 +20,7 @@ from filegroups.schema.avro_schema import arrow_to_avro
 from filegroups.schema.evolution import UNKNOWN_UNIT
 from filegroups.schema.schema import META_COLUMNS, TableSchema
 from hoodoo.cli.app import main
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.timestamp_repair import repair_timestamps
 from hoodoo.verify.timestamps import DoubtfulTimestamps
 from hoodoo.verify.verify import verify_at

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoodoo.configuration import KEY_VARIABLE, check, describe, load_configuration, slot_signing_of
+from hoodoo.configuration import KEY_VARIABLE, Layers, check, describe, slot_signing_of
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.model.slot import NO_SEALS, SlotSigning, TamperEvidence
 from timeline.properties.options import TABLE_LAYER, PropertySet
@@ -93,5 +93,5 @@ def test_keys_are_not_shown(tmp_path: Path):
 
 def test_the_check_of_a_configuration_looks_at_the_key(tmp_path: Path):
     file = key_file(tmp_path, mode=0o644)
-    found = check(load_configuration(environment={}, code={EVIDENCE: "hash", FILE: file}))
+    found = check(Layers(environment={}, code={EVIDENCE: "hash", FILE: file}).load())
     assert [problem.kind for problem in found] == ["tamper_key"]

@@ -20,7 +20,7 @@ from filegroups.schema.avro_schema import avro_to_arrow
 from filegroups.schema.schema import hudi_type_name
 from filegroups.schema.variant import encode_variant, variant_json
 from hoodoo.cli.app import main
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 from timeline.properties.properties_file import update_properties

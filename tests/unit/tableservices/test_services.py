@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hoodoo.services import run_inline
 from tableservices.cleaning.execute import CleaningService
 from tableservices.cleaning.plan import CleaningSettings
 from tableservices.worker import FailingService as Failed
-from tableservices.worker import StopFlag, WorkerReport, WorkerTable, run_inline, run_worker
+from tableservices.worker import StopFlag, WorkerReport, WorkerTable, run_worker
 from tests.unit.timeline.recording import RecordingStorage
 
 
@@ -81,8 +82,8 @@ def test_asynchronous_cleaning_is_left_to_the_worker(bench: Any) -> None:
 
 
 def test_a_failing_service_never_fails_the_write(bench: Any) -> None:
-    warnings = run_inline(bench.context, [Failing()])
-    assert warnings == ("the write is done, but failing after it failed: broken",)
+    failures = run_inline(bench.context, [Failing()])
+    assert failures == ("the write is done, but failing after it failed: broken",)
     assert "service.failed" in bench.events.names()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import hoodoo
 from filegroups.table import TableReader
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import plan_upgrade, upgrade
 from tests.interop import golden_tables

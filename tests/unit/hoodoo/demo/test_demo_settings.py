@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+from hoodoo.configuration import Layers
 from hoodoo.demo.run import DemoSettings, _cleaner, _writer, ready_properties
-from hoodoo.factory import Layers
 
 MINE = DemoSettings(
     props=(ready_properties("multi_writer_zookeeper.properties"),),

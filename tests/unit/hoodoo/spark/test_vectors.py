@@ -18,7 +18,7 @@ from filegroups.schema.avro_schema import avro_to_arrow
 from filegroups.schema.casting import normalise, promote, to_stored_rows
 from filegroups.schema.evolution import stored_type
 from filegroups.schema.schema import TableSchema
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from timeline.errors import InvalidInputError
 

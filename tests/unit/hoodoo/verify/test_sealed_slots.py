@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.configuration import KEY_VARIABLE
-from hoodoo.factory import Layers
+from hoodoo.configuration import KEY_VARIABLE, Layers
 from hoodoo.verify.verify import Verification, verify_at
 from tests.acceptance.cli import run
 

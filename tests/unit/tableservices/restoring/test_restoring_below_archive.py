@@ -16,7 +16,7 @@ import pytest
 
 import hoodoo
 from filegroups.files.log_files import VisibleInstants
-from hoodoo.factory import Layers
+from hoodoo.configuration import Layers
 from hoodoo.table import Table
 from hoodoo.verify.verify import verify_at
 from tableservices.orphan_files import HORIZON_MS, find_orphans

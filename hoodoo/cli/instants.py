@@ -1,0 +1,94 @@
+"""Instants and times as a person writes them: ``@-1``, the first digits, ``2h``, ``yesterday``."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from hoodoo.table import Table
+from timeline.errors import InvalidInputError
+from timeline.model.instant import InstantTime, WallMs
+
+_NEWEST: Final = re.compile(r"@-([1-9]\d{0,5})", re.ASCII)
+_PREFIX: Final = re.compile(r"\d{4,13}|\d{15,16}", re.ASCII)
+_AGO: Final = re.compile(r"(\d{1,6}) ?(s|m|min|h|d|w)(?: ago)?", re.ASCII)
+_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SHOWN_MAX: Final = 5
+
+
+def instant_named(table: Table, text: str) -> InstantTime:
+    """
+    Return the requested time of the instant that a text names.
+
+    Args:
+        table: The table; its timeline is read for ``@-1`` and for digits.
+        text: ``@-1`` for the newest completed write, ``@-2`` for the one before; the first digits
+            of a requested or completion time, at least 4; or a time in any form of ``time_named``.
+
+    Raises:
+        InvalidInputError: No or several instants begin with the digits, or the text has another
+            form (``instant_time``).
+    """
+    found = _instant_of(table, text.strip())
+    return found[0] if found else table.context.parse_instant(time_named(table, text))
+
+
+def time_named(table: Table, text: str, *, completed: bool = False) -> str:
+    """
+    Return a time that a text names in the digits of the table, or the text if it is a plain time.
+
+    Args:
+        table: The table; ``yesterday`` and the digits of the result are in its time zone.
+        text: ``2h``, ``30min``, ``1d`` or ``1d ago``, ``now``, ``today`` or ``yesterday`` (its
+            first moment), an instant in a form of ``instant_named``, or a form of ``Table.as_of``.
+        completed: Return the completion time of an instant, not its requested time.
+
+    Raises:
+        InvalidInputError: As ``instant_named``.
+    """
+    plain = text.strip().lower()
+    found = _instant_of(table, plain)
+    if found is not None:
+        return found[1] if completed else found[0]
+    zone, now = table.context.zone, datetime.now(UTC)
+    if match := _AGO.fullmatch(plain):
+        now -= timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+    elif plain not in ("now", "today", "yesterday"):
+        return text
+    digits = zone.instant_time(WallMs(int(now.timestamp() * 1000)))
+    if plain in ("today", "yesterday"):
+        day = date(int(digits[:4]), int(digits[4:6]), int(digits[6:8]))
+        return str(day - timedelta(days=plain == "yesterday"))
+    return digits
+
+
+def _instant_of(table: Table, text: str) -> tuple[InstantTime, InstantTime] | None:
+    """Return the requested and the completion time of an instant that a text names as such."""
+    if match := _NEWEST.fullmatch(text):
+        writes = table.snapshot.active.completed_writes
+        if int(match[1]) <= len(writes):
+            one = writes[-int(match[1])]
+            return one.requested_time, one.completion_time or one.requested_time
+        raise InvalidInputError(
+            f"the active timeline has {len(writes)} completed writes, and {text} is an older one; "
+            "'hoodoo log TABLE' lists them",
+            kind="instant_time",
+            value=text,
+        )
+    if not _PREFIX.fullmatch(text):
+        return None
+    found = [
+        (one.requested_time, one.completion_time or one.requested_time)
+        for one in table.timeline
+        if one.requested_time.startswith(text) or (one.completion_time or "").startswith(text)
+    ]
+    if len(found) == 1:
+        return found[0]
+    what = f"{len(found)} instants begin" if found else "no instant begins"
+    shown = ", ".join(requested for requested, _ in found[:_SHOWN_MAX])
+    raise InvalidInputError(
+        f"{what} with {text}{f': {shown}' if shown else ''}; 'hoodoo log TABLE' lists them",
+        kind="instant_time",
+        value=text,
+    )

@@ -1,0 +1,79 @@
+"""A person names instants and times in short forms, wherever a command asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.cli.instants import instant_named, time_named
+from timeline.errors import InvalidInputError
+from timeline.model.instant import instant_time, wall_ms
+from timeline.model.time_arguments import parse_time_travel
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hoodoo.Table]:
+    schema = pa.schema([("id", pa.string())])
+    path = tmp_path_factory.mktemp("named") / "t"
+    with hoodoo.create_table(path, schema=schema, record_key="id") as made:
+        for key in "abc":
+            made.upsert([{"id": key}])
+        yield made
+
+
+def test_writes_are_counted_from_the_newest(table: hoodoo.Table) -> None:
+    first, _, last = table.timeline
+    assert instant_named(table, "@-1") == last.requested_time
+    assert instant_named(table, " @-3") == first.requested_time
+    assert time_named(table, "@-1", completed=True) == last.completion_time
+    with pytest.raises(InvalidInputError, match="3 completed writes"):
+        instant_named(table, "@-4")
+
+
+def test_the_first_digits_name_an_instant_if_no_other_begins_so(table: hoodoo.Table) -> None:
+    first, second, _ = table.timeline
+    times = [time for one in table.timeline for time in (one.requested_time, one.completion_time)]
+    for one in (first, second):
+        assert one.completion_time is not None
+        for whole in (one.requested_time, one.completion_time):
+            digits = whole[:16]
+            if sum(str(time).startswith(digits) for time in times) == 1:
+                assert instant_named(table, digits) == one.requested_time
+    with pytest.raises(InvalidInputError, match=f"3 instants begin with .*{first.requested_time}"):
+        instant_named(table, first.requested_time[:4])
+    with pytest.raises(InvalidInputError, match="no instant begins with 1999"):
+        time_named(table, "1999")
+
+
+@pytest.mark.parametrize(
+    ("text", "age"),
+    [
+        ("now", timedelta(0)),
+        ("90s", timedelta(seconds=90)),
+        ("30min ago", timedelta(minutes=30)),
+        ("2h", timedelta(hours=2)),
+        ("3 d", timedelta(days=3)),
+        ("1w", timedelta(weeks=1)),
+    ],
+)
+def test_a_relative_time_is_that_long_ago(table: hoodoo.Table, text: str, age: timedelta) -> None:
+    expected = (datetime.now(UTC) - age).timestamp() * 1000
+    assert abs(wall_ms(time_named(table, text)) - expected) < 60_000
+
+
+def test_yesterday_is_the_first_moment_of_the_day_before(table: hoodoo.Table) -> None:
+    today = parse_time_travel(time_named(table, "today"), table.context.zone)
+    before = parse_time_travel(time_named(table, "Yesterday"), table.context.zone)
+    assert today[8:] == before[8:] == "000000000"
+    assert wall_ms(today) - wall_ms(before) == 86_400_000
+    assert today <= instant_time(wall_ms(time_named(table, "now")))
+
+
+@pytest.mark.parametrize("text", ["2026-05-01 10:00", "20260501100000000", "20260501100000"])
+def test_other_forms_stay_as_they_are(table: hoodoo.Table, text: str) -> None:
+    assert time_named(table, text) == text
+    assert instant_named(table, text) == table.context.parse_instant(text)
