@@ -67,35 +67,37 @@ class SlotSettings(OptionSettings):
     backend: str = option(
         "hoodoo.slots.backend",
         "storage",
-        "What decides commit slots; equal for all writers of a table, for ever. Other than "
-        "storage is for stores without an atomic create; connection as of the lock of that "
-        "name.",
+        "Store of the commit slots; equal for all writers of a table, for ever. sql "
+        "and dynamodb are for stores without an atomic create and use the connection "
+        "of the lock of that name.",
         choices=("storage", "sql", "dynamodb"),
     )
     table: str = option(
         "hoodoo.slots.table",
         "hoodoo_slots",
-        "Table of the database, or of DynamoDB, that holds the slots of all tables.",
+        "Table of the database, or of DynamoDB, with the slots of all tables.",
     )
     key: str | None = option(
         "hoodoo.slots.key",
         None,
-        "Name of this table there; by default its address, which must then be the same for all "
-        "writers.",
+        "Name of this table in the slot store. The default is the table's address, "
+        "which must then be the same for all writers.",
     )
     tamper_evidence: str = option(
         "hoodoo.slots.tamper.evidence",
         "none",
-        "What this process adds to its slots so that `hoodoo table verify` sees later edits: "
-        "the digest of the slot before and of the completed file (hash), signed with a key "
-        "(hmac). For verify: what it demands of the chain.",
+        "Data that this process adds to its slots so that `hoodoo table verify` finds"
+        " later edits: digests of the previous slot and of the completed file (hash),"
+        " also signed with a key (hmac). For verify: what it requires of the hash "
+        "chain.",
         choices=tuple(each.value for each in TamperEvidence),
     )
     tamper_key_file: str | None = option(
         "hoodoo.slots.tamper.key.file",
         None,
-        "File with mode 0600 that holds the keys, one a line of 32 characters or more: the "
-        "first signs, all verify. Without it HOODOO_TAMPER_KEY in the environment.",
+        "File with mode 0600 with the keys, one on each line, 32 characters or more. "
+        "The first signs, all verify. Without it, HOODOO_TAMPER_KEY in the "
+        "environment.",
     )
 
 

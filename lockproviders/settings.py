@@ -44,7 +44,7 @@ class LockSettings(OptionSettings):
     try_ms: Annotated[_Milliseconds, OptionKind.MS] = option(
         "hoodie.write.lock.wait_time_ms",
         60_000,
-        "How long one round of waiting for the lock lasts.",
+        "Length of one round of waiting for the lock.",
     )
     retries: Annotated[int, Field(ge=0, le=1_000_000)] = option(
         "hoodie.write.lock.client.num_retries", 50, "Further rounds of waiting after the first."
@@ -55,23 +55,23 @@ class LockSettings(OptionSettings):
         "Pause between two rounds, shortened by up to half at random.",
     )
     deadline_ms: Annotated[_Milliseconds, OptionKind.MS] = option(
-        "hoodoo.lock.deadline.ms", 120_000, "Longest wait for the lock altogether; caps the rounds."
+        "hoodoo.lock.deadline.ms", 120_000, "Longest wait for the lock in all; limits the rounds."
     )
     hold_budget_ms: Annotated[_Milliseconds, OptionKind.MS] = option(
         "hoodoo.lock.hold.budget.ms",
         5_000,
-        "Holding the lock for longer raises an alarm; 0 never.",
+        "Holding the lock for longer raises an alarm; 0 raises none.",
         caller_only=True,
     )
     audit: bool = option(
         "hoodoo.lock.audit",
         False,
-        "Whether each holding leaves a file in .hoodie/.locks/audit, after its release.",
+        "Write a file for each holding to .hoodie/.locks/audit, after its release.",
     )
     audit_keep_days: Annotated[int, Field(ge=0, le=36_500)] = option(
         "hoodoo.lock.audit.keep.days",
         7,
-        "Days after which audit files are removed; 0 keeps them all.",
+        "Days after which audit files are deleted; 0 keeps them all.",
     )
     plugins: tuple[str, ...] = option(
         "hoodoo.plugins.allow",
@@ -81,12 +81,12 @@ class LockSettings(OptionSettings):
     filesystem_path: str | None = option(
         "hoodie.write.lock.filesystem.path",
         None,
-        "Absolute local folder of the lock file; else .hoodie/.locks of the table.",
+        "Absolute local folder of the lock file; .hoodie/.locks of the table by default.",
     )
     filesystem_expire_minutes: Annotated[int, Field(ge=0, le=MS_MAX // 60_000)] = option(
         "hoodie.write.lock.filesystem.expire",
         0,
-        "Minutes after which a holder that did not renew stops itself; 0 never.",
+        "Minutes after which a holder without a renewal stops; 0 never.",
     )
 
 
@@ -144,8 +144,8 @@ SEED = 0xFFFFFFFFDABADABA  # Java's int 0xDABADABA, sign-extended
 ADDRESS_OPTION = Option(
     key="hoodoo.lock.table.address",
     doc=(
-        "The table's path as the Java writers spell it, for the implicit lock variants, "
-        "which hash it; else the path this writer was given."
+        "The table's path as the Java writers spell it, for the implicit lock "
+        "variants, which hash it. The default is the path that this writer was given."
     ),
 )
 

@@ -159,7 +159,8 @@ class PlannedServiceSettings(OptionSettings):
     expiry_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=2**53)] = option(
         "hoodoo.services.plan.expiry.ms",
         _EXPIRY_MS,
-        "Age at which a plan that cannot be carried out is cancelled by who tries in vain.",
+        "Age from which a plan that cannot be executed is cancelled by the next "
+        "process that tries.",
     )
 
 

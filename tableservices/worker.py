@@ -30,33 +30,35 @@ class WorkerSettings(OptionSettings):
     enabled: bool = option(
         "hoodie.table.services.enabled",
         True,
-        "Writers run services after their writes or beside them; false leaves all to workers "
-        "and commands, whatever the services' own options say.",
+        "Writers run services after their writes or in the background. With false "
+        "only workers and commands run them, whatever the services' own options are.",
     )
     executor: ServiceExecutor = option(
         "hoodoo.services.executor",
         ServiceExecutor.LOCAL,
-        "Where services work on file groups: this process, or its Spark session's cluster.",
+        "Where services process file groups: in this process, or on the cluster of "
+        "its Spark session.",
     )
     file_groups_max: Annotated[int, Field(ge=1, le=100_000)] | None = option(
         "hoodoo.services.file.groups.max",
         None,
-        "How many file groups a service works on at a time; as many as there are processors.",
+        "Number of file groups that a service processes at the same time; the number "
+        "of processors by default.",
     )
     wait_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=2**53)] = option(
         "hoodoo.services.wait.ms",
         0,
-        "How long to wait for another executor of a plan; 0 leaves the plan to it.",
+        "Longest wait for another executor of a plan; 0 leaves the plan to it.",
     )
     beside_writers: bool = option(
         "hoodoo.services.beside.writers",
         True,
-        "Writers run asynchronous services on a thread; false leaves these to workers.",
+        "Writers run asynchronous services in the background; with false only workers do.",
     )
     interval_ms: Annotated[int, OptionKind.MS, Field(ge=100, le=7 * 24 * 3_600_000)] = option(
         "hoodoo.services.interval.ms",
         10_000,
-        "Pause between two rounds of a worker, and of services beside a writer.",
+        "Pause between two rounds of a worker, and of background services of a writer.",
     )
 
 

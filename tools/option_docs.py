@@ -135,11 +135,20 @@ def page() -> str:
     return HEAD + contents + "\n" + tables
 
 
+def sentence(reason: str) -> str:
+    """A reason as a sentence of its own; empty if there is none."""
+    first = reason[:1] if reason.startswith("hoodoo") else reason[:1].upper()
+    return f"{first}{reason[1:]}." if reason else ""
+
+
 def every_key() -> str:
     """The page of all keys of Hudi."""
     declared = declared_keys(service_options())
     found = {one.key: effect_of(one.key, declared) for one in hudi_keys().values()}
-    lines = [f"| `{key}` | {one.effect.value} | {one.why} |" for key, one in sorted(found.items())]
+    lines = [
+        f"| `{key}` | {one.effect.value} | {sentence(one.why)} |"
+        for key, one in sorted(found.items())
+    ]
     return EVERY_HEAD + "\n".join(lines) + "\n"
 
 

@@ -101,8 +101,8 @@ class KeySettings(LayeredSettings):
     database: str | None = option(
         "hoodie.database.name",
         None,
-        "Database of the table, for catalogs; a table made without it says default, which any "
-        "writer may write to.",
+        "Database of the table, for catalogs. A table without one has the name "
+        "default, and every writer may write to it.",
     )
     table_type: TableType = option(
         "hoodie.datasource.write.table.type",
@@ -113,33 +113,34 @@ class KeySettings(LayeredSettings):
     timeline_zone: str = option(
         "hoodie.table.timeline.timezone",
         "UTC",
-        "Zone of a new table's instant times: UTC, the same on every machine, or (Hudi) LOCAL, "
-        "each process's TZ.",
+        "Zone of the instant times of a new table: UTC, equal on all machines, or "
+        "LOCAL (Hudi's default), the TZ of each process.",
         choices=("UTC", "LOCAL"),
     )
     table_version: int = option(
         "hoodie.write.table.version",
         9,
-        "Version of the files on disk: 9, or 8 for readers of Hudi 1.0.",
+        "Table version on disk: 9, or 8 for readers of Hudi 1.0.",
         aliases=("hoodie.table.version",),
     )
     record_key_fields: tuple[str, ...] = option(
         "hoodie.datasource.write.recordkey.field",
         (),
-        "Fields that identify a row; none for rows that are only ever appended.",
+        "Fields that identify a row; none for a table that only receives inserts.",
         aliases=("hoodie.table.recordkey.fields",),
     )
     partition_fields: tuple[str, ...] = option(
         "hoodie.datasource.write.partitionpath.field",
         (),
-        "Fields that choose the folder of a row; none for a table without partitions. With key "
-        "generator CUSTOM each with its type: region:SIMPLE,ts:TIMESTAMP.",
+        "Fields that choose the folder of a row; none for a table without partitions."
+        " With key generator CUSTOM, add the type to each field: "
+        "region:SIMPLE,ts:TIMESTAMP.",
         aliases=("hoodie.table.partition.fields",),
     )
     ordering_fields: tuple[str, ...] = option(
         "hoodie.datasource.write.precombine.field",
         (),
-        "Fields whose larger value wins between two rows of one key.",
+        "Ordering fields: of two rows of one key, the row with the greater value wins.",
         aliases=(
             "hoodie.table.ordering.fields",
             "hoodie.table.precombine.field",
@@ -147,12 +148,12 @@ class KeySettings(LayeredSettings):
         ),
     )
     hive_style_partitioning: bool = option(
-        "hoodie.datasource.write.hive_style_partitioning", False, "Folders are named field=value."
+        "hoodie.datasource.write.hive_style_partitioning", False, "Name folders field=value."
     )
     url_encode_partitioning: bool = option(
         "hoodie.datasource.write.partitionpath.urlencode",
         False,
-        "Partition values are percent-encoded in folder names.",
+        "Percent-encode partition values in folder names.",
     )
     # None: chosen from the fields
     key_generator: KeyGenerator | None = None
@@ -163,67 +164,68 @@ class KeySettings(LayeredSettings):
     complex_key_bare: bool | None = option(
         "hoodie.write.complex.keygen.new.encoding",
         None,
-        "In new tables of version 8, a complex key of one field is the bare value (true, as "
-        "Hudi 0.14.1 to 1.0.2 write it, and when not said) or field:value (false, as 0.14.0 and "
-        "older). Version 9 has the latter only. The stored keys of a table decide; the other "
-        "form is refused.",
+        "In new tables of version 8, how a complex key of one field is stored: the "
+        "bare value (true, the default, as in Hudi 0.14.1 to 1.0.2) or field:value "
+        "(false, as in 0.14.0 and older). Version 9 has field:value only. The keys of"
+        " an existing table decide; the other form is refused.",
     )
     populate_meta_fields: bool = option(
         "hoodie.populate.meta.fields",
         True,
-        "Whether files store keys; without, keys are computed anew from the key fields, and "
-        "incremental reads are not possible.",
+        "Store the meta columns in files. Without them, keys are computed from the "
+        "key fields, and incremental reads are not possible.",
     )
     key_generator_type: str | None = option(
         "hoodie.datasource.write.keygenerator.type",
         None,
-        "How key and partition path are built; chosen from the fields when not said. One of "
-        "SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP, CUSTOM, GLOBAL_DELETE.",
+        "How record key and partition path are computed; chosen from the fields by default.",
         aliases=("hoodie.table.keygenerator.type",),
     )
     key_generator_class: str | None = option(
         "hoodie.datasource.write.keygenerator.class",
         None,
-        "The same as a Java class name; known names are translated, no class is loaded.",
+        "The key generator by its Java class name; known names are translated, and no"
+        " class is loaded.",
         aliases=("hoodie.table.keygenerator.class",),
     )
     partition_metafile_base_format: bool = option(
         "hoodie.partition.metafile.use.base.format",
         False,
-        "Whether a partition's metadata file is one of Parquet instead of a text.",
+        "Write the metadata file of a partition as Parquet instead of text.",
     )
     drop_partition_columns: bool = option(
         "hoodie.datasource.write.drop.partition.columns",
         False,
-        "Files leave partition columns out; reads show them as text, from the folder's name.",
+        "Leave partition columns out of files; reads return them as text, from the folder's name.",
     )
     change_logs: bool = option(
         "hoodie.table.cdc.enabled",
         False,
-        "Keep a log of the changes beside each base file that is written anew.",
+        "Write a change log with each base file that is rewritten.",
     )
     change_log_mode: CdcMode = option(
         "hoodie.table.cdc.supplemental.logging.mode",
         CdcMode.DATA_BEFORE_AFTER,
-        "What change logs hold beside operation and key; readers look up what they lack.",
+        "Images in change logs besides operation and key; readers find the missing "
+        "ones in other files.",
     )
     # None: depends on whether there are ordering fields
     merge_mode: MergeMode | None = option(
         "hoodie.write.record.merge.mode",
         None,
-        "What decides between two rows of one key; event time when ordering fields are given.",
+        "How two rows of one key merge; by event time if ordering fields are given.",
         aliases=("hoodie.record.merge.mode",),
     )
     payload_class: str | None = option(
         "hoodie.datasource.write.payload.class",
         None,
-        "The older way to say the merge mode, as a Java class name.",
+        "The merge mode by its Java class name, as in older releases of Hudi.",
         aliases=("hoodie.compaction.payload.class",),
     )
     merge_strategy_id: str | None = option(
         "hoodie.write.record.merge.strategy.id",
         None,
-        "The same as an identifier; must fit the merge mode.",
+        "The merge mode by its identifier; must fit the mode.",
         aliases=(
             "hoodie.record.merge.strategy.id",
             "hoodie.datasource.write.record.merger.strategy",
@@ -233,65 +235,67 @@ class KeySettings(LayeredSettings):
     merger_classes: tuple[str, ...] = option(
         "hoodie.write.record.merge.custom.implementation.classes",
         (),
-        "Java classes of mergers, which choose among allowed plug-ins that answer to one table "
+        "Java class names that choose among the allowed plug-ins for one table "
         "(hoodoo.plugins.allow); no class is loaded.",
         aliases=("hoodie.datasource.write.record.merger.impls",),
     )
     delete_field: str | None = option(
         "hoodie.payload.delete.field",
         None,
-        "A column that marks deletes; needs the marker.",
+        "Column that marks deletes; needs the marker.",
         aliases=("hoodie.record.merge.property.hoodie.payload.delete.field",),
     )
     delete_marker: str | None = option(
         "hoodie.payload.delete.marker",
         None,
-        "The value of that column that means delete.",
+        "Value of that column that means delete.",
         aliases=("hoodie.record.merge.property.hoodie.payload.delete.marker",),
     )
     partial_update_mode: str | None = option(
         "hoodie.table.partial.update.mode",
         None,
-        "What a newer row leaves alone: columns with their default, or with the marker "
-        "hoodie.write.partial.update.unavailable.value.",
+        "Values of the newer row that do not count: columns with their default, or "
+        "with hoodie.write.partial.update.unavailable.value.",
         choices=("NONE", "IGNORE_DEFAULTS", "FILL_UNAVAILABLE"),
     )
     partial_update_schema: str | None = option(
         "hoodie.write.partial.update.schema",
         None,
-        "An Avro schema with the columns that upserts change; records keep all others. Beside "
-        "them rows need key, partition and ordering fields only.",
+        "An Avro schema with the columns that upserts change; records keep all "
+        "others. The rows also need key, partition and ordering fields.",
     )
     unavailable_marker: str | None = option(
         "hoodie.write.partial.update.unavailable.value",
         None,
-        "The text of FILL_UNAVAILABLE that means: keep the older value.",
+        "Text that means, with FILL_UNAVAILABLE: keep the older value.",
         aliases=("hoodie.record.merge.property.hoodie.write.partial.update.unavailable.value",),
     )
     index_type: IndexType = option(
         "hoodie.index.type",
         IndexType.SIMPLE,
-        "How rows find their file group; BLOOM reads fewer files than SIMPLE, GLOBAL_ ones look "
-        "in all partitions, BUCKET computes it from the key.",
+        "How rows find their file group. BLOOM reads fewer files than SIMPLE, GLOBAL_"
+        " ones search all partitions, BUCKET computes the file group from the key.",
         aliases=("hoodoo.index.type",),
         choices=(*(index.value for index in IndexType), *_OTHER_INDEXES),
     )
     bucket_engine: BucketEngine = option(
         "hoodie.index.bucket.engine",
         BucketEngine.SIMPLE,
-        "A fixed number of buckets, or ranges of hashes that may be split and merged.",
+        "Whether the number of buckets is fixed, or buckets are ranges of hashes that"
+        " may split and merge.",
         aliases=("hoodoo.index.bucket.engine",),
     )
     bucket_count: Annotated[int, Field(ge=1, le=99_999_999)] = option(
         "hoodie.bucket.index.num.buckets",
         256,
-        "Buckets of each partition, equal for all writers; kept in the table's properties.",
+        "Number of buckets of each partition; equal for all writers, and stored in "
+        "the table's properties.",
         aliases=("hoodoo.bucket.index.num.buckets",),
     )
     bucket_hash_fields: tuple[str, ...] = option(
         "hoodie.bucket.index.hash.field",
         (),
-        "Record key fields that choose the bucket; all of them when not said.",
+        "Record key fields that choose the bucket; all of them by default.",
         aliases=("hoodoo.bucket.index.hash.field",),
     )
 

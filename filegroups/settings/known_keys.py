@@ -130,11 +130,13 @@ def _only(*accepted: str, reason: str) -> UnsupportedRule:
 
 
 _NO_INDEX: Final = (
-    "rows are not placed by this index, use SIMPLE, BLOOM, their GLOBAL_ ones or BUCKET"
+    "this index is not supported; use SIMPLE, BLOOM, GLOBAL_SIMPLE, GLOBAL_BLOOM or BUCKET"
 )
-_SCHEMA_ON_READ: Final = "columns with ids (schema on read) are read, and not written"
-_CLEANS_ALL: Final = "a clean looks at all partitions, use hoodie.clean.automatic=false to keep all"
-_PARQUET_ONLY: Final = "base files are parquet only"
+_SCHEMA_ON_READ: Final = "tables with column ids (schema on read) are read, not written"
+_CLEANS_ALL: Final = (
+    "a clean covers all partitions; use hoodie.clean.automatic=false to keep all files"
+)
+_PARQUET_ONLY: Final = "base files are written as Parquet only"
 
 #: Options of services: they would keep files that the service deletes here all the same.
 UNSUPPORTED_SERVICES: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
@@ -189,7 +191,7 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
             "custom partitioners are not run"
         ),
         "hoodie.precommit.validators": _unset(
-            "checks before a commit are not run yet, and would pass unseen"
+            "checks before a commit are not run, so they would pass unnoticed"
         ),
     }
 )
@@ -198,17 +200,17 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
 UNSUPPORTED_READS: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
         "hoodie.datasource.merge.type": _only(
-            "payload_combine", reason="rows of base and log files are merged, use payload_combine"
+            "payload_combine", reason="base and log files are always merged; use payload_combine"
         ),
         "hoodie.datasource.read.schema.use.end.instanttime": _off(
-            "a range is read by the table's schema of now, name the columns that are wanted"
+            "a range is read with the newest schema; name the columns that you want"
         ),
-        "hoodie.datasource.read.paths": _unset("a load takes one path, give it to load()"),
+        "hoodie.datasource.read.paths": _unset("a load has one path; pass it to load()"),
         "hoodie.datasource.read.incr.path.glob": _unset(
-            "ranges are not bounded by folders, filter by the partition columns"
+            "a range is not limited by folders; filter by the partition columns"
         ),
         "hoodie.datasource.read.incr.filters": _unset(
-            "a range is filtered behind the load, use where() or a filter"
+            "a range is filtered after the load; use where() or a filter"
         ),
     }
 )
@@ -292,26 +294,26 @@ def _patterns(table: Iterable[tuple[str, str]]) -> Mapping[str, str]:
 WARNED: Final = _patterns(
     (
         (
-            "the metadata table is neither built nor maintained yet, readers list folders",
+            "the metadata table is neither built nor maintained; readers list folders",
             "hoodie.metadata.*",
         ),
         (
-            "hoodoo syncs no catalog, register the table with the catalog's own tools",
+            "hoodoo does not sync catalogs; register the table with the catalog's own tools",
             """hoodie.datasource.hive_sync.* hoodie.datasource.meta.sync.*
             hoodie.datasource.meta_sync.* hoodie.meta.sync.* hoodie.meta_sync.*
             hoodie.datasource.partition_extractor_class hoodie.table.partition_extractor_class
             hoodie.spark.polaris.catalog.class hoodie.gcp.*""",
         ),
         (
-            "hoodoo calls no program after a commit, listen to the event publish.done",
+            "hoodoo calls no program after a commit; use the event publish.done",
             "hoodie.write.commit.callback.*",
         ),
         (
-            "rows that cannot be written fail the write, and no error table is kept",
+            "rows that cannot be written fail the write; there is no error table",
             "hoodie.errortable.* hoodie.write.ignore.failed",
         ),
-        ("no metrics are sent, listen to the events", "hoodie.metrics.*"),
-        ("there is no streamer here", "hoodie.streamer.* hoodie.deltastreamer.* hoodie.kafka.*"),
+        ("hoodoo sends no metrics; use its events", "hoodie.metrics.*"),
+        ("hoodoo has no streamer", "hoodie.streamer.* hoodie.deltastreamer.* hoodie.kafka.*"),
         (
             (
                 "SQL statements of this kind are not run here, use the option "
@@ -320,7 +322,7 @@ WARNED: Final = _patterns(
             "hoodie.sql.* hoodie.spark.sql.*",
         ),
         (
-            "files are not sorted by a bulk insert, cluster the table by sort columns",
+            "a bulk insert does not sort; cluster the table by sort columns",
             "hoodie.bulkinsert.sort.* hoodie.bulkinsert.user.defined.partitioner.sort.columns",
         ),
         (
@@ -336,19 +338,22 @@ WARNED: Final = _patterns(
             "bootstrapped tables are not written",
             "hoodie.bootstrap.* hoodie.clean.delete.bootstrap.*",
         ),
-        ("the number of buckets stays as it is", "hoodie.bucket.index.*"),
+        ("the number of buckets does not change", "hoodie.bucket.index.*"),
         (
-            "rows take the table's schema, give the rows the types that are wanted",
+            "rows take the table's schema; give the rows the types that you want",
             "hoodie.write.schema hoodie.avro.schema hoodie.bulkinsert.schema.ddl",
         ),
         (
-            "no service manager is asked, 'hoodoo services worker' runs services elsewhere",
+            (
+                "hoodoo uses no service manager; 'hoodoo services worker' runs services "
+                "in another process"
+            ),
             "hoodie.table.service.manager.*",
         ),
-        ("there is no metaserver", "hoodie.metaserver.*"),
+        ("hoodoo uses no metaserver", "hoodie.metaserver.*"),
         ("checks before a commit are not run", "hoodie.precommit.validators.*"),
         (
-            "indexes of expressions and secondary indexes are not kept",
+            "expression indexes and secondary indexes are not supported",
             "hoodie.expression.index.* hoodie.index.name hoodie.datasource.write.secondarykey.column",
         ),
         (
@@ -370,7 +375,10 @@ WARNED: Final = _patterns(
             ),
         ),
         (
-            "a load shows the table itself, see 'hoodoo timeline show' and 'hoodoo files'",
+            (
+                "a load returns the table's rows; use 'hoodoo timeline show' and 'hoodoo "
+                "files' for the rest"
+            ),
             (
                 "hoodie.datasource.read.table.valued.function.* "
                 "hoodie.datasource.read.create.filesystem.relation"
@@ -383,25 +391,25 @@ WARNED: Final = _patterns(
                 "hoodie.datasource.read.partition.value.extractor.enabled"
             ),
         ),
-        ("blobs are shown as stored", "hoodie.read.blob.inline.mode"),
+        ("blobs are returned as stored", "hoodie.read.blob.inline.mode"),
         ("holes of a timeline are resolved by its slots", "hoodie.read.timeline.holes.*"),
         (
-            "a failed service after a write is a warning, the write is committed",
+            "a failed service after a write is a warning; the write is committed",
             "hoodie.fail.writes.on.inline.table.service.exception hoodie.fail.on.timeline.archiving",
         ),
-        ("a table is upgraded by 'hoodoo table upgrade' alone", "hoodie.write.auto.upgrade"),
-        ("a batch without rows commits nothing", "hoodie.allow.empty.commit"),
+        ("only 'hoodoo table upgrade' upgrades a table", "hoodie.write.auto.upgrade"),
+        ("a batch without rows commits an instant", "hoodie.allow.empty.commit"),
         (
-            "an insert keeps rows of equal keys apart, write by upsert",
+            "an insert keeps rows of equal keys apart; use upsert to merge them",
             "hoodie.merge.allow.duplicate.on.inserts",
         ),
         (
-            "the lock is the one that is configured",
+            "the configured lock is used",
             "hoodie.auto.adjust.lock.configs hoodie.fs.atomic_creation.support",
         ),
-        ("all partitions are looked at", "hoodie.compaction.partition.path.regex"),
+        ("a compaction covers all partitions", "hoodie.compaction.partition.path.regex"),
         (
-            "cleans are not bounded or recorded so",
+            "cleans have no such limit or record",
             (
                 "hoodie.clean.max.commits.to.clean "
                 "hoodie.write.empty.clean.interval.hours hoodie.prewrite.cleaner.policy"
@@ -411,32 +419,35 @@ WARNED: Final = _patterns(
             "clustering chooses files by size and partition",
             "hoodie.clustering.plan.strategy.earliest.commit.to.cluster hoodie.layout.optimize.enable",
         ),
-        ("rolled back files are not kept", "hoodie.rollback.instant.backup.*"),
+        ("a rollback keeps no backup of files", "hoodie.rollback.instant.backup.*"),
         (
-            "records have no event time here",
+            "hoodoo does not record event times",
             "hoodie.payload.event.time.field hoodie.write.track.event.time.watermark",
         ),
-        ("commits carry their own metadata alone", "hoodie.write.rolling.metadata.*"),
+        ("a commit has its own metadata only", "hoodie.write.rolling.metadata.*"),
         ("secrets are hidden by the names of their keys", "hoodie.sensitive.config.keys"),
         (
-            "tasks that run twice are refused whatever this says",
+            "tasks that run twice are always refused",
             "hoodie.block.writes.on.speculative.execution",
         ),
         (
-            "a schema that another writer changed is always met",
+            "a schema change of another writer is always a conflict",
             "hoodie.write.concurrency.schema.conflict.resolution.enable",
         ),
         ("keys are always checked", "hoodie.write.complex.keygen.validation.enable"),
         ("timestamps are written in UTC", "hoodie.parquet.write.utc-timezone.enabled"),
         ("columns of files have no ids", "hoodie.parquet.field_id.write.enabled"),
-        ("the operation says what a write replaces", "hoodie.bulkinsert.overwrite.operation.type"),
-        ("record indexes are not kept", "hoodie.record.index.update.partition.path"),
+        (
+            "the operation of a write chooses what it replaces",
+            "hoodie.bulkinsert.overwrite.operation.type",
+        ),
+        ("record indexes are not maintained", "hoodie.record.index.update.partition.path"),
         (
             "written rows are not read again",
             "hoodie.merge.data.validation.enabled hoodie.fail.job.on.duplicate.data.file.detection",
         ),
         (
-            "a table says this of itself, it is not set by an option",
+            "the table's own properties have this; no option sets it",
             """hoodie.archivelog.folder hoodie.timeline.path
             hoodie.timeline.history.path hoodie.table.create.schema hoodie.table.index.defs.path
             hoodie.table.initial.version hoodie.table.legacy.payload.class
@@ -450,6 +461,7 @@ WARNED: Final = _patterns(
 #: Booleans of ``WARNED`` for which hoodoo behaves as with true.
 _TRUE_HERE: Final = frozenset(
     {
+        "hoodie.allow.empty.commit",
         "hoodie.merge.allow.duplicate.on.inserts",
         "hoodie.block.writes.on.speculative.execution",
         "hoodie.parquet.write.utc-timezone.enabled",
@@ -462,7 +474,7 @@ _TRUE_HERE: Final = frozenset(
 WITHOUT_EFFECT: Final = _patterns(
     (
         (
-            "how many tasks work at a time follows from the machine or Spark's own settings",
+            "the machine or Spark's own settings choose the number of tasks",
             """hoodie.archive.delete.parallelism hoodie.bulkinsert.shuffle.parallelism
             hoodie.clean.parallelism hoodie.clustering.group.read.parallelism
             hoodie.clustering.max.parallelism hoodie.delete.shuffle.parallelism
@@ -478,7 +490,7 @@ WITHOUT_EFFECT: Final = _patterns(
             hoodie.bucket.index.remote.partitioner.enable""",
         ),
         (
-            "memory, caches and buffers are bounded by a file group here",
+            "a file group bounds memory, caches and buffers",
             """hoodie.memory.* hoodie.common.spillable.diskmap.type
             hoodie.common.diskmap.compression.enabled hoodie.file.index.cache.*
             hoodie.hfile.block.cache.* hoodie.bloom.index.input.storage.level
@@ -496,7 +508,7 @@ WITHOUT_EFFECT: Final = _patterns(
             hoodie.markers.timeline_server_based.*""",
         ),
         (
-            "rows are written and merged by one way of this engine",
+            "hoodoo has one way to write and merge rows",
             """hoodie.datasource.write.row.writer.enable hoodie.file.group.reader.enabled
             hoodie.write.merge.handle.fallback hoodie.merge.use.record.positions
             hoodie.write.record.positions hoodie.compaction.lazy.block.read
@@ -506,20 +518,23 @@ WITHOUT_EFFECT: Final = _patterns(
             hoodie.skip.default.partition.validation""",
         ),
         (
-            "how a reader finds the files of an answer does not change the answer",
+            "the way to find files does not change the rows of an answer",
             """hoodie.enable.data.skipping hoodie.file.index.enable
             hoodie.layout.optimize.data.skipping.enable hoodie.bucket.index.query.pruning
             hoodie.datasource.read.file.index.* hoodie.datasource.read.incr.skip_cluster
             hoodie.datasource.read.incr.skip_compact""",
         ),
         (
-            "how keys are found among filters does not change what is found",
+            "the way to search filters does not change the keys that are found",
             """hoodie.bloom.index.bucketized.* hoodie.bloom.index.fileid.key.sorting.enable
             hoodie.bloom.index.keys.per.bucket hoodie.bloom.index.prune.by.ranges
             hoodie.bloom.index.use.treebased.filter hoodie.bloom.index.use.metadata""",
         ),
         (
-            "of base files of another format or of the metadata table, which are not written",
+            (
+                "it concerns base files of another format or the metadata table, which "
+                "are not written"
+            ),
             """hoodie.hfile.* hoodie.orc.* hoodie.lance.* hoodie.metadata.max.*
             hoodie.metadata.repartition.*
             hoodie.metadata.range.repartition.* hoodie.metadata.spillable.map.path
@@ -533,7 +548,7 @@ WITHOUT_EFFECT: Final = _patterns(
             hoodie.metadata.record.preparation.parallelism""",
         ),
         (
-            "sizes are learnt from commits",
+            "sizes are estimated from commits",
             """hoodie.parquet.compression.ratio hoodie.logfile.to.parquet.compression.ratio
             hoodie.record.size.estimation.threshold
             hoodie.record.size.estimator.average.metadata.size
@@ -549,8 +564,8 @@ WITHOUT_EFFECT: Final = _patterns(
             hoodie.timeline.manifest.retained.versions hoodie.table.services.incremental.enabled
             hoodie.write.can.ignore.post.commit.failures""",
         ),
-        ("the path is said by the call", "hoodie.base.path"),
-        ("inner switches of Java Hudi", "_.hoodie.allow.multi.write.on.same.instant _hoodie.*"),
+        ("the call gives the path", "hoodie.base.path"),
+        ("internal switches of Java Hudi", "_.hoodie.allow.multi.write.on.same.instant _hoodie.*"),
     )
 )
 

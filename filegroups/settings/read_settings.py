@@ -28,13 +28,13 @@ class LimitSettings(LayeredSettings):
     timeline_instants_max: _Positive = option(
         "hoodoo.limits.timeline.instants.max",
         1_000_000,
-        "A timeline of more instants is refused (SEC14).",
+        "Refuse a timeline with more instants (SEC14).",
         caller_only=True,
     )
     metadata_bytes_max: Annotated[_Positive, OptionKind.BYTES] = option(
         "hoodoo.limits.metadata.bytes.max",
         268_435_456,
-        "A larger file of the timeline is refused (SEC14).",
+        "Refuse a larger file of the timeline (SEC14).",
         caller_only=True,
     )
 
@@ -45,8 +45,8 @@ class ReaderLeaseSettings(LayeredSettings):
     reader_lease_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=7 * 86_400_000)] = option(
         "hoodoo.reader.lease.ms",
         900_000,
-        "Cleaning leaves a snapshot's files alone for so long after a long read's last sign of "
-        "use; 0 for no leases.",
+        "Time for which cleaning keeps a snapshot's files after the last use by a "
+        "long read; 0 for no leases.",
         caller_only=True,
     )
 
@@ -57,28 +57,27 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
     query_type: QueryType = option(
         "hoodie.datasource.query.type",
         QueryType.SNAPSHOT,
-        "The whole table, only its base files, or what changed in a range.",
+        "Read the whole table, only its base files, or the changes of a range.",
         aliases=("hoodie.datasource.view.type",),
     )
     incremental_format: IncrementalFormat = option(
         "hoodie.datasource.query.incremental.format",
         IncrementalFormat.LATEST_STATE,
-        "Rows as they are at the end of the range, or each change.",
+        "Return rows as they are at the end of the range, or each change.",
     )
     as_of: str | None = option("as.of.instant", None, "Read the table as it was at this time.")
     begin_time: str | None = option(
-        "hoodie.datasource.read.begin.instanttime", None, "Start of the range, not part of it."
+        "hoodie.datasource.read.begin.instanttime", None, "Start of the range, not included."
     )
     end_time: str | None = option(
         "hoodie.datasource.read.end.instanttime",
         None,
-        "End of the range, part of it; now when not said.",
+        "End of the range, included; now by default.",
     )
     start_offset: str = option(
         "hoodie.datasource.streaming.startOffset",
         "earliest",
-        "Where a stream begins: earliest, latest (what comes from now on), or a time, which is "
-        "no part of it.",
+        "Start of a stream: earliest, latest (only later commits), or a time, not included.",
     )
     schema_of_end_time: bool = option(
         "hoodie.datasource.read.schema.use.end.instanttime",

@@ -64,7 +64,7 @@ class WriteSettings(KeySettings, LimitSettings):
     operation: WriteOperation = option(
         "hoodie.datasource.write.operation",
         WriteOperation.UPSERT,
-        "What a write does with its rows.",
+        "Operation of a write.",
         choices=(
             "upsert",
             "insert",
@@ -78,17 +78,18 @@ class WriteSettings(KeySettings, LimitSettings):
     partitions_to_delete: tuple[str, ...] = option(
         "hoodie.datasource.write.partitions.to.delete",
         (),
-        "Partition paths that delete_partition removes.",
+        "Partition paths that delete_partition deletes.",
     )
     overwritten_partitions: tuple[str, ...] = option(
         "hoodie.static.overwrite.partition.paths",
         (),
-        "Partition paths that insert_overwrite replaces, also where no row is of them.",
+        "Partition paths that insert_overwrite replaces, even if no row belongs to them.",
     )
     overwrite_mode: OverwriteMode | None = option(
         "hoodie.datasource.overwrite.mode",
         None,
-        "Whether save mode overwrite replaces the table or the partitions it meets.",
+        "Whether save mode overwrite replaces the table (STATIC) or only the "
+        "partitions of the rows (DYNAMIC).",
     )
     combine_before_insert: bool = option(
         "hoodie.combine.before.insert", False, "Merge incoming rows of one key before an insert."
@@ -96,29 +97,30 @@ class WriteSettings(KeySettings, LimitSettings):
     combine_before_upsert: bool = option(
         "hoodie.combine.before.upsert",
         True,
-        "Merge incoming rows of one key before an upsert; false is for batches that bring no "
-        "key twice, rows of one that do may all stay in a copy-on-write table, as by Hudi.",
+        "Merge incoming rows of one key before an upsert. Use false only if no batch "
+        "has a key twice: a copy-on-write table may keep all such rows, as in Hudi.",
     )
     insert_drop_duplicates: bool = option(
         "hoodie.datasource.write.insert.drop.duplicates",
         False,
-        "An insert leaves out rows whose key the table has already.",
+        "Leave out rows of an insert whose key the table has already.",
     )
     insert_duplicates: InsertDuplicates = option(
         "hoodie.datasource.insert.dup.policy",
         InsertDuplicates.NONE,
-        "What an insert does with keys the table has: keep both, drop the new row, fail.",
+        "How an insert treats a key that the table has: keep both rows, drop the new row, or fail.",
     )
     allow_duplicates_on_inserts: bool = option(
         "hoodie.merge.allow.duplicate.on.inserts",
         True,
-        "An insert that fills a small file keeps rows of equal keys apart.",
+        "Keep rows of equal keys apart if an insert fills a small file.",
     )
 
     metadata_enable: bool | None = option(
         "hoodie.metadata.enable",
         None,
-        "Ours is off (Hudi: on); false said explicitly also switches an existing one off.",
+        "Off by default (Hudi: on). An explicit false also switches off an existing "
+        "metadata table.",
     )
 
     schema_reconcile: bool = option(
@@ -129,31 +131,32 @@ class WriteSettings(KeySettings, LimitSettings):
     schema_validate: bool = option(
         "hoodie.avro.schema.validate",
         False,
-        "Check the incoming schema against the table's even when nothing changed.",
+        "Check the incoming schema against the table's, even if they are equal.",
     )
     set_null_for_missing_columns: bool = option(
         "hoodie.write.set.null.for.missing.columns",
         False,
-        "Columns that the incoming rows lack are filled with nulls; else such rows are refused.",
+        "Fill columns that the incoming rows lack with nulls; otherwise such rows are refused.",
     )
     drop_missing_columns: bool = option(
         "hoodie.datasource.write.schema.allow.auto.evolution.column.drop",
         False,
-        "Columns that the incoming rows lack leave the table, but for keys and ordering fields.",
+        "Remove columns from the table that the incoming rows lack, except key and "
+        "ordering fields.",
     )
 
     parquet_file_bytes_max: Annotated[_Positive, OptionKind.BYTES] = option(
-        "hoodie.parquet.max.file.size", 125_829_120, "Base files grow to about this size."
+        "hoodie.parquet.max.file.size", 125_829_120, "Target size of base files."
     )
     small_file_bytes_max: Annotated[_Count, OptionKind.BYTES] = option(
         "hoodie.parquet.small.file.limit",
         104_857_600,
-        "Base files below this size take new rows; 0 never fills a file.",
+        "Base files below this size receive new rows; 0 fills none.",
     )
     small_files_max: _Positive = option(
         "hoodie.merge.small.file.group.candidates.limit",
         1,
-        "How many small file groups one write task fills.",
+        "Number of small file groups that one write task fills.",
     )
     record_size_bytes: Annotated[_Positive, OptionKind.BYTES] = option(
         "hoodie.copyonwrite.record.size.estimate",
@@ -163,12 +166,12 @@ class WriteSettings(KeySettings, LimitSettings):
     insert_split_rows: _Positive = option(
         "hoodie.copyonwrite.insert.split.size",
         500_000,
-        "Rows of a new file when sizes are not computed.",
+        "Number of rows of a new file if it is not computed.",
     )
     insert_auto_split: bool = option(
         "hoodie.copyonwrite.insert.auto.split",
         True,
-        "Compute the rows of a new file from earlier commits.",
+        "Compute the number of rows of a new file from earlier commits.",
     )
     parquet_row_group_bytes: Annotated[_Positive, OptionKind.BYTES] = option(
         "hoodie.parquet.block.size", 125_829_120, "Size of a row group."
@@ -188,41 +191,44 @@ class WriteSettings(KeySettings, LimitSettings):
     log_format: LogFormat | None = option(
         "hoodie.logfile.data.block.format",
         None,
-        "What the blocks of log files hold; when not said, avro where an ordering field is a "
-        "text (queries of Java Hudi show older rows of such parquet blocks), else parquet "
-        "(Hudi: avro).",
+        "Format of the blocks of log files. By default parquet (Hudi: avro), but avro"
+        " if an ordering field is a text, because queries of Java Hudi then return "
+        "older rows from parquet blocks.",
     )
     log_file_bytes_max: Annotated[_Positive, OptionKind.BYTES] = option(
         "hoodie.logfile.max.size",
         1_073_741_824,
-        "A log file that would grow beyond this size gets a successor.",
+        "Size from which a new log file is started.",
     )
     log_block_bytes_max: Annotated[int, OptionKind.BYTES, Field(ge=1, le=1_073_741_824)] = option(
         "hoodie.logfile.data.block.max.size",
         268_435_456,
-        "Most bytes of rows, before compression, in one block of a log file.",
+        "Most bytes of rows in one block of a log file, before compression.",
     )
     shuffle_tasks: _Count = option(
         "hoodie.upsert.shuffle.parallelism",
         0,
-        "Tasks of a write on Spark; 0 lets the engine choose.",
+        "Number of tasks of a write on Spark; 0 lets the engine choose.",
     )
 
     own_buckets: _Buckets = option(
         BUCKET_OWNERSHIP_KEY,
         None,
-        "Buckets of this writer alone, as 0-63 or 0-15,32; rows of others are refused, and so "
-        "is a writer whose buckets meet those of a living one. Not said: all.",
+        "Buckets that this writer owns, such as 0-63 or 0-15,32; all by default. Rows"
+        " of other buckets are refused, and so is a writer whose buckets overlap "
+        "those of a live one.",
     )
     simple_index_moves: bool = option(
         "hoodie.simple.index.update.partition.path",
         True,
-        "With GLOBAL_SIMPLE a row of another partition moves; else it is updated there.",
+        "With GLOBAL_SIMPLE, move a row whose partition changes; false updates it in "
+        "its old partition.",
     )
     bloom_index_moves: bool = option(
         "hoodie.bloom.index.update.partition.path",
         True,
-        "With GLOBAL_BLOOM a row of another partition moves; else it is updated there.",
+        "With GLOBAL_BLOOM, move a row whose partition changes; false updates it in "
+        "its old partition.",
     )
     bloom_enabled: bool = option(
         "hoodie.parquet.bloom.filter.enabled",
@@ -232,63 +238,69 @@ class WriteSettings(KeySettings, LimitSettings):
     bloom_type: BloomType = option(
         "hoodie.bloom.index.filter.type",
         BloomType.DYNAMIC_V0,
-        "A filter of fixed size, or one that grows with the file.",
+        "Whether a bloom filter has a fixed size or grows with its file.",
     )
     bloom_keys: _Positive = option(
-        "hoodie.index.bloom.num_entries", 60_000, "Keys a filter is made for."
+        "hoodie.index.bloom.num_entries",
+        60_000,
+        "Number of keys for which a bloom filter is sized.",
     )
     bloom_false_positive_rate: Annotated[float, Field(gt=0, lt=1)] = option(
         "hoodie.index.bloom.fpp",
         0.000000001,
-        "Share of foreign keys a filter may take for its own.",
+        "Share of absent keys that a bloom filter may report as present.",
     )
     bloom_dynamic_keys_max: _Positive = option(
         "hoodie.bloom.index.filter.dynamic.max.entries",
         100_000,
-        "Keys up to which a growing filter keeps its rate.",
+        "Number of keys up to which a growing filter keeps its error rate.",
     )
 
     concurrency_mode: ConcurrencyMode = option(
         "hoodie.write.concurrency.mode",
         ConcurrencyMode.SINGLE_WRITER,
-        "One writer, or many with conflicts found at publication.",
+        "One writer, many writers whose conflicts are found when they commit, or many"
+        " writers of log files without such conflicts.",
     )
     failed_writes_policy: FailedWritesPolicy = option(
         "hoodie.clean.failed.writes.policy",
         None,
-        "Who undoes failed writes: the next writer, the cleaner, nobody.",
+        "When failed writes are rolled back: by the next writer (EAGER), by cleaning "
+        "(LAZY), or never.",
         aliases=("hoodie.cleaner.policy.failed.writes",),
     )
     early_conflict_detection: bool = option(
         "hoodie.write.concurrency.early.conflict.detection.enable",
         True,
-        "Look for conflicts before files are written; ours is on (Hudi: off).",
+        "Check for conflicts before files are written. On by default (Hudi: off).",
     )
     early_detection: EarlyDetection = option(
         "hoodie.write.concurrency.early.conflict.detection.strategy",
         EarlyDetection.PUBLISHED,
-        "What is looked at before files are written: what others published meanwhile "
-        "(published), or also what living writers that began before have announced (announced): "
-        "then a write waits for them, or is refused when it may not be retried. Hudi's classes "
-        "mean announced.",
+        "The check before files are written: commits since the write began "
+        "(published), or also announced changes of live writers that began earlier "
+        "(announced). With announced, a write waits for those writers, or is rejected"
+        " if it may not be retried. Hudi's classes mean announced.",
     )
     heartbeat_interval_ms: Annotated[int, OptionKind.MS, Field(ge=1000, le=86_400_000)] = option(
         "hoodie.client.heartbeat.interval_in_ms",
         60_000,
-        "Time between two signs of life of a write.",
+        "Time between two heartbeats of a pending write.",
     )
     heartbeat_misses: Annotated[int, Field(ge=1, le=1000)] = option(
         "hoodie.client.heartbeat.tolerable.misses",
         2,
-        "Missed signs of life after which others take a write for dead.",
+        "Number of missed heartbeats after which the heartbeat of a write is expired.",
     )
     conflict_retries: Annotated[int, Field(ge=0, le=1000)] = option(
         "hoodie.write.num.retries.on.conflict.failures",
         4,
-        "How often a refused write is done again; ours is 4 (Hudi: 0).",
+        "Number of retries of a rejected write; 4 by default (Hudi: 0).",
     )
     commit_attempts_max: Annotated[int, Field(ge=1, le=100_000)] = option(
-        "hoodie.write.commit.retry.max.attempts", 16, "Attempts of one publication."
+        "hoodie.write.commit.retry.max.attempts",
+        16,
+        "Number of attempts to take a slot in one commit.",
     )
     commit_retry_base_ms: Annotated[_Count, OptionKind.MS] = option(
         "hoodie.write.commit.retry.base.ms", 50, "First pause between attempts."
@@ -299,116 +311,124 @@ class WriteSettings(KeySettings, LimitSettings):
     commit_retry_total_ms: Annotated[_Count, OptionKind.MS] = option(
         "hoodie.write.commit.retry.total.timeout.ms",
         1_800_000,
-        "Time after which a write is not tried again; 0 for no bound.",
+        "Time after which a write is not retried; 0 for no limit.",
     )
     retry_policy: RetryPolicy = option(
         "hoodoo.retry.policy",
         RetryPolicy.EXPONENTIAL_JITTER,
-        "How the pauses between attempts grow.",
+        "Growth of the pauses between attempts.",
     )
     retry_preset: RetryPreset | None = option(
         "hoodoo.retry.preset",
         None,
-        "Retries, pauses and time for small batches that may not wait, or for long runs that "
-        "must end well; what is said beside it counts.",
+        "Retries, pauses and time limit for small batches that must not wait, or for "
+        "long runs that must succeed. Explicit options override it.",
     )
     retry_wasted_bytes_max: Annotated[_Count, OptionKind.BYTES] = option(
         "hoodoo.retry.wasted.bytes.max",
         0,
-        "Bytes that refused attempts of one write may have written in vain; 0 for no bound.",
+        "Most bytes that rejected attempts of one write may have written; 0 for no limit.",
     )
     retry_queue_after: Annotated[int, Field(ge=0, le=1000)] = option(
         "hoodoo.retry.queue.after",
         0,
-        "After so many conflicts a write holds the table's lock while it is done again, however "
-        "long that lasts, so that it cannot lose once more; others wait. 0: never.",
+        "Number of conflicts after which a write holds the table's lock during its "
+        "retry, however long that lasts, so that it cannot lose again. Others wait; 0"
+        " never.",
     )
     retry_queue_short_ms: Annotated[_Count, OptionKind.MS] = option(
         "hoodoo.retry.queue.short.ms",
         500,
-        "A refused write whose last attempt took no longer holds the table's lock while it is "
-        "done again, for this long at most (twice to four times that after further conflicts, "
-        "far away ten looks at the store more, four times at most); not where writers publish "
-        "without it, or other engines write. 0: never.",
+        "A rejected write whose last attempt was no longer than this holds the "
+        "table's lock during its retry, for at most this time. After further "
+        "conflicts it is two to four times that; on a high-latency store ten requests"
+        " more, up to four times. Not if writers commit without the lock, or other "
+        "engines write; 0 never.",
     )
     pace_per_minute: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] = option(
         "hoodoo.commit.pace.per.minute",
         0,
-        "So many writes of all writers together begin in a minute, the others wait before they "
-        "begin; 0.2 is one in five minutes, 0 no pace. Services do not wait.",
+        "Rate limit: number of writes of all writers that may begin in a minute; 0.2 "
+        "is one in five minutes, 0 no limit. Others wait before they begin; table "
+        "services do not wait.",
     )
     pace_burst: Annotated[int, Field(ge=1, le=1000)] = option(
-        "hoodoo.commit.pace.burst", 1, "So many writes may begin at once after a rest."
+        "hoodoo.commit.pace.burst", 1, "Number of writes that may begin at once after a pause."
     )
     pace_wait_ms_max: Annotated[_Count, OptionKind.MS] = option(
         "hoodoo.commit.pace.max.wait.ms",
         600_000,
-        "A write that waited so long for the pace begins all the same.",
+        "Longest wait of a write for the rate limit; then it begins anyway.",
     )
     group_writes_max: Annotated[int, Field(ge=1, le=1000)] = option(
         "hoodoo.group.commit.max.writes",
         1,
-        "Most writes of this process's threads that one instant publishes together; 1: none do.",
+        "Most writes of this process's threads in one instant; 1 groups none.",
     )
     group_linger_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=60_000)] = option(
         "hoodoo.group.commit.linger.ms",
         0,
-        "How long the first write of a group waits for others; writes that come while another "
-        "is published are waited for in any case.",
+        "Time for which the first write of a group waits for others. Writes that "
+        "arrive during a commit join the next group in any case.",
     )
     group_service: str | None = option(
         "hoodoo.group.commit.service",
         None,
-        "Socket of a committer of this host (hoodoo committer), which publishes the writes of "
-        "many processes together; a process whose committer is not there publishes by itself.",
+        "Socket of a committer of this host (hoodoo committer), which commits writes "
+        "of many processes in one instant. If it does not answer, the process commits"
+        " itself.",
     )
     group_service_wait_ms: Annotated[int, OptionKind.MS, Field(ge=10, le=3_600_000)] = option(
         "hoodoo.group.commit.service.wait.ms",
         60_000,
-        "How long a committer may be silent before its writers publish by themselves; it waits "
-        "half as long for the answer of one writer.",
+        "Time without an answer after which the writers of a committer commit "
+        "themselves. The committer waits half as long for an answer of a writer.",
     )
     publish_lock: CommitLockMode = option(
         "hoodoo.publish.lock",
         CommitLockMode.LOCK,
-        "When publishing takes the lock: always (a must beside other engines), after two lost "
-        "slots, or never.",
+        "When a commit takes the lock: always (required if other engines write), "
+        "after two lost slots, or never.",
         caller_only=True,
     )
     foreign_writers: ForeignWriters = option(
         "hoodoo.foreign.writers",
         ForeignWriters.NONE,
-        "Whether other engines (Java Hudi) write this table too (FOR-1).",
+        "Whether other engines (Java Hudi) also write this table (FOR-1).",
     )
     clustering_updates: ClusteringUpdates | None = option(
         "hoodie.clustering.updates.strategy",
         None,
-        "What a write into file groups of a pending clustering does: it is refused, or allowed "
-        "and the clustering leaves them out. Unset: allowed, unless other engines write too.",
+        "Whether a write into file groups of a pending clustering is rejected, or "
+        "allowed and the clustering leaves them out. Unset: allowed, unless other "
+        "engines write too.",
     )
     conflict_strategy: str = option(
         "hoodie.write.lock.conflict.resolution.strategy",
         SIMPLE.class_names[0],
-        "Who yields where both may: simple, bucket, prefer_writer (a pending clustering that "
-        "would refuse a write is cancelled), partition (one writer a partition at a time), the "
-        "name of a plug-in's, or Hudi's class of the same meaning.",
+        "Which write wins a conflict: simple, bucket, prefer_writer (cancels a "
+        "pending clustering that would reject the write), partition (one writer for "
+        "each partition at a time), the name of a plug-in, or Hudi's class of the "
+        "same meaning.",
     )
     cancel_met_clustering: bool = option(
         "hoodie.clustering.rollback.pending.replacecommit.on.conflict",
         False,
-        "A pending clustering that would refuse a write is cancelled by the writer, as with "
-        "prefer_writer.",
+        "Cancel a pending clustering that would reject the write, as with prefer_writer.",
     )
     isolation: Isolation = option(
         "hoodoo.write.isolation.level",
         Isolation.SNAPSHOT,
-        "What a write is promised that tells what it was made from (reads=, delete_where): "
-        "nobody changed what it changes (snapshot), some serial order of the writes gives the "
-        "same table (write_serializable), or the order of publication does (serializable).",
+        "Guarantee for a write with a read set (reads=, delete_where): no concurrent "
+        "commit changed the same rows (snapshot), some serial order of the writes "
+        "gives the same table (write_serializable), or the commit order does "
+        "(serializable).",
     )
 
     batch_id: str | None = option(
-        "hoodoo.batch.id", None, "Name of this batch: a repeated write of it is done once."
+        "hoodoo.batch.id",
+        None,
+        "Idempotency id of this batch: a repeated write of it is done once.",
     )
     application_id: str = option(
         "hoodie.write.application.id", "Unknown", "Name of the writing job."
@@ -422,19 +442,19 @@ class WriteSettings(KeySettings, LimitSettings):
     durability: Durability = option(
         "hoodoo.storage.durability",
         Durability.STRICT,
-        "strict survives a power cut; relaxed leaves writing back to the system (LOC-2).",
+        "strict survives a power cut; relaxed lets the system write back later (LOC-2).",
         caller_only=True,
     )
     clock_ahead_ms_max: Annotated[_Positive, OptionKind.MS] = option(
         "hoodoo.clock.max.ahead.ms",
         600_000,
-        "A timeline further ahead of this clock is not written to (TL-SUCC-2).",
+        "Refuse to write if the timeline is further ahead of this clock (TL-SUCC-2).",
         caller_only=True,
     )
     plan_files_max: _Positive = option(
         "hoodoo.limits.plan.files.max",
         10_000_000,
-        "A plan that names more files is refused (SEC14).",
+        "Refuse a plan that names more files (SEC14).",
         caller_only=True,
     )
 

@@ -39,32 +39,36 @@ class TimeSettings(OptionSettings):
     """Folders of times: for key generator TIMESTAMP, and for fields of that type of CUSTOM."""
 
     kind: TimestampType | None = _time_option(
-        "timestamp.type", None, "What the partition field holds."
+        "timestamp.type", None, "Type of the values in the partition field."
     )
     scalar_unit: str = _time_option(
         "timestamp.scalar.time.unit",
         "SECONDS",
-        "The unit of a SCALAR.",
+        "Unit of a SCALAR value.",
         tuple(TimeUnit.__members__),
     )
     input_formats: str | None = _time_option(
-        "input.dateformat", None, "Patterns of texts (Joda-Time); the first that fits counts."
+        "input.dateformat",
+        None,
+        "Patterns of incoming texts (Joda-Time); the first that fits is used.",
     )
     input_delimiter: str = _time_option(
-        "input.dateformat.list.delimiter.regex", ",", "What stands between several patterns."
+        "input.dateformat.list.delimiter.regex", ",", "Separator of several patterns."
     )
     input_zone: str | None = _time_option(
-        "input.timezone", None, "Zone of texts that name none; UTC when not said (Hudi: the JVM's)."
+        "input.timezone", None, "Zone of texts without one; UTC by default (Hudi: the JVM's)."
     )
     output_format: str | None = _time_option(
-        "output.dateformat", None, "Pattern of the folder; a slash in it makes levels."
+        "output.dateformat", None, "Pattern of the folder's name; a slash in it makes levels."
     )
     output_zone: str | None = _time_option(
-        "output.timezone", None, "Zone of the folder; UTC when not said (Hudi: the JVM's)."
+        "output.timezone", None, "Zone of the folder's name; UTC by default (Hudi: the JVM's)."
     )
-    zone: str | None = _time_option("timezone", None, "Both zones at once; counts before the two.")
+    zone: str | None = _time_option(
+        "timezone", None, "Zone of both input and output; overrides the two keys."
+    )
     parser_class: str | None = _time_option(
-        "datetime.parser.class", None, "Only Hudi's own parser is known; no class is loaded."
+        "datetime.parser.class", None, "Only Hudi's own parser is known, and no class is loaded."
     )
 
 

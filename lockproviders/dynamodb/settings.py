@@ -51,7 +51,7 @@ class DynamoOptions(OptionSettings):
     partition_key: str | None = option(
         _PREFIX + "partition_key",
         None,
-        "Name of the lock in that table (the value of its key); else the table's name.",
+        "Name of the lock in that table (the value of its key); the table's name by default.",
     )
     table_name: str | None = option(
         "hoodie.table.name",
@@ -62,15 +62,17 @@ class DynamoOptions(OptionSettings):
     region: str | None = option(
         _PREFIX + "region",
         None,
-        "AWS region; else the variable AWS_REGION, else us-east-1, as in Hudi.",
+        "AWS region; the variable AWS_REGION, else us-east-1 by default, as in Hudi.",
     )
     endpoint: str | None = option(
-        _PREFIX + "endpoint_url", None, "Another endpoint than the region's; for local servers."
+        _PREFIX + "endpoint_url",
+        None,
+        "Another endpoint than that of the region, for local servers.",
     )
     billing: str = option(
         _PREFIX + "billing_mode",
         "PAY_PER_REQUEST",
-        "How a table that is created here is paid for.",
+        "Billing of a table that hoodoo creates.",
         choices=("PAY_PER_REQUEST", "PROVISIONED"),
     )
     read_units: _Units = option(
@@ -82,15 +84,17 @@ class DynamoOptions(OptionSettings):
     creation_timeout_ms: Annotated[_Units, OptionKind.MS] = option(
         _PREFIX + "table_creation_timeout",
         120_000,
-        "Milliseconds after which a created table that is not ready counts as failed.",
+        "Milliseconds after which a created table that is not ready is an error.",
     )
     access_key: str | None = option(
         "hoodie.aws.access.key",
         None,
-        "AWS access key; else the usual chain of environment, profile and role.",
+        "AWS access key; the usual chain of environment, profile and role by default.",
         repr=False,
     )
-    secret_key: str | None = option("hoodie.aws.secret.key", None, "The secret to it.", repr=False)
+    secret_key: str | None = option(
+        "hoodie.aws.secret.key", None, "Secret of the AWS access key.", repr=False
+    )
     session_token: str | None = option(
         "hoodie.aws.session.token",
         None,
@@ -100,12 +104,12 @@ class DynamoOptions(OptionSettings):
     create_table: bool = option(
         _OURS + "create.table",
         False,
-        "Create the table of the locks when it is missing (Hudi: always).",
+        "Create the table of the locks if it is missing (Hudi: always).",
     )
     count_holdings: bool = option(
         _OURS + "fencing.token",
         True,
-        "Count the holdings in a second row, which makes the fencing token.",
+        "Count the holdings in a second row, which gives the fencing token.",
     )
     allow_insecure: bool = option(
         _OURS + "endpoint.allow.insecure",

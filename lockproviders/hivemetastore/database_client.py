@@ -69,7 +69,7 @@ class DatabaseOptions(LockOptions):
     lease_ms: Duration = option(
         _PREFIX + "lease.ms",
         LEASE_MS_DEFAULT,
-        "The metastore's hive.txn.timeout, after which it takes silent locks away.",
+        "hive.txn.timeout of the metastore, after which it deletes locks without a renewal.",
     )
     timeout_ms: Duration = option(
         _PREFIX + "timeout.ms",
@@ -79,19 +79,20 @@ class DatabaseOptions(LockOptions):
     clock_offset_ms: Annotated[int, Field(ge=-OFFSET_MS_MAX, le=OFFSET_MS_MAX)] = option(
         _PREFIX + "clock.offset.ms",
         0,
-        "Milliseconds by which the metastore's idea of the database's time differs from UTC; "
-        "not 0 where its Java and the database use different time zones.",
+        "Time by which the metastore's reading of the database's clock differs from "
+        "UTC; not 0 if its Java and the database use different time zones.",
     )
     tls: str = option(
         _PREFIX + "tls",
         "auto",
-        "Whether the database must prove itself; auto: verify unless it is this machine.",
+        "Whether the database must prove its name; auto verifies unless it is on this machine.",
         choices=("auto", "verify", "off"),
     )
     tls_ca: str | None = option(
         _PREFIX + "tls.ca",
         None,
-        "File with the authorities its certificate may come from; else the system's.",
+        "File of the authorities that may sign the database's certificate; the "
+        "system's by default.",
     )
 
 

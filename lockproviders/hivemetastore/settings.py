@@ -37,12 +37,12 @@ class LockOptions(OptionSettings):
     table: str | None = option(
         "hoodie.write.lock.hivemetastore.table",
         None,
-        "Table named in the metastore's lock, as Java spells it; need not exist.",
+        "Table name in the metastore's lock, as Java spells it; it need not exist.",
     )
     beat_ms: Duration = option(
         "hoodie.write.lock.heartbeat_interval_ms",
         60_000,
-        "How often the metastore's lock is renewed; a holder without three stops itself.",
+        "Time between two renewals of the metastore's lock; a holder without three renewals stops.",
     )
 
 
@@ -57,7 +57,7 @@ class HiveMetastoreOptions(LockOptions):
     lease_ms: Duration | None = option(
         "hoodoo.lock.hivemetastore.lease.ms",
         None,
-        "The metastore's hive.txn.timeout, where it does not tell (else 300000).",
+        "hive.txn.timeout of a metastore that does not report it (else 300000).",
     )
     timeout_ms: Duration = option(
         "hoodoo.lock.hivemetastore.timeout.ms",
@@ -67,13 +67,14 @@ class HiveMetastoreOptions(LockOptions):
     tls: str = option(
         "hoodoo.lock.hivemetastore.tls",
         "off",
-        "Whether the metastore speaks TLS and must prove its name; never falls back to plain.",
+        "Use TLS, and the metastore must prove its name; never falls back to plain text.",
         choices=("off", "verify"),
     )
     tls_ca: str | None = option(
         "hoodoo.lock.hivemetastore.tls.ca",
         None,
-        "File of the authorities that may sign its certificate; the system's by default.",
+        "File of the authorities that may sign the metastore's certificate; the "
+        "system's by default.",
     )
 
 

@@ -50,44 +50,44 @@ class SqlSettings(OptionSettings):
         "The lock database: an absolute path of a SQLite file on a local disk, "
         "mysql://host:port/database or postgresql://host:port/database.",
     )
-    user: str = option(_PREFIX + "user", "", "User of the lock database, where the url has none.")
+    user: str = option(_PREFIX + "user", "", "User of the lock database, if the url has none.")
     password: str = option(
         _PREFIX + "password", "", "Password of that user; only from a file with mode 0600."
     )
     table: str = option(
         _PREFIX + "table",
         "hoodoo_locks",
-        "Table that holds the locks; a schema before a dot where the database has them.",
+        "Table of the locks, with a schema before a dot if the database has schemas.",
     )
     key: str = option(
         _PREFIX + "key",
         "",
-        "Name of this lock's row; by default the table's address, which must then be the same "
-        "for all writers.",
+        "Name of this lock's row. The default is the table's address, which must then"
+        " be the same for all writers.",
     )
     create_table: bool = option(
-        _PREFIX + "create_table", False, "Whether a missing table (and SQLite file) is made."
+        _PREFIX + "create_table", False, "Create a missing table, and a missing SQLite file."
     )
     lease_ms: Annotated[int, OptionKind.MS, Field(ge=1_000, le=LEASE_MS_MAX)] = option(
         _PREFIX + "lease.ms",
         30_000,
-        "After how long without renewal others may take the lock; renewed every third of it.",
+        "Time without a renewal after which others may take the lock; renewed every third of it.",
     )
     timeout_ms: Annotated[int, OptionKind.MS, Field(ge=1)] = option(
         _PREFIX + "timeout.ms",
         3_000,
-        "How long connecting and each request may take; a quarter of the lease at most.",
+        "Longest time of connecting and of each request; at most a quarter of the lease.",
     )
     tls: str = option(
         _PREFIX + "tls",
         "auto",
-        "Whether the server must prove itself; auto: verify unless it is this machine.",
+        "Whether the server must prove its name; auto verifies unless it is on this machine.",
         choices=("auto", "verify", "off"),
     )
     tls_ca: str = option(
         _PREFIX + "tls.ca",
         "",
-        "File with the authorities a server's certificate may come from; else the system's.",
+        "File of the authorities that may sign the server's certificate; the system's by default.",
     )
 
     def __repr__(self) -> str:

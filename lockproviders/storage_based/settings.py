@@ -31,8 +31,8 @@ class StorageLockOptions(OptionSettings):
     renew_seconds: _Seconds = option(
         "hoodie.write.lock.storage.renew.interval.secs",
         30,
-        "Seconds between two renewals of Java's holders; at most a tenth of the validity. Ours "
-        "are renewed after a third of the validity.",
+        "Seconds between two renewals of Java's holders; at most a tenth of the "
+        "validity. hoodoo renews after a third of the validity.",
         aliases=("hoodie.write.lock.storage.heartbeat.poll.secs",),
     )
 

@@ -53,13 +53,12 @@ class ZooKeeperOptions(OptionSettings):
     url: str | None = option(
         _HUDI + "zookeeper.url",
         None,
-        "ZooKeeper's servers, host:port,host:port,..., with an optional root /path; required.",
+        "Servers of ZooKeeper, host:port,host:port,..., with an optional root /path; required.",
     )
     port: str | None = option(
         _HUDI + "zookeeper.port",
         None,
-        "Kept for old set-ups and not used, as in Java: put ports into the url, where one "
-        "without a port means 2181.",
+        "Not used, as in Java: put ports into the url. A server without a port has 2181.",
     )
     base_path: str | None = option(
         _HUDI + "zookeeper.base_path",
@@ -69,31 +68,35 @@ class ZooKeeperOptions(OptionSettings):
     lock_key: str | None = option(
         _HUDI + "zookeeper.lock_key",
         None,
-        "The lock's node under the base path; else the table's name.",
+        "The lock's node under the base path; the table's name by default.",
     )
     session_timeout_ms: Annotated[_Positive, OptionKind.MS] = option(
         _HUDI + "zookeeper.session_timeout_ms",
         60_000,
-        "Session time asked of the servers, which keep it within their own bounds; a dead "
-        "holder keeps the lock that long.",
+        "Session time, which the servers keep within their own limits; a dead holder "
+        "blocks that long.",
     )
     connection_timeout_ms: Annotated[_Positive, OptionKind.MS] = option(
-        _HUDI + "zookeeper.connection_timeout_ms", 15_000, "How long the first connection may take."
+        _HUDI + "zookeeper.connection_timeout_ms",
+        15_000,
+        "Longest wait for the first connection of a session.",
     )
     reconnect_tries: _Count = option(
         _HUDI + "num_retries",
         15,
-        "Attempts to connect again inside the provider; at least enough to keep a session.",
+        "Attempts to connect to ZooKeeper again; always enough to keep a session.",
     )
     reconnect_first_ms: Annotated[_Count, OptionKind.MS] = option(
         _HUDI + "wait_time_ms_between_retry",
         1_000,
-        "First pause between such attempts; at most a twelfth of the session time.",
+        "First pause between attempts to connect to ZooKeeper again; at most a "
+        "twelfth of the session time.",
     )
     reconnect_max_ms: Annotated[_Count, OptionKind.MS] = option(
         _HUDI + "max_wait_time_ms_between_retry",
         16_000,
-        "Longest pause between such attempts; at most a twelfth of the session time.",
+        "Longest pause between attempts to connect to ZooKeeper again; at most a "
+        "twelfth of the session time.",
     )
     application: str = option(
         "hoodie.write.application.id",
@@ -103,32 +106,33 @@ class ZooKeeperOptions(OptionSettings):
     tls: bool = option(
         _OURS + "tls",
         False,
-        "Talk to ZooKeeper's secure port by TLS, and check the servers' names.",
+        "Use TLS on ZooKeeper's secure port, and check the servers' names.",
     )
     tls_ca: str | None = option(
         _OURS + "tls.ca",
         None,
-        "File with the certificates that signed the servers'; required for TLS.",
+        "File of the certificates that signed the servers' certificates; required for TLS.",
     )
     tls_certificate: str | None = option(
         _OURS + "tls.certificate",
         None,
-        "File with our own certificate, where the servers ask for one.",
+        "File of the writer's own certificate, if the servers ask for one.",
     )
     tls_private_key: str | None = option(
-        _OURS + "tls.key.file", None, "File with the key of our own certificate."
+        _OURS + "tls.key.file", None, "File of the key of that certificate."
     )
     identity_file: str | None = option(
         _OURS + "identity.file",
         None,
-        "File readable by its owner only, with one line user:password: the identity for "
-        "ZooKeeper; the nodes made with it belong to it alone.",
+        "File that only its owner can read, with one line user:password: the identity"
+        " for ZooKeeper. Nodes created with it belong to it alone.",
     )
     sasl: str | None = option(
         _OURS + "sasl",
         None,
-        "Prove the identity by SASL: DIGEST-MD5 with the identity file, or GSSAPI with the "
-        "Kerberos ticket of this process; else by ZooKeeper's own digest scheme.",
+        "Prove the identity by SASL: DIGEST-MD5 with the identity file, or GSSAPI "
+        "with the Kerberos ticket of this process. By default ZooKeeper's own digest "
+        "scheme is used.",
         choices=("DIGEST-MD5", "GSSAPI"),
     )
 

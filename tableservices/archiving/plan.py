@@ -452,58 +452,60 @@ class ArchivingSettings(OptionSettings):
     automatic: bool = option(
         "hoodie.archive.automatic",
         True,
-        "Archive after a commit, once there are more commits than are kept.",
+        "Archive after a commit, once there are more commits than hoodie.keep.max.commits.",
     )
     asynchronous: bool = option(
         "hoodie.archive.async",
         False,
-        "Archive on a thread beside the writes instead of after a commit.",
+        "Archive in the background of the writes instead of after a commit.",
     )
     commits_kept_min: _Count = option(
         "hoodie.keep.min.commits",
         20,
-        "How many commits stay on the active timeline after archiving.",
+        "Number of commits that remain on the active timeline after archiving.",
     )
     commits_kept_max: _Count = option(
         "hoodie.keep.max.commits",
         30,
-        "Archiving begins when the active timeline has more commits than this.",
+        "Number of commits on the active timeline above which archiving begins.",
     )
     beyond_savepoint: bool = option(
         "hoodie.archive.beyond.savepoint",
         False,
-        "Archive commits behind the first savepoint too, without those that are saved. Java "
-        "Hudi (1.2.0) then shows no row that lies only in what was archived above a saved one, "
-        "and nobody can restore to that savepoint. `hoodoo savepoint delete` archives a saved "
-        "one that stayed behind first; another engine's deletion hides the archived rows above "
-        "it until the next archive.",
+        "Also archive commits after the first savepoint, except saved ones. Java Hudi"
+        " (1.2.0) then returns no row that is only in commits archived after a saved "
+        "one, and no restore to that savepoint is possible. `hoodoo savepoint delete`"
+        " first archives the saved commit; if another engine deletes the savepoint, "
+        "the archived rows after it are hidden until the next archiving.",
     )
     not_past_clean: bool = option(
         "hoodie.archive.block.on.latest.clean.ectr",
         False,
-        "Keep everything since the earliest commit that the last clean retained.",
+        "Keep all instants since the earliest commit that the last clean retained.",
     )
     merged_files: _Count = option(
         "hoodie.timeline.compaction.batch.size",
         10,
-        "So many files of one level of the history are merged into one of the next.",
+        "Number of files of one level of the archived timeline that are merged into "
+        "one of the next level.",
     )
     merged_bytes_max: Annotated[int, Field(ge=1, le=2**40)] = option(
         "hoodie.timeline.compaction.target.file.max.bytes",
         1_048_576_000,
-        "Files of the history are merged up to this size together, bytes.",
+        "Largest total size of files of the archived timeline that are merged.",
     )
     batches_kept_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=2**53)] = option(
         "hoodoo.batch.retention.ms",
         604_800_000,
-        "How long a batch id is remembered, from the completion of its commit; as long as that "
-        "is on the active timeline in any case. A repeat that comes later is written again. Ids "
-        "are one space for a table: two sources must not use the same ones.",
+        "Time for which a batch id is remembered, from the completion of its commit; "
+        "longer while the commit is on the active timeline. A later repeat is written"
+        " again. Ids are one space for a table: two sources must not use the same "
+        "ones.",
     )
     batches_together: Annotated[int, Field(ge=1, le=1_000_000)] = option(
         "hoodoo.batch.boundary.ids",
         512,
-        "So many batch ids are repeated by each archiving; the others stay in earlier files.",
+        "Number of batch ids that each archiving repeats; the others remain in earlier files.",
     )
 
     @classmethod

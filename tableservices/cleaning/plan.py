@@ -566,52 +566,55 @@ class CleaningSettings(OptionSettings):
     asynchronous: bool = option(
         "hoodie.clean.async",
         False,
-        "Clean on a thread beside the writes instead of after a commit.",
+        "Clean in the background of the writes instead of after a commit.",
         aliases=("hoodie.clean.async.enabled",),
     )
     policy: CleaningPolicy = option(
         "hoodie.clean.policy",
         CleaningPolicy.COMMITS,
-        "What is kept: slices of the latest commits, latest slices, or those of some hours.",
+        "File slices that are retained: of the latest commits, the latest ones, or of"
+        " the last hours.",
         aliases=("hoodie.cleaner.policy",),
     )
     commits_retained: _Count = option(
         "hoodie.clean.commits.retained",
         10,
-        "How many of the latest commits time travel can go back to.",
+        "Number of latest commits that time travel can read.",
         aliases=("hoodie.cleaner.commits.retained",),
     )
     versions_retained: _Count = option(
         "hoodie.clean.fileversions.retained",
         3,
-        "How many file slices of each file group are kept.",
+        "Number of file slices of each file group that are retained.",
         aliases=("hoodie.cleaner.fileversions.retained",),
     )
     hours_retained: Annotated[int, Field(ge=1, le=24 * 366 * 100)] = option(
         "hoodie.clean.hours.retained",
         24,
-        "For how many hours time travel can go back.",
+        "Hours back that time travel can read.",
         aliases=("hoodie.cleaner.hours.retained",),
     )
     trigger: TriggerStrategy = option(
-        "hoodie.clean.trigger.strategy", TriggerStrategy.NUM_COMMITS, "When a clean is planned."
+        "hoodie.clean.trigger.strategy",
+        TriggerStrategy.NUM_COMMITS,
+        "Condition for planning a clean.",
     )
     trigger_commits: _Count = option(
         "hoodie.clean.trigger.max.commits",
         1,
-        "Commits since the last clean after which the next one is planned.",
+        "Number of commits since the last clean after which the next one is planned.",
         aliases=("hoodie.clean.max.commits",),
     )
     incremental: bool = option(
         "hoodie.cleaner.incremental.mode",
         True,
-        "Look only at partitions written since the line of the last clean.",
+        "Check only partitions written since the earliest retained commit of the last clean.",
         aliases=("hoodie.clean.incremental.enabled",),
     )
     failed_writes: FailedWritesPolicy | None = option(
         "hoodie.clean.failed.writes.policy",
         None,
-        "LAZY (and when unset): cleaning also rolls back writers that seem dead.",
+        "LAZY, and when unset: cleaning also rolls back writes whose heartbeat has expired.",
         aliases=("hoodie.cleaner.policy.failed.writes",),
     )
 

@@ -138,49 +138,49 @@ class ClusteringSettings(PlannedServiceSettings):
     inline: bool = option(
         "hoodie.clustering.inline",
         False,
-        "Cluster after a commit, when enough of them came together.",
+        "Cluster after a commit, if enough commits were made.",
         aliases=("hoodie.datasource.clustering.inline.enable",),
     )
     inline_commits: _Count = option(
         "hoodie.clustering.inline.max.commits",
         4,
-        "Commits since the last clustering after which a writer clusters.",
+        "Number of commits since the last clustering after which a writer clusters.",
     )
     asynchronous: bool = option(
         "hoodie.clustering.async.enabled",
         False,
-        "Cluster on a thread beside the writes; workers plan clustering only with it.",
+        "Cluster in the background of the writes; workers plan clustering only with it.",
         aliases=("hoodie.datasource.clustering.async.enable",),
     )
     async_commits: _Count = option(
         "hoodie.clustering.async.max.commits",
         4,
-        "Commits since the last clustering after which a worker plans one.",
+        "Number of commits since the last clustering after which a worker plans one.",
     )
     schedule_inline: bool = option(
         "hoodie.clustering.schedule.inline",
         False,
-        "Only plan clustering after a commit, and leave the work to a worker.",
+        "Only plan clustering after a commit; a worker executes it.",
     )
     plan_class: str = option(
         f"{_PLAN}.class",
         PLAN_DEFAULT,
-        "How files come together; a fixed table of Hudi's names, no class is loaded.",
+        "How files are grouped: one of Hudi's class names; no class is loaded.",
     )
     execution_class: str = option(
         "hoodie.clustering.execution.strategy.class",
         EXECUTION_DEFAULT,
-        "How groups are written anew; a fixed table of Hudi's names, no class is loaded.",
+        "How groups are rewritten: one of Hudi's class names; no class is loaded.",
     )
     sort_columns: Annotated[tuple[str, ...], Field(max_length=COLUMNS_MAX)] = option(
         f"{_PLAN}.sort.columns",
         (),
-        "Columns that decide which rows lie together; none leaves the order.",
+        "Columns by which rows are sorted; none keeps the order.",
     )
     curve: Curve = option(
         "hoodie.layout.optimize.strategy",
         Curve.LINEAR,
-        "How several columns become one order: sorted one after the other, or interleaved.",
+        "How several columns give one order: sorted one after the other, or interleaved.",
         choices=(*(curve.value for curve in Curve), "Z-ORDER"),
     )
     small_file_bytes: Annotated[_Bytes, OptionKind.BYTES] = option(
@@ -189,15 +189,15 @@ class ClusteringSettings(PlannedServiceSettings):
         "Only file slices whose base file is smaller are rewritten.",
     )
     target_file_bytes: Annotated[_Bytes, OptionKind.BYTES] = option(
-        f"{_PLAN}.target.file.max.bytes", 1_073_741_824, "Wanted size of the files that come out."
+        f"{_PLAN}.target.file.max.bytes", 1_073_741_824, "Target size of the new files."
     )
     group_bytes: Annotated[_Bytes, OptionKind.BYTES] = option(
         f"{_PLAN}.max.bytes.per.group",
         2_147_483_648,
-        "Most bytes that are read, sorted and written together, which is held in memory.",
+        "Most bytes that are read, sorted and written together; they are kept in memory.",
     )
     groups_max: Annotated[int, Field(ge=1, le=100_000)] = option(
-        f"{_PLAN}.max.num.groups", 30, "Most groups of one plan."
+        f"{_PLAN}.max.num.groups", 30, "Largest number of groups of one plan."
     )
     single_groups: bool = option(
         f"{_PLAN}.single.group.clustering.enabled",
@@ -207,12 +207,12 @@ class ClusteringSettings(PlannedServiceSettings):
     slice_order: SliceOrder = option(
         f"{_PLAN}.file.slices.sort.by",
         SliceOrder.SIZE,
-        "Which slices fill groups first: the biggest, or the oldest.",
+        "Slices that fill groups first: the largest, or the oldest.",
     )
     partition_mode: PartitionMode = option(
         "hoodie.clustering.plan.partition.filter.mode",
         PartitionMode.NONE,
-        "Which partitions a plan looks at.",
+        "Partitions that a plan considers.",
     )
     partitions_begin: str | None = option(
         f"{_PLAN}.cluster.begin.partition",
@@ -225,12 +225,12 @@ class ClusteringSettings(PlannedServiceSettings):
     partitions_lookback: _Count = option(
         f"{_PLAN}.daybased.lookback.partitions",
         2,
-        "How many of the last partitions mode RECENT_DAYS takes.",
+        "Number of last partitions that mode RECENT_DAYS includes.",
     )
     partitions_skipped: Annotated[int, Field(ge=0, le=1_000_000_000)] = option(
         f"{_PLAN}.daybased.skipfromlatest.partitions",
         0,
-        "How many of the last partitions mode RECENT_DAYS leaves out.",
+        "Number of last partitions that mode RECENT_DAYS skips.",
     )
     partitions_regex: str | None = option(
         f"{_PLAN}.partition.regex.pattern",
@@ -243,17 +243,18 @@ class ClusteringSettings(PlannedServiceSettings):
     expires: bool = option(
         "hoodie.clustering.enable.expirations",
         False,
-        "Cancel pending clusterings that nobody carried out for long.",
+        "Cancel pending clusterings that no process executes for long.",
     )
     expiration_mins: _Count = option(
         "hoodie.clustering.expiration.threshold.mins",
         60,
-        "Age, minutes, from which a pending clustering that nobody is at is cancelled.",
+        "Age in minutes from which a pending clustering without an executor is cancelled.",
     )
     yields_to_announced: bool = option(
         "hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution",
         False,
-        "Leave out file groups that a live writer announced to change, not only those it did.",
+        "Leave out file groups that a live writer announced to change, not only those"
+        " that it changed.",
     )
 
     @field_validator("partitions_regex")

@@ -66,38 +66,38 @@ class CompactionSettings(PlannedServiceSettings):
     runs_inline: bool = option(
         "hoodie.compact.inline",
         False,
-        "Plan a compaction after a commit when it is due, and carry it out.",
+        "Plan a compaction after a commit if one is due, and execute it.",
     )
     plans_inline: bool = option(
         "hoodie.compact.schedule.inline",
         False,
-        "Only plan a compaction after a commit; a worker carries it out.",
+        "Only plan a compaction after a commit; a worker executes it.",
     )
     asynchronous: bool = option(
         "hoodie.datasource.compaction.async.enable",
         False,
-        "Compact on a thread beside the writes; Hudi's default is true, for streams alone.",
+        "Compact in the background of the writes; Hudi's default is true, for streams only.",
     )
     trigger: CompactionTrigger = option(
         "hoodie.compact.inline.trigger.strategy",
         CompactionTrigger.NUM_COMMITS,
-        "What makes a compaction due: delta commits, time, both or either of them.",
+        "Condition for a compaction: delta commits, time, both, or either of them.",
     )
     commits_max: _Count = option(
         "hoodie.compact.inline.max.delta.commits",
         5,
-        "Delta commits since the last compaction that make the next one due.",
+        "Number of delta commits since the last compaction after which one is due.",
     )
     seconds_max: _Count = option(
         "hoodie.compact.inline.max.delta.seconds",
         3_600,
-        "Seconds since the last compaction that make the next one due.",
+        "Seconds since the last compaction after which one is due.",
     )
     # a plug-in's name
     strategy: CompactionStrategy | str = option(
         "hoodie.compaction.strategy",
         CompactionStrategy.LOG_FILE_SIZE,
-        "Which file slices are compacted first, and how many: a class name of Hudi's.",
+        "Class name of Hudi that chooses the order and the number of file slices to compact.",
     )
     target_io_mb: _Count = option(
         "hoodie.compaction.target.io", 512_000, "Megabytes that one compaction may read and write."
@@ -105,17 +105,17 @@ class CompactionSettings(PlannedServiceSettings):
     log_bytes_min: _Size = option(
         "hoodie.compaction.logfile.size.threshold",
         0,
-        "Bytes of log files below which a file slice is left alone.",
+        "Least bytes of log files of a file slice that is compacted.",
     )
     log_files_min: _Size = option(
         "hoodie.compaction.logfile.num.threshold",
         0,
-        "Log files below which a file slice is left alone (LogFileNumBased).",
+        "Least number of log files of a file slice that is compacted (LogFileNumBased).",
     )
     days_max: _Count = option(
         "hoodie.compaction.daybased.target.partitions",
         10,
-        "How many of the latest partitions one compaction looks at (DayBased).",
+        "Number of latest partitions that one compaction considers (DayBased).",
     )
 
     @field_validator("strategy", mode="before")

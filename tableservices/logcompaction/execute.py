@@ -72,17 +72,19 @@ class LogCompactionSettings(PlannedServiceSettings):
     enabled: bool = option(
         "hoodie.log.compaction.enable",
         False,
-        "Put log files together where compacting them into base files comes too seldom.",
+        "Merge log files of a file slice into one log file, if compaction into base "
+        "files is too rare.",
     )
     inline: bool = option(
         "hoodie.log.compaction.inline",
         False,
-        "Plan a log compaction after a commit when it is due, and carry it out.",
+        "Plan a log compaction after a commit if one is due, and execute it.",
     )
     blocks_min: Annotated[int, Field(ge=2, le=1_000_000)] = option(
         "hoodie.log.compaction.blocks.threshold",
         5,
-        "Log blocks of a file slice, and delta commits, that make one worth it.",
+        "Number of log blocks of a file slice, and of delta commits, from which a log"
+        " compaction is due.",
     )
 
 

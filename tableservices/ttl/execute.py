@@ -65,23 +65,23 @@ class TtlSettings(OptionSettings):
     strategy_class: str | None = option(
         "hoodie.partition.ttl.strategy.class",
         None,
-        "The same, by the name of Hudi's class; stronger than the type.",
+        "The same, by the name of Hudi's class; overrides the type.",
         choices=tuple(f"{_PACKAGE}{name}" for name in _CLASSES),
     )
     days_retained: Annotated[int, Field(ge=-1, le=366 * 1_000)] = option(
         "hoodie.partition.ttl.strategy.days.retain",
         -1,
-        "How many days a partition is kept; nothing expires unless it is positive.",
+        "Days for which a partition is kept; nothing expires unless it is positive.",
     )
     partitions_max: Annotated[int, Field(ge=1, le=1_000_000)] = option(
         "hoodie.partition.ttl.strategy.max.delete.partitions",
         1_000,
-        "How many partitions one round deletes at most.",
+        "Most partitions that one round deletes.",
     )
     partitions_selected: tuple[str, ...] = option(
         "hoodie.partition.ttl.strategy.partition.selected",
         (),
-        "Partition paths that may expire; all of them when it is not said.",
+        "Partition paths that may expire; all by default.",
     )
 
     @property

@@ -50,7 +50,7 @@ def test_a_save_and_a_load_each_tell_once(save: Any, rows: Any) -> None:
     with heard() as texts:
         save(THREE, **more)
     assert len(texts) == 1
-    assert "hoodoo syncs no catalog" in texts[0]
+    assert "hoodoo does not sync catalogs" in texts[0]
     assert "the metadata table is neither built" in texts[0]
     assert "did you mean hoodie.datasource.write.recordkey.field" in texts[0]
     with heard() as texts:

@@ -232,8 +232,8 @@ class ObjectSettings(OptionSettings):
     s3_access_key: str | None = option(
         "hoodoo.storage.s3.access.key",
         None,
-        "Access key of S3; without one the environment, a web identity, the container or the "
-        "instance is asked, in this order.",
+        "Access key of S3. By default the environment, a web identity, the container "
+        "or the instance is asked, in this order.",
         aliases=("fs.s3a.access.key", "hoodie.aws.access.key"),
     )
     s3_secret_key: str | None = option(
@@ -251,13 +251,13 @@ class ObjectSettings(OptionSettings):
     s3_region: str | None = option(
         "hoodoo.storage.s3.region",
         None,
-        "Region of the bucket; else that of the endpoint, else AWS_REGION, else us-east-1.",
+        "Region of the bucket. By default that of the endpoint, AWS_REGION, or us-east-1.",
         aliases=("fs.s3a.endpoint.region", "hoodie.aws.region"),
     )
     s3_endpoint: str | None = option(
         "hoodoo.storage.s3.endpoint",
         None,
-        "Address of an S3-compatible server; AWS when not said.",
+        "Address of an S3-compatible server; AWS by default.",
         aliases=("fs.s3a.endpoint",),
     )
     s3_path_style: bool = option(
@@ -269,7 +269,7 @@ class ObjectSettings(OptionSettings):
     s3_tls: bool | None = option(
         "hoodoo.storage.s3.ssl.enabled",
         None,
-        "Speak TLS with the endpoint; false allows plain HTTP over any network.",
+        "Use TLS for the endpoint; false allows plain HTTP over any network.",
         aliases=("fs.s3a.connection.ssl.enabled",),
     )
     s3_anonymous: bool = option(
@@ -278,19 +278,20 @@ class ObjectSettings(OptionSettings):
     gcs_service_account: str | None = option(
         "hoodoo.storage.gcs.service.account.file",
         None,
-        "JSON file of a Google service account; else the application default credentials.",
+        "JSON file of a Google service account; the application default credentials by default.",
         aliases=("fs.gs.auth.service.account.json.keyfile",),
     )
     azure_account: str | None = option(
         "hoodoo.storage.azure.account",
         None,
-        "Azure storage account, where the address does not name it.",
+        "Azure storage account, if the address does not name it.",
     )
     azure_account_key: str | None = option(
         "hoodoo.storage.azure.account.key",
         None,
-        "Key of the Azure storage account; Hadoop's fs.azure.account.key.<account>.* counts "
-        "too. Else SAS token, environment, workload or managed identity.",
+        "Key of the Azure storage account; Hadoop's fs.azure.account.key.<account>.* "
+        "works too. Without it the SAS token, the environment, workload or managed "
+        "identity are used.",
     )
     azure_sas_token: str | None = option(
         "hoodoo.storage.azure.sas.token", None, "Shared access signature for the Azure container."

@@ -94,7 +94,7 @@ def test_keys_of_one_reason_are_told_together() -> None:
         "hoodie.datasource.hive_sync.database": "default",
     }
     (text,) = told(**said)
-    assert text.startswith("no effect here, hoodoo syncs no catalog")
+    assert text.startswith("no effect here, hoodoo does not sync catalogs")
     assert text.endswith(
         "hoodie.datasource.hive_sync.enable (from code), hoodie.datasource.hive_sync.table (from code)"
     )
@@ -111,6 +111,8 @@ def test_keys_of_one_reason_are_told_together() -> None:
         ("hoodie.write.auto.upgrade", "false", False),
         ("hoodie.write.concurrency.schema.conflict.resolution.enable", "false", True),
         ("hoodie.write.concurrency.schema.conflict.resolution.enable", "true", False),
+        ("hoodie.allow.empty.commit", "false", True),
+        ("hoodie.allow.empty.commit", "true", False),
         ("hoodie.merge.allow.duplicate.on.inserts", "false", True),
         ("hoodie.merge.allow.duplicate.on.inserts", "true", False),
         ("hoodie.bulkinsert.sort.mode", "GLOBAL_SORT", True),
