@@ -328,7 +328,7 @@ def test_a_precondition_that_failed_means_that_the_name_is_taken() -> None:
 @pytest.mark.parametrize(
     ("answer", "fate", "advice"),
     [
-        (reply(403, "AccessDenied"), "denied", "give these credentials access"),
+        (reply(403, "AccessDenied"), "denied", "give these credentials the rights of"),
         (reply(404, "NoSuchBucket"), "no_bucket", "create the bucket"),
         (reply(301, "PermanentRedirect"), "wrong", "region"),
     ],
