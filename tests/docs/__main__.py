@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -43,7 +42,7 @@ def main() -> int:
     services = frozenset(filter(None, arguments.services.split(",")))
     report = arguments.report and arguments.report.resolve()
     failures: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="docs") as home:
+    with tempfile.TemporaryDirectory(prefix="docs", ignore_cleanup_errors=True) as home:
         folder = (Path(home) / "page").resolve()
         folder.mkdir()
         os.chdir(folder)  # before Spark starts, whose Java keeps the folder
@@ -69,8 +68,10 @@ def _settings(home: Path) -> None:
 
 
 def _run(name: str, folder: Path, services: frozenset[str], replaced: dict[str, str]) -> str | None:
+    # Tables of the page before may be open and still write, so their folders move away whole.
+    old = Path(tempfile.mkdtemp(dir=folder.parent))
     for entry in folder.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        entry.rename(old / entry.name)
     started = time.monotonic()
     try:
         page = read_page(name)
