@@ -481,7 +481,7 @@ class CommitLog:
             if clock.monotonic_ms() - started > self._unknown_ms_max:
                 raise OutcomeUnknownError(
                     f"nobody knows whether this write was published ({failure}); run "
-                    f"'hoodoo explain' on instant {slot.instant_time} before you repeat it",
+                    f"'hoodoo explain --resolve' on instant {slot.instant_time} before you repeat it",
                     requested_time=slot.instant_time,
                     slot_number=slot.number,
                     nonce=slot.nonce,

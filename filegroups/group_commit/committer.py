@@ -370,6 +370,6 @@ def _interrupted() -> StorageUnavailableError:
 def _unknown(requested_time: InstantTime) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         "the writer that published this one together with its own was interrupted; run "
-        f"'hoodoo explain' on instant {requested_time} before you repeat the write",
+        f"'hoodoo explain --resolve' on instant {requested_time} before you repeat the write",
         requested_time=requested_time,
     )

@@ -31,12 +31,6 @@ class LimitSettings(LayeredSettings):
         "Refuse a timeline with more instants (SEC14).",
         caller_only=True,
     )
-    metadata_bytes_max: Annotated[_Positive, OptionKind.BYTES] = option(
-        "hoodoo.limits.metadata.bytes.max",
-        268_435_456,
-        "Refuse a larger file of the timeline (SEC14).",
-        caller_only=True,
-    )
 
 
 class ReaderLeaseSettings(LayeredSettings):

@@ -451,12 +451,6 @@ class WriteSettings(KeySettings, LimitSettings):
         "Refuse to write if the timeline is further ahead of this clock (TL-SUCC-2).",
         caller_only=True,
     )
-    plan_files_max: _Positive = option(
-        "hoodoo.limits.plan.files.max",
-        10_000_000,
-        "Refuse a plan that names more files (SEC14).",
-        caller_only=True,
-    )
 
     @classmethod
     def from_properties(cls, properties: PropertySet | Mapping[str, object]) -> Self:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, NoReturn, Self
 
 from pydantic import Field, field_validator
 
@@ -266,17 +266,18 @@ class ClusteringSettings(PlannedServiceSettings):
             raise ValueError(f"not a regular expression ({error})") from None
         return text
 
-    @field_validator("plan_class")
     @classmethod
-    def _refuse_unknown_plan(cls, name: str) -> str:
-        slice_grouping_of(name)
-        return name
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """
+        Read the clustering settings from all properties.
 
-    @field_validator("execution_class")
-    @classmethod
-    def _refuse_unknown_execution(cls, name: str) -> str:
-        execution_class(name)
-        return name
+        Raises:
+            SettingError: As ``OptionSettings``, or a strategy is not known.
+        """
+        settings = super().from_properties(properties)
+        slice_grouping_of(settings.plan_class)
+        execution_class(settings.execution_class)
+        return settings
 
     @property
     def grouping(self) -> SliceGrouping:

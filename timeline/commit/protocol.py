@@ -398,7 +398,7 @@ def repeat_until_known(context: TableContext, slot: Slot, call: Callable[[], obj
 def unknown_outcome(slot: Slot, why: str) -> OutcomeUnknownError:
     """Return the error of a commit that may have happened."""
     return OutcomeUnknownError(
-        f"{why}; run 'hoodoo explain' on instant {slot.instant_time} before you repeat the write",
+        f"{why}; run 'hoodoo explain --resolve' on instant {slot.instant_time} before you repeat the write",
         requested_time=slot.instant_time,
         slot_number=slot.number,
         nonce=slot.nonce,

@@ -455,7 +455,7 @@ class OptionSettings(BaseModel):
             first = error.errors(include_url=False)[0]
             field = str(first["loc"][0])
             declared, default = cls.options[field], f"default {cls.options[field].default}"
-            doc = declared.doc.rstrip(".").lower()
+            doc = declared.doc.rstrip(".")
             why = f"{first['msg'].lower()}, {declared.accepted}; {doc}, {default}"
             raise cls.refusal(said, field, why, default) from None
 

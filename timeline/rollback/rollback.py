@@ -398,7 +398,7 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
     if context.commit_log.may_have_committed(begun.requested_time):
         begun.heartbeat.stop()
         raise OutcomeUnknownError(
-            "an error struck behind the publication; run 'hoodoo explain' on instant "
+            "an error struck behind the publication; run 'hoodoo explain --resolve' on instant "
             f"{begun.requested_time} before you repeat the write",
             requested_time=begun.requested_time,
         )

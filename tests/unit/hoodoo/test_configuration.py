@@ -161,8 +161,6 @@ def test_options_of_services_are_described_and_known() -> None:
         "hoodoo.reader.lease.ms",
         "hoodoo.clock.max.ahead.ms",
         "hoodoo.limits.timeline.instants.max",
-        "hoodoo.limits.metadata.bytes.max",
-        "hoodoo.limits.plan.files.max",
         "hoodoo.storage.durability",
         "hoodoo.lock.hold.budget.ms",
     ],
