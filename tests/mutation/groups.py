@@ -13,7 +13,7 @@ CONCURRENCY = (
     *("timeline/rules/action_matrix.py", "timeline/rules/conflicts.py"),
     *("timeline/model/file_names.py", "timeline/model/instant.py"),
     *("timeline/rules/isolation.py", "timeline/rules/retry.py"),
-    *("timeline/heartbeat.py", "timeline/model/instant.py"),
+    "timeline/heartbeat.py",
     *("hoodoo/history_checker/anomalies.py", "hoodoo/history_checker/history.py"),
 )
 

@@ -47,7 +47,7 @@ def sealing(
 ) -> TableContext:
     limits = replace(context.limits, slot_signing=how, **more)
     world, unknown_ms_max = context.ports, limits.unknown_ms_max
-    commit_log = kind(world, context.table_id, unknown_ms_max=unknown_ms_max, key=how.key)
+    commit_log = kind(world, context.table_id, unknown_ms_max=unknown_ms_max, signing=how)
     return replace(context, limits=limits, commit_log=commit_log)
 
 

@@ -84,7 +84,7 @@ def test_a_default_reads_back_as_the_fields_value() -> None:
 
 
 def test_a_value_outside_the_limits_names_key_default_and_layer() -> None:
-    with pytest.raises(SettingError, match=r"rows, default None: a\.rows='0' \(from code\)"):
+    with pytest.raises(SettingError, match=r"Rows, default None: a\.rows='0' \(from code\)"):
         Everything.from_properties({"a.rows": "0"})
 
 
