@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.filters import Filter
 from filegroups.reading.incremental import plan_incremental_read
 from filegroups.reading.point_lookup import plan_get_rows
 from filegroups.reading.read import (
+    Filter,
     PlannedRead,
     ReadSet,
     Replan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from filegroups.reading.filters import Filter
+from filegroups.reading.read import Filter
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from filegroups.table import TableReader
 from filegroups.writing.retry import rerun_until_unchanged

@@ -12,8 +12,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from filegroups.reading.filters import Filter
-from filegroups.reading.read import ReadSet, known_schema
+from filegroups.reading.read import Filter, ReadSet, known_schema
 from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported, unsupported_keys
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import TableReader

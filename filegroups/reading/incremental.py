@@ -22,8 +22,8 @@ from filegroups.files.log_files import VisibleInstants
 from filegroups.files.slice_reader import WholeFileGroups
 from filegroups.reading.cdc import SlicesAtTime
 from filegroups.reading.file_system_view import PartitionPruner
-from filegroups.reading.filters import Filter
 from filegroups.reading.read import (
+    Filter,
     assert_not_cleaned,
     expired_where_missing,
     pruner_of,

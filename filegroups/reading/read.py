@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import works_without
@@ -17,7 +18,6 @@ from filegroups.keys.keys import DroppedPartitionColumns, KeyGenerator, KeySpec,
 from filegroups.keys.timestamp_keys import folders_of_texts
 from filegroups.merge.rules import MergeRules
 from filegroups.reading.file_system_view import FileSystemView, PartitionField, PartitionPruner
-from filegroups.reading.filters import Filter, allowed_values, to_expression
 from filegroups.schema.schema import (
     META_COLUMNS,
     PARTITION_COLUMN,
@@ -210,7 +210,7 @@ def plan_scan(
         snapshot: The visible instants; the output has this snapshot's schema.
         slices: The file slices to read.
         columns: Names to return, in this order; None for all.
-        filter: See ``filegroups/reading/filters.py``.
+        filter: As for ``to_expression``.
         among: Rows that the filter chooses from; None for all.
         with_hoodie_columns: Return the five meta columns first if ``columns`` is None.
         base_filter: Rows of base files that count, before logs are merged into them.
@@ -637,3 +637,62 @@ def may_be_missing_files(seen: ActiveTimeline, now: ActiveTimeline) -> bool:
     ):
         return True
     return seen.first_write_time != now.first_write_time  # archived since: the cause is unknown
+
+
+# ---- Filters of rows: SQL text, ``(column, operator, value)`` terms, or a pyarrow expression
+# ``filegroups/reading/filter_text.py`` reads texts.
+
+Filter: TypeAlias = str | pc.Expression | Sequence[tuple[str, str, object]] | None
+
+
+def to_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None:
+    """
+    Return a filter as a pyarrow expression over a schema; None for no filter.
+
+    Raises:
+        InvalidInputError: The text does not parse (``filter``), names no column of the schema
+            (``unknown_column``), or compares a column with a value of another type
+            (``filter_value``); an expression or a term does not fit the schema (``filter``).
+    """
+    if condition is None:
+        return None
+    if isinstance(condition, str):
+        from filegroups.reading.filter_text import FilterText  # sqlglot takes 0.1 s to import
+
+        return FilterText(condition, schema).expression
+    try:
+        wanted = condition
+        if not isinstance(condition, pc.Expression):
+            wanted = pq.filters_to_expression([tuple(term) for term in condition])
+        # Evaluated on no rows: a wrong column or type is the caller's error, not a damaged file.
+        schema.empty_table().filter(wanted)
+    except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(
+            "a filter is a text like \"month = 3 AND name LIKE 'A%'\", a pyarrow expression, or a "
+            "list of (column, operator, value) with the operators = == != < <= > >= in 'not in', "
+            f"over the columns {schema.names}: {error}",
+            kind="filter",
+        ) from error
+    return wanted
+
+
+def allowed_values(condition: Filter, column: str, schema: pa.Schema) -> list[object] | None:
+    """
+    Return the values that a filter allows for a column by ``=`` or ``IN``; None for any value.
+
+    Only terms that every matching row fulfils count: those of a list, and those that ``AND``
+    joins in a text. The first such term of the column is returned.
+    """
+    terms: Iterable[tuple[str, str, Any]] = ()
+    if isinstance(condition, str):
+        from filegroups.reading.filter_text import FilterText
+
+        terms = FilterText(condition, schema).equalities()
+    elif condition is not None and not isinstance(condition, pc.Expression):
+        terms = condition
+    for name, sign, value in terms:
+        if name == column and sign in ("=", "=="):
+            return [value]
+        if name == column and sign == "in":
+            return list(value)
+    return None

@@ -20,9 +20,9 @@ from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.merge.change_images import AFTER, BEFORE, CHANGE_TIME, OPERATION
 from filegroups.reading.cdc import plan_cdc
-from filegroups.reading.filters import Filter
 from filegroups.reading.incremental import plan_incremental_read
 from filegroups.reading.read import (
+    Filter,
     ReadSet,
     ScanPlan,
     assert_not_cleaned,
