@@ -1,1 +1,1 @@
-"""The local committer: one process of a host publishes the writes of the others (GRP-4)."""
+"""The committer: one process of a host commits the writes of its other processes (GRP-4)."""

@@ -1,9 +1,9 @@
 """
-Writes that a committer of this host publishes, or this process itself when it cannot.
+Offer writes to the committer of this host, or commit them here if it is missing or fails.
 
-A committer that is not there costs one look at the file system; one that went silent costs its
-time-out once and is left alone for as long. So is one that gave this process up amid a write: a
-write that takes longer than it waits would break up the next group as well.
+A missing committer costs one request to the file system. A silent committer costs one time-out,
+and for that time this process does not call it again. The same holds for a committer that dropped
+this process during a write: the process may be too slow and would break up the next group, too.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from timeline.context import TableContext
 from timeline.errors import HoodooError, UnsafeSetupError
 from timeline.properties.options import TABLE_LAYER
 
-#: How old a look rows are fitted to the table by may be: whoever publishes them looks again.
+#: Greatest age of the snapshot for which rows are prepared, ms; the commit reads a newer one.
 _LOOK_MS_MAX = 10_000
 
 
 class GroupCommit(Protocol):
-    """Whoever publishes the writes of a table together."""
+    """A group commit of the writes of a table: by threads of a process, or by a committer."""
 
     def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
-        """Run one write. Errors: as ``filegroups.writing.write.write``."""
+        """Commit one write. Errors: as ``filegroups.writing.write.write``."""
 
     def close(self) -> None:
-        """Give up connections."""
+        """Close all connections."""
 
 
 class CommitterWriter:
     """
-    Hands the writes of a table to the committer at a socket.
+    Sends the writes of a table to the committer at a socket.
 
     Args:
         context: The table.
-        socket: The committer's.
-        wait_ms: Longest silence of the committer.
-        before: Done before a write that this process publishes itself.
-        after: Done after such a write.
+        socket: Path of the committer's socket.
+        wait_ms: Longest silence of the committer, ms.
+        before: Called before a write that this process commits.
+        after: Called after such a write.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class CommitterWriter:
         self._idle: list[SocketChannel] = []
         self._pid = 0
         self._rests_until_ms: int | None = None
-        self._release = release()  # what runs, not what may be installed beside it later
+        self._release = release()  # the running release, not one installed later
 
     def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """
-        Run one write, in an instant with those of other processes where they do not meet.
+        Commit one write, in one instant with compatible writes of other processes.
 
-        Errors: as ``filegroups.writing.write.write``; and ``OutcomeUnknownError`` when the committer died
-        and the storage does not say what became of the write.
+        Errors: as ``filegroups.writing.write.write``. Also ``OutcomeUnknownError``, if the
+        committer does not report the outcome and ``Member.resolve`` cannot look it up.
         """
         looked = self._context.cached_snapshot(_LOOK_MS_MAX)
         try:
             work = prepare_write(self._context, plan, workload, looked)
-        except HoodooError:  # rows that do not fit an older look may fit the table as it is now
+        except HoodooError:  # rows that do not fit the cached snapshot may fit a new one
             now = self._context.snapshot()
             if now.head == looked.head and now.active.file_names == looked.active.file_names:
                 raise
@@ -95,12 +95,12 @@ class CommitterWriter:
         return receipt
 
     def close(self) -> None:
-        """Give up all connections."""
+        """Close all connections."""
         while self._idle:
             self._idle.pop().close()
 
     def _shared(self, work: PreparedWrite) -> CommitResult | None:
-        """The receipt of the committer; None when nothing of the write was published."""
+        """Return the committer's result; None if the write is not committed."""
         try:
             channel, used = self._channel()
             while channel is not None:
@@ -112,10 +112,10 @@ class CommitterWriter:
                 except PeerLostError as error:
                     if (
                         member.requested_time is not None
-                    ):  # it may have waited for this write in vain
+                    ):  # the committer may have waited for it until a time-out
                         self._rest(str(error))
                         return None
-                    # It may have ended since the last write, and another one listen by now.
+                    # The committer may have ended since the last write, and another may listen now.
                     channel, used = self._connected() if used else None, False
         except PeerSilentError as error:
             self._rest(str(error))
@@ -129,10 +129,10 @@ class CommitterWriter:
         )
 
     def _channel(self) -> tuple[SocketChannel | None, bool]:
-        """A connection, and whether it was used before; nobody else has it meanwhile."""
+        """Return a connection for this thread alone, and whether it was used before."""
         ports = self._context.ports
         pid = ports.ids.identity().pid
-        if pid != self._pid:  # a forked child must not speak on its parent's connections
+        if pid != self._pid:  # a forked child must not use its parent's connections
             self.close()
             self._pid = pid
         until_ms = self._rests_until_ms
@@ -165,15 +165,15 @@ def group_commit_of(
     after: Callable[[], object],
 ) -> GroupCommit | None:
     """
-    How writes of this process share instants; None when each has its own.
+    Return the group commit for writes of this process; None if each write has its own instant.
 
     Args:
         context: The table.
-        settings: Of its writes.
-        before: Done before each group, or each write, that this process publishes.
-        after: Done after it.
+        settings: The write settings.
+        before: Called before each group, or each write, that this process commits.
+        after: Called after it.
     """
-    # Whom a process talks to is its caller's word, never the table's (SEC4).
+    # The caller names the committer; a path in the table's properties is ignored (SEC4).
     origin = settings.origin("group_service")
     if settings.group_service and origin != TABLE_LAYER:
         return CommitterWriter(
@@ -195,16 +195,16 @@ def group_commit_of(
 
 
 def answer_ms(settings: WriteSettings) -> int:
-    """How long a committer waits for one answer: less than its other writers wait for it."""
+    """Return a committer's time-out for one answer, ms: shorter than that of its writers."""
     return max(1, settings.group_service_wait_ms // 2)
 
 
 @cache
 def release() -> str:
     """
-    What this program is; tasks of another release may mean something else.
+    Return the release of this program; a message of another release may have another meaning.
 
-    Looked up once a process: each time the files of its package are searched for and read.
+    The result is cached, because each call of ``version`` searches and reads package files.
     """
     try:
         return version("hoodoo")

@@ -1,13 +1,13 @@
 """
-The committer: publishes what the writers of a host offer, one group at a time (GRP-4).
+The committer commits the writes that processes of its host offer, one group at a time (GRP-4).
 
-One thread does it all: it looks who offers something, begins an instant, makes a group of what
-goes together by then, publishes it by the same function as threads of one process do, and tells
-each writer. While it publishes, the next offers wait in their sockets, so a group is as big as
-the load makes it.
-Writers that were just answered often come back at once: for a small part of what their group
-took they are waited for, or each would only be in every second group.
-The rows come with the offers, and the members' files are written side by side.
+One thread receives offers, begins an instant and groups the compatible writes of that time. It
+commits the group by the same function as threads of one process, and answers each writer. During
+a commit the next offers wait in their sockets, so the load decides the group size.
+
+An answered writer often sends its next offer at once. So the committer waits for these writers for
+a small part of their group's time; otherwise each would be in every second group only. Offers
+contain the rows, and the committer writes the files of the members concurrently.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ from timeline.properties.options import DEFAULT_LAYER
 from timeline.system import Started, ThreadExecutor
 
 _CONNECTIONS_MAX = 512
-_STEP_S = 0.2  # how soon a stop is noticed
-_PARTS_MAX = 64  # members of a high-latency store whose files are sent at a time
+_STEP_S = 0.2  # longest delay of a stop
+_PARTS_MAX = 64  # members whose files are sent at a time, on a high-latency store
 _SAID_MAX = 2000
-_WRITES_MAX = 64  # of an instant, unless the option says another number
+_WRITES_MAX = 64  # of an instant, unless the option sets another number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedTable:
     """
-    A table and how its groups are made.
+    A table, and the limits of its groups.
 
     Args:
         context: The table.
-        plan_of: What this process would ask for in place of a writer.
+        plan_of: Returns this process's write request for an offer, to compare it with the writer's.
         writes_max: Most writes of one instant.
-        linger_ms: How long the first write of a group waits for others.
-        answer_ms: How long a writer may take for one answer.
-        before: Done before each group.
-        after: Done after each group.
+        linger_ms: Time that the first write of a group waits for others, ms.
+        answer_ms: Time-out of a writer's answer, ms.
+        before: Called before each group.
+        after: Called after each group.
     """
 
     context: TableContext
@@ -87,11 +87,11 @@ class ServedTable:
 
 def committer_table(table: Table) -> ServedTable:
     """
-    An opened table as a committer serves it, by the table's properties.
+    Return an opened table as a committer serves it, by its properties.
 
     Raises:
-        UnsafeSetupError: Its writers say that there is but one.
-        HoodooError: As of a first write: the table cannot be written by this process.
+        UnsafeSetupError: The concurrency mode is that of a single writer.
+        HoodooError: This process cannot write the table; as of a first write.
     """
     settings = table.settings
     if settings.concurrency_mode is ConcurrencyMode.SINGLE_WRITER:
@@ -112,7 +112,7 @@ def committer_table(table: Table) -> ServedTable:
             settings, config, operation, batch_id=offer.batch_id, partial=offer.partial
         )
         keys, context = made.rules.keys, table.context
-        # The writer looked at what is stored, too.
+        # The writer also used the stored forms of keys.
         if keys.has_two_forms or offer_of(context, made) != offer.plan:
             made = with_stored_forms(context, context.cached_snapshot(), made)
         return made
@@ -131,70 +131,70 @@ def committer_table(table: Table) -> ServedTable:
 
 def _warm_up() -> None:
     """
-    What the first group would wait for, most of a second for each writer in it.
+    Load pandas now; otherwise the first group waits for it, most of a second for each writer.
 
-    Where pandas is installed, Arrow imports it when it first makes an array of Python values.
+    If pandas is installed, Arrow imports it when it first makes an array of Python values.
     """
     pa.array([0])
 
 
 class Stop(Protocol):
-    """Asked between two groups."""
+    """A stop request, which the committer checks between two groups."""
 
     def is_set(self) -> bool:
-        """Whether the committer is to end."""
+        """Return whether the committer must end."""
 
 
 @dataclass(slots=True)
 class CommitterReport:
-    """What a committer did so far."""
+    """The counts of a committer so far."""
 
-    groups: int = 0  # instants it published
-    writes: int = 0  # in them
-    handed_back: int = 0  # writers that were told to publish by themselves
-    lost: int = 0  # connections that ended while a write was offered
+    groups: int = 0  # committed instants
+    writes: int = 0  # writes in these instants
+    handed_back: int = 0  # writes that their writers had to commit themselves
+    lost: int = 0  # connections that ended during an offered write
     failures: int = 0  # groups that failed as a whole
-    connections: int = 0  # now
+    connections: int = 0  # open connections
     last_failure: str = ""
 
 
 class CommitterListener(Protocol):
-    """Who is told how a committer fares, on its thread."""
+    """A receiver of a committer's report; the committer calls it on its own thread."""
 
     def rested(self, report: CommitterReport) -> None:
-        """It has nothing to do, or a second has passed."""
+        """Receive the report, at most once a second."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """An offer that has no answer yet."""
+    """An offer without an answer."""
 
     channel: SocketChannel
     work: PreparedWrite
     since_ms: int
-    conflict_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
+    conflict_on: frozenset[FileGroupId] = frozenset()  # conflicts in an earlier group
 
 
 @dataclass(slots=True)
 class _TableQueue:
-    """One table and who waits for it, in their order."""
+    """One table and its waiting offers, in order of arrival."""
 
     served: ServedTable
     threads: ThreadExecutor
     waiting: list[_Waiting] = field(default_factory=list)
-    answered: set[SocketChannel] = field(default_factory=set)  # in the last group, not back yet
+    answered: set[SocketChannel] = field(default_factory=set)  # last group, without new offer
     patient_until_ms: int = 0
-    tidying: Started[None] | None = None  # up after the last group
+    tidying: Started[None] | None = None  # remaining work of the last group
 
 
 class Committer:
     """
-    Serves some tables at one socket until it is told to stop.
+    Serves tables at one socket until a stop request.
 
     Args:
-        listener: Open; the caller closes it.
-        tables: At least one; one group at a time is published, whosever it is.
-        watcher: Told how it fares.
+        listener: The open socket; the caller closes it.
+        tables: At least one table; the committer commits one group at a time, for all tables.
+        watcher: Receives the report.
     """
 
     def __init__(
@@ -218,12 +218,12 @@ class Committer:
 
     def run(self, stop: Stop) -> CommitterReport:
         """
-        Publish groups until stopped; the present one is brought to its end.
+        Commit groups until a stop request, and finish the present group.
 
-        Who waits then is told to publish by itself.
+        Each writer with a waiting offer then commits its write itself.
 
         Raises:
-            UnsafeSetupError: Nobody finds it any more; it would wait for ever.
+            UnsafeSetupError: The socket's file was deleted or replaced, so no writer can connect.
         """
         self._events.emit("committer.began", tables=len(self._desks))
         try:
@@ -244,7 +244,7 @@ class Committer:
                 for one in desk.waiting:
                     self._answer(one, FallBack(why="the committer ends"))
         finally:
-            # Broken off in a group, nobody may be told that it can go alone: each finds out.
+            # After an interrupted group the outcome is unknown: each writer looks it up.
             for channel in list(self._channels):
                 self._drop(channel)
             self._selector.close()
@@ -268,28 +268,28 @@ class Committer:
             self.report.connections = len(self._channels)
             self._watcher.rested(self.report)
 
-    # ---- who offers something
+    # ---- offers
 
     def _tables_with_waiting(self) -> list[_TableQueue]:
-        """The tables for which somebody waits."""
+        """Return the tables with waiting offers."""
         return [desk for desk in self._desks.values() if desk.waiting]
 
     def _linger_ms(self, desk: _TableQueue) -> int:
-        """How long the first write still waits before an instant is begun for it."""
+        """Return the time, in ms, that the first write still waits before its instant begins."""
         if len(desk.waiting) >= desk.served.writes_max:
             return 0
         waited_ms = self._clock.monotonic_ms() - desk.waiting[0].since_ms
         return max(0, desk.served.linger_ms - waited_ms)
 
     def _left_ms(self, desk: _TableQueue) -> int:
-        """How long a group may still wait for those who were just answered."""
+        """Return the time, in ms, that a group still waits for writers of the last group."""
         if not desk.answered or len(desk.waiting) >= desk.served.writes_max:
             return 0
         return desk.patient_until_ms - self._clock.monotonic_ms()
 
     def _listen(self, wait_s: float) -> None:
-        """Hear all who have said something by now, so that the next group has them."""
-        for _ in range(_CONNECTIONS_MAX):  # who speaks without end does not keep the others
+        """Receive all messages that have arrived, so that the next group has their offers."""
+        for _ in range(_CONNECTIONS_MAX):  # so that one busy writer does not delay the others
             ready = self._selector.select(wait_s)
             for key, _ in ready:
                 if key.fileobj is self._listener:
@@ -305,7 +305,7 @@ class Committer:
         if channel is None:
             return
         if len(self._channels) >= _CONNECTIONS_MAX:
-            channel.close()  # the writer publishes by itself
+            channel.close()  # the writer commits itself
             return
         self._channels.add(channel)
         self._selector.register(channel, selectors.EVENT_READ)
@@ -359,13 +359,13 @@ class Committer:
 
     def _run_group(self, desk: _TableQueue) -> None:
         group = [desk.waiting[0]]
-        left: list[Callable[[], None]] = []  # of the group, which nobody waits for
+        left: list[Callable[[], None]] = []  # work of the group for which no writer waits
         began_ms = self._clock.monotonic_ms()
         answers = self._answers(desk, group, left)
         desk.answered = set()
         for one, answer in zip(group, answers, strict=True):
             if answer is NotCommitted.CONFLICTS:
-                continue  # it stays, and the first of those who stay leads the next group
+                continue  # it waits, and the first waiting offer leads the next group
             desk.waiting = [waiting for waiting in desk.waiting if waiting is not one]
             if answer is NotCommitted.LOST:
                 self._drop(one.channel)
@@ -383,7 +383,7 @@ class Committer:
         self._afterwards(desk.served)
 
     def _tidy_up(self, desk: _TableQueue, left: Sequence[Callable[[], None]]) -> None:
-        """What is left of a group; far away while the next one is begun."""
+        """Do the remaining work of a group; on a high-latency store during the next begin."""
         _wait_for_tidy(desk)
 
         def tidy_up() -> None:
@@ -396,7 +396,7 @@ class Committer:
             tidy_up()
 
     def _joined(self, desk: _TableQueue, group: list[_Waiting]) -> list[PreparedWrite]:
-        """Who came while the group's instant was begun, and who comes in what is left of its time."""
+        """Return the writes that arrived during the begin, or arrive while the group waits."""
         while (left_ms := self._left_ms(desk)) > 0:
             self._listen(min(_STEP_S, left_ms / 1000))
         self._listen(0)
@@ -428,8 +428,8 @@ class Committer:
                 name_instant=name,
                 later=left.append,
             )
-        except Exception as error:  # noqa: BLE001 - nothing was published: each tries by itself
-            if not joined:  # it was not begun, which was tried for these, too
+        except Exception as error:  # noqa: BLE001 - nothing is committed: each retries alone
+            if not joined:  # the begin failed, for the other writes, too
                 group.extend(_others(desk, group[0]))
             self._failed(error)
             return [NotCommitted.ALONE] * len(group)
@@ -444,7 +444,7 @@ class Committer:
     def _afterwards(self, served: ServedTable) -> None:
         try:
             served.after()
-        except Exception as error:  # noqa: BLE001 - upkeep of a table ends no committer
+        except Exception as error:  # noqa: BLE001 - a failed service ends no committer
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
@@ -466,7 +466,7 @@ class Committer:
             self._events.emit("committer.lost", why=str(error))
 
     def _drop(self, channel: SocketChannel) -> bool:
-        """Forget a connection; whether a write was offered on it."""
+        """Close and remove a connection; return whether a write was offered on it."""
         if channel not in self._channels:
             return False
         self._channels.remove(channel)
@@ -489,7 +489,7 @@ def _wait_for_tidy(desk: _TableQueue) -> None:
 
 
 def _others(desk: _TableQueue, first: _Waiting) -> list[_Waiting]:
-    """Who may be in a group with the first of it."""
+    """Return the offers that may share a group with its first write."""
     others = (
         one for one in desk.waiting if one is not first and are_compatible(first.work, one.work)
     )
@@ -512,10 +512,10 @@ def _told(receipt: CommitResult) -> WasCommitted:
 
 
 def _desk_of(served: ServedTable) -> _TableQueue:
-    """Return the queue of a table; on a high-latency store each member has a thread that waits."""
+    """Return the queue of a table; on a high-latency store each member has its own thread."""
     context = served.context
     threads = ThreadExecutor(min(served.writes_max, _PARTS_MAX) + 1, events=context.ports.events)
     if context.ports.storage.capabilities.high_latency:
-        # The caches stay the table's own: upkeep after a group refreshes nothing twice.
+        # The table keeps its caches, so table services after a group refresh nothing twice.
         context = replace(context, ports=replace(context.ports, executor=threads))
     return _TableQueue(served=replace(served, context=context), threads=threads)

@@ -1,9 +1,9 @@
 """
-Messages of a group over a Unix socket that only its owner can use.
+Send the messages of a group over a Unix socket that only its owner can use.
 
-A frame is its length in four bytes, then one message. The file of the socket has mode 0600 in
-the moment it appears, and both sides look who the other one is: whoever may name files of a
-table may do so anyway, and nobody else may.
+A frame is its length in four bytes, then one message. The socket's file has mode 0600 from its
+creation on, and each side checks the user of its peer. So only processes of the same user, which
+may write the table's files anyway, can offer or commit writes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SERVICE_KEY = "hoodoo.group.commit.service"
 
 class SocketChannel:
     """
-    One connection, as ``filegroups.group_commit.messages.Channel``.
+    One connection; the contract is ``filegroups.group_commit.messages.Channel``.
 
     Args:
-        connection: Connected.
-        clock: For time-outs.
-        send_ms: How long the other side may leave what it is sent.
+        connection: The connected socket.
+        clock: The clock of the time-outs.
+        send_ms: Time-out of one send, ms.
     """
 
     def __init__(self, connection: socket.socket, clock: Clock, *, send_ms: int) -> None:
@@ -53,16 +53,16 @@ class SocketChannel:
         self._closed = False
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the file descriptor, for a selector."""
         return self._socket.fileno()
 
     @property
     def closed(self) -> bool:
-        """Whether this side gave it up."""
+        """Whether this side closed the connection."""
         return self._closed
 
     def send(self, message: Message) -> None:
-        """As the contract."""
+        """See ``Channel.send``."""
         try:
             data = encode_message(message)
         except (PydanticSerializationError, UnicodeEncodeError) as error:
@@ -78,7 +78,7 @@ class SocketChannel:
             raise PeerLostError(f"not sent: {error}") from None
 
     def receive(self, wait_ms: int) -> Message:
-        """As the contract."""
+        """See ``Channel.receive``."""
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:
             message = self._next()
@@ -91,16 +91,16 @@ class SocketChannel:
 
     def poll(self) -> Message | None:
         """
-        What is there of who was asked nothing, at most an offer; None while it is not whole.
+        Return the next complete unsolicited message (an offer), or None if it is incomplete.
 
         Raises:
-            PeerLostError: The connection ended, or what came is no message.
+            PeerLostError: The connection ended, or the data is no message.
         """
         self._read(0)
         return self._next()
 
     def close(self) -> None:
-        """As the contract."""
+        """See ``Channel.close``."""
         self._closed = True
         self._socket.close()
 
@@ -132,16 +132,16 @@ class SocketChannel:
 
 class SocketListener:
     """
-    Where writers find the committer.
+    The socket at which writers connect to the committer.
 
     Args:
-        path: File of the socket; made here, and taken away by ``close``.
-        clock: For time-outs of its connections.
-        send_ms: As ``SocketChannel``.
+        path: File of the socket; created here and deleted by ``close``.
+        clock: The clock of its connections' time-outs.
+        send_ms: Time-out of one send, ms.
 
     Raises:
-        SettingError: No socket can be made there, or the path is too long for one.
-        UnsafeSetupError: Another committer listens there, or something else has the name.
+        SettingError: The socket cannot be created at the path, or the path is too long.
+        UnsafeSetupError: Another committer listens at the path, or another file has its name.
     """
 
     def __init__(self, path: Path, clock: Clock, *, send_ms: int) -> None:
@@ -150,7 +150,7 @@ class SocketListener:
         self._send_ms = send_ms
         _make_room(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)  # the file must never be there with another mode
+        before = os.umask(0o177)  # the file must have no other mode at any time
         try:
             self._socket.bind(os.fspath(path))
         except OSError as error:
@@ -163,20 +163,20 @@ class SocketListener:
         self._made = _identity(path)
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the file descriptor, for a selector."""
         return self._socket.fileno()
 
     def is_reachable(self) -> bool:
-        """Whether writers still come here: the file may be removed, or be another committer's."""
+        """Return whether the file is still this socket: not deleted, nor another committer's."""
         return _identity(self._path) == self._made
 
     @property
     def path(self) -> Path:
-        """Where writers look for it."""
+        """The path of the socket."""
         return self._path
 
     def accept(self) -> SocketChannel | None:
-        """The next connection of this user's, or None."""
+        """Return the next connection of this user, or None."""
         try:
             connection, _ = self._socket.accept()
         except OSError:
@@ -187,7 +187,7 @@ class SocketListener:
         return SocketChannel(connection, self._clock, send_ms=self._send_ms)
 
     def close(self) -> None:
-        """Let nobody connect any more; the file goes unless it is another's by now."""
+        """Refuse new connections; delete the file unless another committer owns it now."""
         self._socket.close()
         if self.is_reachable():
             self._path.unlink(missing_ok=True)
@@ -195,11 +195,11 @@ class SocketListener:
 
 def connect(path: Path, clock: Clock, *, send_ms: int) -> SocketChannel | None:
     """
-    A connection to the committer, None where nobody listens.
+    Connect to the committer; return None if no process listens.
 
     Raises:
-        UnsafeSetupError: The socket is another user's, or others may use it.
-        PeerSilentError: Who listens there does nothing.
+        UnsafeSetupError: The file is no socket, belongs to another user, or others may use it.
+        PeerSilentError: The committer accepts no connection within ``send_ms``.
     """
     try:
         found = path.lstat()
@@ -226,7 +226,7 @@ def connect(path: Path, clock: Clock, *, send_ms: int) -> SocketChannel | None:
 
 
 def _make_room(path: Path) -> None:
-    """Take away the socket of a committer that died; never one that is in use."""
+    """Delete the socket of a dead committer; raise an error if the socket is in use."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -261,7 +261,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _peer_user(connection: socket.socket) -> int | None:
-    """Who is at the other end; None where this system does not tell."""
+    """Return the user id of the peer; None if the system does not report it."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None

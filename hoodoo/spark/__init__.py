@@ -1,5 +1,5 @@
 """
-hoodoo on Spark: real upserts through the DataFrame writer, native reads through the reader.
+hoodoo on Spark: upserts by the DataFrame writer and native reads by the reader.
 
     import hoodoo.spark
     hoodoo.spark.install(spark)
@@ -24,7 +24,7 @@ def table(spark: Any, path: str, options: Mapping[str, object] | None = None) ->
     Open a table whose writes run on the cluster.
 
     Raises:
-        TableNotFoundError: There is no table.
+        TableNotFoundError: There is no table at the path.
         SettingError: An option is wrong or contradicts the table.
     """
     return SparkTable(spark, path, options)

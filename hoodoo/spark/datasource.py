@@ -1,10 +1,10 @@
 """
-The Python data source of Spark 4: read-only, for what goes around the session's reader.
+The read-only Python data source of Spark 4, for reads that bypass the session's reader.
 
 Streams (``readStream``) and SQL's ``CREATE TEMPORARY VIEW v USING hoodoo OPTIONS (path ...)``
-reach it. Everything else is better served by ``hoodoo.spark.install``, which can prune
-columns and shuffle rows. Spark calls these objects in short-lived processes: they hold
-plain values only and open the table anew.
+use it. All other reads and writes use ``hoodoo.spark.install``, which can prune columns and
+shuffle rows. Spark calls these objects in short-lived processes, so they contain plain values
+only and open the table in each process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _END = "hoodie.datasource.read.end.instanttime"
 
 
 class HoodooDataSource(DataSource):
-    """Format ``hoodoo`` for Spark's own data source registry."""
+    """The format ``hoodoo`` in Spark's data source registry."""
 
     @classmethod
     def name(cls) -> str:
@@ -70,7 +70,7 @@ class HoodooDataSource(DataSource):
 
 
 class _HudiDataSource(HoodooDataSource):
-    """The same under Hudi's own short name, where no Hudi bundle has it."""
+    """The same source under Hudi's short name, if no Hudi bundle has that name."""
 
     @classmethod
     def name(cls) -> str:
@@ -78,7 +78,7 @@ class _HudiDataSource(HoodooDataSource):
 
 
 class _HudiClassDataSource(HoodooDataSource):
-    """The same under the name of Hudi's package."""
+    """The same source under the name of Hudi's package."""
 
     @classmethod
     def name(cls) -> str:
@@ -89,7 +89,7 @@ HUDI_SOURCES = (_HudiDataSource, _HudiClassDataSource)
 
 
 class _PlannedFiles:
-    """Planned files as partitions, and a partition's rows as batches of the asked columns."""
+    """Planned files as partitions; each partition's rows as batches of the requested columns."""
 
     def __init__(self, options: Mapping[str, str], schema: Any) -> None:
         self._options = dict(options)
@@ -113,7 +113,7 @@ class _PlannedFiles:
 
 
 class HoodooDataSourceReader(_PlannedFiles, DataSourceReader):
-    """A load: the newest state, a time of the past or a range."""
+    """A read of the newest snapshot, of an earlier one or of a range."""
 
     def partitions(self) -> list[InputPartition]:
         return self._planned({})
@@ -121,10 +121,10 @@ class HoodooDataSourceReader(_PlannedFiles, DataSourceReader):
 
 class HoodooStreamSource(_PlannedFiles, DataSourceStreamReader):
     """
-    A stream of changed rows; offsets are completion times, so nothing is met twice.
+    A stream of changed rows; its offsets are completion times, so no row arrives twice.
 
-    Spark keeps this object in a process of its own for as long as the stream runs, so it can
-    hold what a micro-batch reads until Spark asks for the next one (RDL-1).
+    Spark keeps this object in one process for as long as the stream runs. So the object pins the
+    files of a micro-batch until Spark requests the next one (RDL-1).
     """
 
     def __init__(self, options: Mapping[str, str], schema: Any) -> None:
@@ -132,19 +132,19 @@ class HoodooStreamSource(_PlannedFiles, DataSourceStreamReader):
         self.held: PinnedBatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the options and the schema; who reads files there holds nothing."""
+        """Return the state for tasks: options and schema, because a task pins no files."""
         return {**self.__dict__, "held": None}
 
     def _pin_while_read(self, moment: str) -> AbstractContextManager[object]:  # noqa: ARG002
-        return nullcontext()  # the stream's own process holds the batch
+        return nullcontext()  # the stream's process pins the batch
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         with _opened(self._options) as table:
             return {_OFFSET: _begin_of(table) or _newest(table)}
 
     def latestOffset(self, *_start_and_limit: Any) -> dict[str, str]:  # noqa: N802
-        # Spark 4.2 and later pass where the stream is and how much it wants.
-        self._let_go()  # a stream asks only when the batch before is done
+        # Spark 4.2 and later pass the stream's position and a limit.
+        self._let_go()  # Spark calls this only after the batch before is done
         with _opened(self._options) as table:
             return {_OFFSET: max(_newest(table), _begin_of(table) or EARLIEST)}
 
@@ -163,11 +163,11 @@ class HoodooStreamSource(_PlannedFiles, DataSourceStreamReader):
         return _partitions(found)
 
     def commit(self, end: dict[str, str]) -> None:  # noqa: ARG002 - Spark's
-        """The batch is done; the table keeps its own history."""
+        """Release the files of the finished batch; Spark's checkpoint keeps the offset."""
         self._let_go()
 
     def stop(self) -> None:
-        """The stream ended."""
+        """Release the files when the stream ends."""
         self._let_go()
 
     def _let_go(self) -> None:
@@ -184,7 +184,7 @@ def _partitions(found: SparkReadPlan) -> list[InputPartition]:
 
 
 def _begin_of(table: Table) -> str | None:
-    """Where a stream begins, None for now; a range's own begin wins over ``startOffset``."""
+    """Return where a stream begins, None for now; the begin of a range beats ``startOffset``."""
     settings = ReadSettings.from_properties(table.properties)
     said = settings.begin_time or settings.start_offset
     # offsets are compared as texts

@@ -1,9 +1,9 @@
 """
-Errors on their way from a task to the driver.
+Send errors from a task to the driver.
 
-Spark turns an exception of a task into the text of a Java one, which would show a user a
-traceback instead of what is wrong. Ours travel as JSON, in a result row where the task can
-still answer and inside the exception's text where Spark shall try the task again.
+Spark turns the exception of a task into the text of a Java exception, so a user would see a
+traceback. An error of hoodoo travels as JSON: in a result row, or in the text of the exception
+if Spark must retry the task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARKED = re.compile(r"hoodoo-error:([A-Za-z0-9+/=]+):")
 
 
 class TaskFailedError(Exception):
-    """What a task raises so that Spark tries it again; its text holds the real error."""
+    """An exception that makes Spark retry the task; its text contains the real error."""
 
     def __init__(self, error: HoodooError) -> None:
         packed = base64.b64encode(error_to_json(error).encode()).decode()
@@ -30,7 +30,7 @@ class TaskFailedError(Exception):
 
 
 def error_to_json(error: HoodooError) -> str:
-    """An error as one line of text."""
+    """Return an error as one line of JSON."""
     document = {
         "class": type(error).__name__,
         "message": error.message,
@@ -41,7 +41,7 @@ def error_to_json(error: HoodooError) -> str:
 
 
 def error_from_json(text: str) -> HoodooError:
-    """Read back what ``error_to_json`` wrote, as the same class."""
+    """Return the error, of the same class, that ``error_to_json`` wrote."""
     document: dict[str, Any] = json.loads(text)
     name = document["class"]
     found = getattr(known_errors, name) if name in known_errors.__all__ else InternalError
@@ -51,7 +51,7 @@ def error_from_json(text: str) -> HoodooError:
 
 
 def error_from_rows(texts: Sequence[str]) -> HoodooError:
-    """One error out of those of many batches; where they count rows, the counts are added."""
+    """Return one error for those of many batches; row counts of its kind are added."""
     errors = [error_from_json(text) for text in sorted(texts)]
     first = errors[0]
     alike = [each for each in errors if each.kind == first.kind]
@@ -63,7 +63,7 @@ def error_from_rows(texts: Sequence[str]) -> HoodooError:
 
 
 def error_from_spark(error: Exception) -> HoodooError | None:
-    """The error a task raised, None when Spark failed for a reason of its own."""
+    """Return the error that a task raised; None if Spark failed for another reason."""
     match = _MARKED.search(str(error))
     if match is None:
         return None
@@ -72,10 +72,10 @@ def error_from_spark(error: Exception) -> HoodooError | None:
 
 def collect_dataframe(df: Any) -> list[Any]:
     """
-    A DataFrame's rows.
+    Return the rows of a DataFrame.
 
     Raises:
-        HoodooError: What a task raised.
+        HoodooError: A task raised it.
     """
     try:
         rows: list[Any] = df.collect()

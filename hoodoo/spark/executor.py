@@ -1,4 +1,4 @@
-"""Run table services on Spark: each file group in a task."""
+"""Run table services on Spark, with one task for each file group."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from timeline.ports.ports import Executor, LockSharing, Ports, Ticker
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
 # ---- Services over Spark: each file group's work in a task of the cluster
-# The same functions as the local executor runs, over ports that each task makes for itself;
-# planning, claiming and publishing stay with the driver (PUB-2: when the job has ended, no
-# task of it writes any more).
+# Tasks run the same functions as the local executor, over ports that each task makes. The driver
+# plans, takes executor leases and commits (PUB-2: after a job ends, none of its tasks writes).
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -25,13 +24,13 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkExecutor:
     """
-    Work on file groups goes to the cluster, everything else runs here.
+    Run work on file groups in the cluster and all other work in this process.
 
     Args:
-        spark: A classic session; a Spark Connect client cannot send functions of its own.
-        address: Where the table lies.
-        local: This process's own executor.
-        tasks_max: How many tasks run at a time; None for all at once.
+        spark: A classic session; a Spark Connect client cannot send functions.
+        address: The storage of the table.
+        local: The executor of this process.
+        tasks_max: Number of tasks that run at a time; None for all at once.
     """
 
     spark: Any
@@ -40,25 +39,25 @@ class SparkExecutor:
     tasks_max: int | None = None
 
     def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """As the port."""
+        """See ``Executor``."""
         return self.local.map(work, tasks)
 
     def concurrently(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
-        """As the port."""
+        """See ``Executor``."""
         return self.local.concurrently(calls)
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> Ticker:
-        """As the port."""
+        """See ``Executor``."""
         return self.local.every(interval_ms, work)
 
     def map_on_cluster(
         self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]
     ) -> list[Result]:
         """
-        Run ``work`` on every task, each with ports of its own, and return the results in order.
+        Run ``work`` on every task, each with its own ports, and return the results in order.
 
         Raises:
-            HoodooError: What a task raised.
+            HoodooError: A task raised it.
         """
         if not tasks:
             return []
@@ -79,13 +78,13 @@ def spark_executor(
     spark: Any, ports: Ports, properties: Mapping[str, str], *, tasks_max: int | None = None
 ) -> SparkExecutor:
     """
-    The executor of a table whose work on file groups goes to a session's cluster.
+    Return the executor of a table that works on file groups in a session's cluster.
 
     Args:
         spark: The session.
         ports: The table's ports in this process.
-        properties: All of the table's; tasks reach its storage by them.
-        tasks_max: As of ``SparkExecutor``.
+        properties: All properties of the table; tasks open its storage by them.
+        tasks_max: Number of tasks that run at a time; None for all at once.
     """
     address = StorageAddress(
         base_uri=ports.storage.base_uri, options=tuple(storage_properties(properties).items())
@@ -95,7 +94,7 @@ def spark_executor(
 
 @dataclass(frozen=True, slots=True)
 class _ClusterRun:
-    """What travels to the cluster."""
+    """The function that Spark sends to the cluster."""
 
     work: Callable[[Ports, Any], Any]
     address: StorageAddress
@@ -117,7 +116,7 @@ class _ClusterRun:
 
 
 class _NoLock:
-    """A task writes files; it never publishes."""
+    """The lock of a task: a task writes files and never commits."""
 
     provider = "none"
     identity = "none"
@@ -125,14 +124,14 @@ class _NoLock:
     is_shareable = False
 
     def acquire(self, purpose: str) -> NoReturn:
-        """As the port."""
+        """Raise ``InternalError``, because a task never commits."""
         raise InternalError(f"a task on the cluster asked for the lock: {purpose}", kind="task")
 
     def acquire_while(
         self, _wanted: Callable[[], bool], purpose: str, _sharing: LockSharing = LockSharing.NO
     ) -> NoReturn:
-        """As the port."""
+        """Raise ``InternalError``, because a task never commits."""
         self.acquire(purpose)
 
     def close(self) -> None:
-        """As the port."""
+        """Do nothing."""

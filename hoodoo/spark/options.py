@@ -1,4 +1,4 @@
-"""Options of Spark's reader and writer as layers of properties, and where a table lies."""
+"""The options of Spark's reader and writer as layers of properties, and the table's path."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
 
 def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
     """
-    The table's address, given as an argument or as the option ``path``.
+    Return the table's path, from the argument or from the option ``path``.
 
     Raises:
-        InvalidInputError: There is none, or not exactly one.
+        InvalidInputError: The path is missing or empty, or there are several.
     """
     told = path
     if told is None:
@@ -35,37 +35,39 @@ def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
 
 def layers_for(spark: Any, options: Mapping[str, object], *, tells: bool = True) -> Layers:
     """
-    The session's ``spark.hoodie.*`` and ``spark.hoodoo.*``, and the options in code.
+    Return the layers of the session and of the options in code.
+
+    The layer of the session contains its ``spark.hoodie.*`` and ``spark.hoodoo.*`` keys.
 
     Args:
         spark: The session.
-        options: As of Spark's reader or writer.
-        tells: As of ``Layers``: whether nobody opened the same table with them before.
+        options: The options of Spark's reader or writer.
+        tells: Warn of keys that do nothing here, as ``Layers.warns``.
     """
     return Layers(session=session_properties(spark), code=reader_properties(options), warns=tells)
 
 
 def layers_without_session(options: Mapping[str, object], *, tells: bool = False) -> Layers:
-    """The same in a process that has no session: its settings came along among the options."""
+    """Return the layers in a process without a session, whose settings are among the options."""
     carried = {key: str(value) for key, value in options.items() if _is_of_session(key)}
     told = {key: value for key, value in options.items() if key not in carried}
     return Layers(session=carried, code=reader_properties(told), warns=tells)
 
 
 def session_settings(spark: Any) -> dict[str, str]:
-    """What of a session's properties counts here, with its ``spark.`` in front."""
+    """Return the properties of a session that hoodoo uses, with the prefix ``spark.``."""
     return {key: value for key, value in session_properties(spark).items() if _is_of_session(key)}
 
 
 def storage_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """What tasks need to open the table's storage; never an endpoint of the table's (SEC11)."""
+    """Return the properties that open the storage, without those of the table (SEC11)."""
     said = as_property_set(properties).without_layer(TABLE_LAYER)
     wanted = SlotSettings.options["backend"].key
     return {key: value for key, value in said.items() if is_storage_key(key) or key == wanted}
 
 
 def session_properties(spark: Any) -> dict[str, str]:
-    """Every runtime property of a session, Hudi's and ours with ``spark.`` in front."""
+    """Return all runtime properties of a session; those of Hudi and hoodoo get ``spark.``."""
     found: dict[str, str] = {}
     if getattr(type(spark.conf), "getAll", None) is not None:  # Spark 4
         found = {str(key): str(value) for key, value in dict(spark.conf.getAll).items()}
@@ -74,7 +76,7 @@ def session_properties(spark: Any) -> dict[str, str]:
         while entries.hasNext():
             entry = entries.next()
             found[entry._1()] = entry._2()  # noqa: SLF001
-    # ``SET hoodie.x=y`` has no ``spark.`` in front, and is said later than what has.
+    # ``SET hoodie.x=y`` sets a key without ``spark.``, and overrides the key with it.
     later = {key: value for key, value in found.items() if key.lower().startswith(OWN_PREFIXES)}
     spelled = {*later, *(key for key in found if key.lower() in _with_spark(later))}
     kept = {key: value for key, value in found.items() if key not in spelled}
@@ -86,7 +88,7 @@ def _with_spark(keys: Iterable[str]) -> frozenset[str]:
 
 
 def reader_properties(options: Mapping[str, object]) -> dict[str, object]:
-    """Options that are properties; None ones are left out as Spark does."""
+    """Return the options that are properties, without those of value None, as Spark does."""
     return {
         key: value
         for key, value in options.items()

@@ -1,4 +1,4 @@
-"""Read a table as a DataFrame: base files by Spark, merged slices in tasks, under a lease."""
+"""Read a table as a DataFrame: Spark reads base files, tasks merge slices, leases pin both."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import LONG_READ_MS, ReaderLease
 from timeline.system import LoggingEvents, ThreadTicker
 
-# ---- Reader leases for what Spark reads, while its tasks may read the files (RDL-1)
-# A DataFrame is a recipe: nobody tells when it is read, how often, or that it was the last time.
-# So its lease is taken a moment after loading and renewed whenever jobs of the session run; it
-# ends ``hoodoo.reader.lease.ms`` after the last of them. Once the DataFrame's own object is gone
-# only those derived from it can still read: then the first look that meets no job is the last. A
-# stream's micro-batch does tell when it is done, and a task of a view when it is.
+# ---- Reader leases for the reads of Spark, while its tasks may read the files (RDL-1)
+# A DataFrame is a recipe: Spark does not report when it reads it, how often, or for the last time.
+# So a lease is taken ``LONG_READ_MS`` after loading and renewed while jobs of the session run. It
+# ends ``hoodoo.reader.lease.ms`` after the last job. After the DataFrame's object is deleted, only
+# DataFrames derived from it can read. Then the ticker stops at its first tick without a job. A
+# micro-batch of a stream and a task of a view have a known end.
 
 
 def pin_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:
-    """Take and renew a lease for as long as the DataFrame, or one made of it, is read."""
+    """Take and renew a lease while the DataFrame, or one derived from it, is read."""
     if not lease.is_needed:
         return
     keeper = _Keeper(_busy(spark), lease, weakref.ref(df))
@@ -67,11 +67,11 @@ def pin_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: An
 
 class PinnedBatch:
     """
-    What a micro-batch of a stream reads, held from a moment after it was planned to its ``end``.
+    The files of a micro-batch, pinned from ``LONG_READ_MS`` after its planning to its ``end``.
 
     Args:
-        table: Opened, and closed at the end.
-        lease: On the range that is read.
+        table: An open table; ``end`` closes it.
+        lease: The lease on the range that is read.
     """
 
     def __init__(self, table: Table, lease: ReaderLease) -> None:
@@ -83,27 +83,27 @@ class PinnedBatch:
             self._ticker = executor.every(LONG_READ_MS, self.beat)
 
     def end(self) -> None:
-        """The batch was read. Never fails: a lease that stays ends by itself."""
+        """Release the files. Never fails, because a lease that remains expires."""
         if self._ticker is not None:
             self._ticker.stop()
         self._lease.end()
         self._table.close()
 
     def beat(self) -> None:
-        """Once in a while."""
+        """Renew the lease."""
         self._lease.note_use()
         self._lease.beat()
 
 
 class PinnedTask:
     """
-    What a task reads, held once that has lasted for a while.
+    The files of a task, pinned after it has read for ``LONG_READ_MS``.
 
-    For plans of a process that ended with planning. Tasks that wait for their turn live by the
-    leases of those that read.
+    For plans of a process that ends after planning. The leases of running tasks also keep the
+    files of waiting tasks.
 
     Args:
-        opened: Opens the table; asked when it lasts.
+        opened: Opens the table; called only for a long read.
         moment: Completion time up to which files are read.
     """
 
@@ -125,7 +125,7 @@ class PinnedTask:
             self._table.close()
 
     def beat(self) -> None:
-        """Once in a while. Outside: at first what opening a table and a lease take."""
+        """Renew the lease. Outside: the first call opens the table and takes the lease."""
         if self._lease is None:
             self._table = self._table or self._opened()
             context = self._table.context
@@ -136,7 +136,7 @@ class PinnedTask:
 
 
 class _Keeper:
-    """What one ticker renews."""
+    """Renew the lease of one DataFrame at each tick."""
 
     def __init__(
         self, busy: Callable[[], bool], lease: ReaderLease, df: weakref.ReferenceType[Any]
@@ -147,7 +147,7 @@ class _Keeper:
         self.ticker: Ticker | None = None
 
     def beat(self) -> None:
-        """Once in a while."""
+        """Renew the lease while jobs run; stop after the DataFrame's end."""
         if self._busy():
             self._lease.note_use()
         elif self._df() is None and self.ticker is not None:
@@ -167,34 +167,32 @@ def _busy(spark: Any) -> Callable[[], bool]:
     return busy
 
 
-# ---- What a DataFrame was read of, for a write that is made from it (``reads=``)
-# A DataFrame of this engine remembers the state it shows. What somebody asks of it later
-# (``where``, ``join``) is Spark's, so the part of the table that counts is told by the caller,
-# in the words of ``TableSnapshot.reads``.
+# ---- The snapshot of a DataFrame, for a write that is made from it (``reads=``)
+# A DataFrame of this engine keeps its table snapshot. Later calls (``where``, ``join``) are
+# Spark's, so the caller states which part of the table was read, as in ``TableSnapshot.reads``.
 
 _STATE = "_hoodoo_state"
 
 
 def attach_read_state(df: Any, state: TableSnapshot | None) -> Any:
-    """Let a DataFrame know the state it shows; None where it shows no state, but a range."""
+    """Attach its table snapshot to a DataFrame; None for a range and for base files only."""
     setattr(df, _STATE, state)
     return df
 
 
 def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = None) -> ReadSet:  # noqa: A002
     """
-    What was read of a table, for a write that is made from it.
+    Return the read set of a DataFrame, for a write that is made from its rows.
 
     Args:
-        df: What ``spark.read.format("hoodoo").load(path)`` or ``to_df()`` returned, itself: a
-            DataFrame derived from it does not know where its rows lay.
-        partitions: Partition paths, also those in which no row was found; None for all.
-        filter: As of ``Table.scan``: the rows that were asked for. None for all.
+        df: The result of ``spark.read.format("hoodoo").load(path)`` or ``to_df()`` itself. A
+            DataFrame derived from it has no table snapshot.
+        partitions: Partition paths that were read, also those without rows; None for all.
+        filter: The filter of the rows that were read, as of ``Table.scan``; None for all.
 
     Raises:
-        InvalidInputError: It is no such DataFrame (``not_loaded``); or it shows a time of the
-            past, a range, or base files only, which say nothing of the newest rows
-            (``reads_of_the_past``).
+        InvalidInputError: The DataFrame has no table snapshot (``not_loaded``), or it shows an
+            earlier time, a range or base files only, not the newest rows (``reads_of_the_past``).
     """
     if not hasattr(df, _STATE):
         raise InvalidInputError(
@@ -212,16 +210,16 @@ def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = 
     return state.reads(partitions=partitions, filter=filter)
 
 
-# ---- Loading a table as a DataFrame: files Spark can read itself, and slices merged in tasks
-# A slice without logs is one Parquet file, so Spark's own reader gets exactly the visible
-# files by path: column pruning, filter push-down and vectorised decoding come with it. A slice
-# with logs is read by one of our tasks, which merges it with the function every reader uses.
+# ---- Loading a table as a DataFrame: files that Spark reads, and slices that tasks merge
+# A slice without logs is one Parquet file, so Spark's reader gets the visible files by path. It
+# brings column pruning, filter push-down and vectorised decoding. A task of hoodoo reads a slice
+# with logs and merges it by the function that all readers use.
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
-#: Table version of which no release writes moments under another label.
+#: From this table version on, each release stores timestamps under the right label.
 _RIGHT_LABELS = 9
-# A session's own choices for other files would leave rows out, or move days before 1582 by a
-# week, in the base files that Spark reads and not in those that our tasks read.
+# Session settings for other files would drop rows or move days before 1582 by a week. They would
+# do so only in the base files that Spark reads, not in those that tasks of hoodoo read.
 _AS_WRITTEN = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
@@ -233,16 +231,16 @@ _AS_WRITTEN = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkReadPlan:
     """
-    What a load reads.
+    The plan of a load: the files that Spark reads and the slices that tasks read.
 
     Args:
-        plan: Every slice, and how it is read.
-        paths: Absolute base files of the slices that Spark reads itself.
+        plan: All slices, and how they are read.
+        paths: Absolute paths of the base files that Spark reads.
         merged: The slices that tasks read.
         times: Requested times of an incremental read; None for all rows.
-        address: Where tasks find the table.
-        lease: Keeps the files from cleaning once somebody lets it beat.
-        state: What it shows; None for a range, and for base files without their logs.
+        address: The storage of the table, for tasks.
+        lease: Keeps the files from cleaning after the first call of its ``beat``.
+        state: The table snapshot; None for a range, and for base files without their logs.
     """
 
     plan: ScanPlan
@@ -255,13 +253,13 @@ class SparkReadPlan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns, meta columns first."""
+        """The table's columns, with the meta columns first."""
         return self.plan.file_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSlices:
-    """Read the slices whose numbers arrive, in the columns and types of a DataFrame."""
+    """Read slices by their number, in the columns and types of a DataFrame."""
 
     address: StorageAddress
     slices: tuple[FileSlice, ...]
@@ -269,14 +267,14 @@ class ReadSlices:
     shape: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run in a worker."""
+        """Yield the rows of the slices that the batches number; runs in a worker."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self.rows(self.slices[number])
 
     def rows(self, one: FileSlice) -> Iterator[pa.RecordBatch]:
-        """The rows of one slice."""
-        # As Spark's own reader does it: in any case, and null where the table has none.
+        """Yield the rows of one slice."""
+        # As Spark's reader: names match in any case, and a missing column is null.
         known = self.read.file_schema.names
         named = [_spelled(name, known) for name in self.shape.names]
         read = replace(self.read, columns=tuple(filter(None, dict.fromkeys(named))) or (known[0],))
@@ -301,17 +299,17 @@ def load_dataframe(
     tells: bool = True,
 ) -> Any:
     """
-    Load a table: newest state, a time of the past, or the changes of a range.
+    Load a table: the newest snapshot, one of an earlier time, or the changes of a range.
 
     Args:
         spark: The session.
-        path: The table's address.
+        path: The table's path.
         options: ``as.of.instant``, ``hoodie.datasource.query.type`` and its range.
-        schema: A Spark schema (or its text) to read instead of the table's, for fewer columns.
-        tells: Whether options that do nothing are told.
+        schema: A Spark schema (or its text) instead of the table's, for fewer columns.
+        tells: Warn of options that do nothing.
 
     Returns:
-        A DataFrame with the five meta columns first, as Hudi gives it. With
+        A DataFrame with the five meta columns first, as in Hudi. With
         ``hoodie.datasource.query.incremental.format=cdc`` each change of the range: ``op``,
         ``ts_ms``, ``before`` and ``after``, the last two as JSON.
 
@@ -339,13 +337,13 @@ def load_dataframe(
 
 def load_state(spark: Any, path: str, table: Table, state: TableSnapshot) -> Any:
     """
-    Load a state that somebody holds; as ``load_dataframe``, without a lease of its own.
+    Load a pinned snapshot; as ``load_dataframe``, but without another lease.
 
     Args:
         spark: The session.
-        path: The table's address, as its user spells it.
-        table: Opened.
-        state: Of this table; keep it until the DataFrame was read for the last time.
+        path: The table's path, as the user spells it.
+        table: The open table.
+        state: A snapshot of this table; keep it pinned until the last read of the DataFrame.
     """
     return _dataframe(spark, path, _of_state(table, state, QueryType.SNAPSHOT), None)
 
@@ -375,7 +373,7 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any) -> Any:
 def _read_by_spark(
     spark: Any, files: Sequence[str], wanted: Any, times: Sequence[str] | None
 ) -> Any:
-    """The rows of base files, those of the given requested times only; None for all."""
+    """Read the rows of base files that have one of the requested times; None for all rows."""
     reader = spark.read.format("parquet").options(**_AS_WRITTEN)
     if times is None:
         return reader.schema(wanted).load(files)
@@ -387,35 +385,35 @@ def _read_by_spark(
 
 
 def arrow_shape(schema: Any) -> pa.Schema:
-    """The Arrow form of a Spark schema, moments in UTC."""
+    """Return the Arrow form of a Spark schema, with timestamps in UTC."""
     zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **zone)
 
 
 def _spelled(name: str, known: Sequence[str]) -> str | None:
-    """A column as it is spelled there; in another case only where none is spelled alike."""
+    """Return the known column of this name, or else the first that differs in case only."""
     alike = [each for each in known if each.lower() == name.lower()]
     return name if name in alike else next(iter(alike), None)
 
 
 def _as_spelled(file: str, table: str) -> str:
-    """A file by the table's own scheme: which of S3's names a cluster knows, its users know."""
+    """Return a file's path with the S3 scheme of the table's path, which the cluster supports."""
     scheme, _, rest = file.partition("://")
     said = table.partition("://")[0].lower()
     return f"{said}://{rest}" if scheme == "s3" and said in ("s3a", "s3n") else file
 
 
 def _no_pattern(path: str) -> str:
-    """Spark takes these characters of a path for a pattern unless they are escaped."""
+    """Escape the characters of a path that Spark would read as a pattern."""
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def plan_load(table: Table, properties: PropertySet) -> SparkReadPlan:
     """
-    Choose the slices of a load by the read options. Errors: as ``load_dataframe``.
+    Plan a load by the read options. Other errors: as ``load_dataframe``.
 
     Raises:
-        SnapshotExpiredError: Files of a time or range that was asked for are just being cleaned.
+        SnapshotExpiredError: A clean may have deleted files of the snapshot or the range.
     """
     settings = ReadSettings.from_properties(properties)
     refuse_cdc(settings)
@@ -430,7 +428,7 @@ def plan_load(table: Table, properties: PropertySet) -> SparkReadPlan:
 
 
 def _newest(table: Table, query_type: QueryType) -> SparkReadPlan:
-    """The newest state; held while it is planned where cleaning was faster (RDL-2)."""
+    """Plan the newest snapshot; pin it and plan again if a clean was faster (RDL-2)."""
     state = table.current_state()
     found = _of_state(table, state, query_type)
     if not may_be_cleaned(table.context, state.snapshot, found.lease):
@@ -438,7 +436,7 @@ def _newest(table: Table, query_type: QueryType) -> SparkReadPlan:
     with table.pin_if_allowed() as held:
         found = _of_state(table, held, query_type)
         if held.is_pinned:
-            found.lease.acquire()  # before the other ends
+            found.lease.acquire()  # before the lease of the pin ends
         else:
             assert_not_cleaned(table.context, held.snapshot, found.lease)
     return found
@@ -447,7 +445,7 @@ def _newest(table: Table, query_type: QueryType) -> SparkReadPlan:
 def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> SparkReadPlan:
     plan = state.plan(with_hoodie_columns=True, query_type=query_type.value)
     found = _load(table, plan, None, ReaderLease(table.context, state.snapshot))
-    # Base files alone are older than the state, so nothing can be made from them.
+    # Base files alone may be older than the snapshot, so no write may be made from them.
     return replace(found, state=state) if query_type is QueryType.SNAPSHOT else found
 
 
@@ -473,8 +471,8 @@ def _load(
     table: Table, plan: ScanPlan, times: Sequence[str] | None, lease: ReaderLease
 ) -> SparkReadPlan:
     storage = table.context.ports.storage
-    # Spark finds columns by their names and types of now: files with older ones, or without a
-    # column that the folder tells, are read by our tasks.
+    # Spark finds columns by their present names and types. Tasks of hoodoo read files with older
+    # ones, and files without a column whose value is in the partition path.
     files = _in_types_of_now(table, plan) if plan.read.base_file_suffices else frozenset()
     theirs = [one for one in plan.slices if one.base_file in files and not one.log_files]
     ours = [one for one in plan.slices if one.base_file not in files or one.log_files]
@@ -492,12 +490,12 @@ def _load(
 
 def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
     """
-    The base files whose columns have the table's types.
+    Return the base files whose columns have the table's types.
 
-    Spark's reader refuses some of Hudi's promotions, its releases each others, and widens a
-    float in another way. Types only grow, so the oldest file speaks for all that have grown
-    nothing since; but an older release of Hudi may have written a moment under another label at
-    any time (``needs_repair``). Outside: 1 footer, of a table that has evolved 1 for each file.
+    Spark's reader refuses some of Hudi's type promotions (each release refuses others), and widens
+    a float in another way. Types only widen, so if the oldest file has the table's types, all
+    files have them. But an older release of Hudi may have stored a timestamp under another label
+    at any time (``needs_repair``). Outside: 1 footer; after a change of types 1 for each file.
     """
     ports = table.context.ports
     relabelled = table.config.initial_version < _RIGHT_LABELS and any(
@@ -519,16 +517,16 @@ def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
     return frozenset(base for base, fit in zip(files, fitting, strict=True) if fit)
 
 
-# ---- Every change of a range as a DataFrame: Hudi's change data query, in Hudi's columns
-# Each task reads what one instant did to one file group. As Hudi gives them, ``before`` and
-# ``after`` are JSON texts; fields without a value are in them as null.
+# ---- CDC reads: each change of a range as a DataFrame in Hudi's columns
+# Each task reads the changes of one instant to one file group. As in Hudi, ``before`` and
+# ``after`` are JSON texts, in which a field without a value is null.
 
 _JSON = {"ignoreNullFields": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCdcUnits:
-    """Read the units whose numbers arrive."""
+    """Read CDC units by their number."""
 
     address: StorageAddress
     units: tuple[CdcUnit, ...]
@@ -536,7 +534,7 @@ class ReadCdcUnits:
     shape: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run in a worker."""
+        """Yield the changes of the units that the batches number; runs in a worker."""
         storage, events = self.address.open(), LoggingEvents()
         try:
             for batch in batches:
@@ -552,21 +550,21 @@ def load_cdc(
     spark: Any, table: Table, settings: ReadSettings, arrow_shape: Any
 ) -> tuple[Any, ReaderLease | None]:
     """
-    The changes of a range: ``op``, ``ts_ms``, ``before``, ``after``, all texts.
+    Load the changes of a range: ``op``, ``ts_ms``, ``before``, ``after``, all texts.
 
     Args:
         spark: The session.
-        table: Opened; not needed once this returns.
+        table: The open table; the result does not need it.
         settings: The range.
-        arrow_shape: Gives the Arrow form of a Spark schema.
+        arrow_shape: Returns the Arrow form of a Spark schema.
 
     Returns:
-        The DataFrame, and what keeps its files from cleaning once somebody lets it beat; None
-        where it needs none.
+        The DataFrame, and the lease that keeps its files from cleaning after its first ``beat``;
+        None if there are no changes.
 
     Raises:
         InstantNotFoundError: A file of the range was cleaned (``changes_cleaned``).
-        SnapshotExpiredError: A clean or a restore came while it was planned.
+        SnapshotExpiredError: A clean or a restore committed during planning.
     """
     context = table.context
     start, end = settings.range_in(context.zone)
@@ -595,10 +593,10 @@ def load_cdc(
 
 def refuse_cdc(settings: ReadSettings) -> None:
     """
-    Refuse a change data query where only rows are read.
+    Refuse a CDC read in a source that reads rows.
 
     Raises:
-        InvalidInputError: It is one.
+        InvalidInputError: The settings ask for a CDC read.
     """
     if settings.is_cdc:
         raise InvalidInputError(

@@ -1,8 +1,8 @@
 """
-Between Spark's types and Arrow's, for the columns of a table.
+Convert between Spark's types and Arrow's, for the columns of a table.
 
-Spark's own conversion is used; what it lacks in some versions is bridged here, so that one
-table has the same Spark schema whichever Spark reads it.
+The conversion is Spark's. This module bridges the gaps of some versions, so that a table has the
+same Spark schema in each version of Spark.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from filegroups.schema.avro_schema import HUDI_TYPE
 from timeline.errors import InvalidInputError
 
-# Newer Sparks leave the zone out unless told, which would make two types one.
+# Newer versions of Spark drop the zone without this argument, and two types would become one.
 _ZONE: Final[dict[str, str]] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 )
 
-# Arrow gets what they are made of, binary columns, which nobody would read as what they were.
+# Spark converts these types to binary columns, which no reader could convert back.
 _TAKEN_APART: Final = ("variant", "geometry", "geography")
 
 
 def arrow_schema_of(schema: Any) -> pa.Schema:
     """
-    The Arrow schema of a DataFrame's rows; timestamps with a zone are in UTC.
+    Return the Arrow schema of a DataFrame's rows; timestamps with a zone are in UTC.
 
     Raises:
         InvalidInputError: Arrow has no type for a column.
@@ -48,13 +48,13 @@ def arrow_schema_of(schema: Any) -> pa.Schema:
 
 
 def spark_schema_of(schema: pa.Schema) -> Any:
-    """The Spark schema of Arrow columns, every column nullable."""
+    """Return the Spark schema of Arrow columns, with each column nullable."""
     plain = pa.schema([pa.field(each.name, _plain(each.type)) for each in schema])
     return from_arrow_schema(plain, prefer_timestamp_ntz=True)
 
 
 def transport_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema that Spark takes rows in from a task: it knows no lists of fixed size."""
+    """Return the schema of rows from a task to Spark, which has no lists of fixed size."""
     return pa.schema([each.with_type(_carried(each.type)) for each in schema])
 
 
@@ -70,7 +70,7 @@ def _carried(kind: pa.DataType) -> pa.DataType:
 
 
 def _names_of(kind: Any) -> Iterator[str]:
-    """The names of a Spark type and of all types inside of it."""
+    """Yield the names of a Spark type and of all types in it."""
     yield kind.typeName()
     inner = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
     inner += [each.dataType for each in getattr(kind, "fields", ())]
@@ -87,7 +87,7 @@ def _unsupported(why: object) -> InvalidInputError:
 
 
 def _with_hudi_type(field: pa.Field, metadata: Mapping[str, Any] | None) -> pa.Field:
-    """The field with what Spark's metadata says of Hudi's type, for example ``VECTOR(3)``."""
+    """Return the field with the Hudi type of Spark's metadata, for example ``VECTOR(3)``."""
     told = (metadata or {}).get(HUDI_TYPE)
     return field if told is None else field.with_metadata({HUDI_TYPE: str(told)})
 

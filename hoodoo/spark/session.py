@@ -1,9 +1,9 @@
 """
-Spark's reader and writer with one more format, on the driver.
+Add the format ``hoodoo`` to Spark's reader and writer, on the driver.
 
-Spark's data source interface for Python cannot shuffle rows, prune columns or honour every
-save mode, so ``install`` puts subclasses in front of the session's own: they remember
-what they are told, serve our formats and hand everything else to Spark unchanged.
+Spark's data source interface for Python cannot shuffle rows, prune columns or support every save
+mode. So ``install`` puts subclasses in front of the session's reader and writer. They keep their
+options, serve the formats of hoodoo and pass all other calls to Spark unchanged.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _BUNDLE = "_hoodoo_hudi_bundle"
 
 def install(spark: Any) -> Any:
     """
-    Let a session read and write Hudi tables by ``format("hoodoo")``.
+    Add ``format("hoodoo")`` to a session, for reads and writes of Hudi tables.
 
-    ``hudi`` and ``org.apache.hudi`` are served too, so that existing jobs stay as they are;
-    unless a Hudi bundle is on Spark's class path, which then keeps its names (told by the event
-    ``spark.hudi_left_to_bundle``). Installing again changes nothing. All sessions of this
-    process get it, as they share Spark's classes.
+    The formats ``hudi`` and ``org.apache.hudi`` are served too, so existing jobs need no change.
+    If a Hudi bundle is on Spark's class path, it keeps its names, and the event
+    ``spark.hudi_left_to_bundle`` reports that. A second call changes nothing. All sessions of
+    this process get the format, because they share Spark's classes.
 
     Args:
         spark: A classic session (not Spark Connect).
@@ -67,7 +67,7 @@ def install(spark: Any) -> Any:
         SparkSession.read = property(HoodooReader, doc=DataFrameReader.__doc__)
         SparkSession.readStream = property(HoodooStreamReader, doc=DataStreamReader.__doc__)
         frame._hoodoo_installed = True  # noqa: SLF001
-    _has_hudi_bundle(spark)  # told now, not in the middle of the first save
+    _has_hudi_bundle(spark)  # the event comes now, not during the first save
     _register(spark)
     return spark
 
@@ -77,13 +77,13 @@ def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> An
     Start a session with hoodoo installed.
 
     Args:
-        application: Its name.
-        cores: Tasks at a time.
-        heap_mb: Heap of its JVM, MiB.
+        application: The name of the session's application.
+        cores: Number of tasks that run at a time.
+        heap_mb: Heap of the session's JVM, MiB.
     """
     settings = {
         "spark.driver.memory": f"{heap_mb}m",
-        # A short job ends before the better compiler pays: measured, half the processor time.
+        # A short job ends before the better compiler pays off; this halves the measured CPU time.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -108,23 +108,24 @@ def executor_of_this_process(
     """
     Return an executor over this process's session, or over a new one.
 
-    Spark's own files and variables configure a new session. Arguments: as ``spark_executor``.
+    Spark's configuration files and variables configure a new session. Arguments: as
+    ``spark_executor``.
 
     Raises:
-        StorageCapabilityError: It is a Spark Connect one.
+        StorageCapabilityError: The session is a Spark Connect one.
     """
     spark = install(SparkSession.builder.appName("hoodoo services").getOrCreate())
     return spark_executor(spark, ports, properties, tasks_max=tasks_max)
 
 
 def last_result(spark: Any) -> CommitResult | None:
-    """What the session's newest save did; None before the first and after an ignored one."""
+    """Return the result of the session's newest save; None before any, and after an ignored one."""
     found: CommitResult | None = getattr(spark, _RECEIPT, None)
     return found
 
 
 def serves(spark: Any, name: str | None) -> bool:
-    """Whether a format is ours."""
+    """Return whether hoodoo serves a format."""
     if name is None:
         name = spark.conf.get("spark.sql.sources.default", "parquet")
     folded = str(name).lower()
@@ -132,7 +133,7 @@ def serves(spark: Any, name: str | None) -> bool:
 
 
 class _GivenOptions:
-    """What a reader or writer was told, kept beside what Spark keeps for itself."""
+    """The format and options of a reader or writer, kept in addition to Spark's record."""
 
     _told_format: str | None = None
 
@@ -162,7 +163,7 @@ class _GivenOptions:
 
 
 class HoodooWriter(_GivenOptions, DataFrameWriter):
-    """Spark's writer; saves of our format are ours."""
+    """Spark's writer; hoodoo does the saves in its format."""
 
     _told_mode: str | None = None
     _told_partitions: tuple[str, ...] = ()
@@ -193,10 +194,10 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         reads: Any = None,
         **options: Any,
     ) -> CommitResult | None:
-        """As Spark's; ours takes ``reads=`` (``hoodoo.spark.reads``) and gives the receipt back."""
+        """Save as Spark does; hoodoo also takes ``reads=`` and returns the result of the commit."""
         spark = self._df.sparkSession
         if not serves(spark, format or self._told_format):
-            if reads is not None:  # an option of theirs
+            if reads is not None:  # an option of another format
                 options["reads"] = reads
             super().save(path, format, mode, partitionBy, **options)
             return None
@@ -222,14 +223,14 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         partitionBy: Any = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        """As Spark's; a catalog table of our format is refused."""
+        """Save as Spark does; refuse a catalog table in the format of hoodoo."""
         if serves(self._df.sparkSession, format or self._told_format):
             raise _unsupported("saveAsTable")
         super().saveAsTable(name, format, mode, partitionBy, **options)
 
 
 class HoodooReader(_GivenOptions, DataFrameReader):
-    """Spark's reader; loads of our format are ours."""
+    """Spark's reader; hoodoo does the loads in its format."""
 
     _told_schema: Any = None
 
@@ -244,7 +245,7 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         schema: Any = None,
         **options: Any,
     ) -> Any:
-        """As Spark's."""
+        """Load as Spark does."""
         if not serves(self._spark, format or self._told_format):
             return super().load(path, format, schema, **options)
         told = self._options(options)
@@ -255,13 +256,13 @@ class HoodooReader(_GivenOptions, DataFrameReader):
 
 
 class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
-    """Spark's stream writer; each micro-batch of our format is one save."""
+    """Spark's stream writer; each micro-batch in the format of hoodoo is one save."""
 
     _told_output: str | None = None
     _told_partitions: tuple[str, ...] = ()
 
     def partitionBy(self, *cols: Any) -> Any:  # noqa: N802
-        self._told_partitions = _names(cols)  # told to Spark late: its foreachBatch takes none
+        self._told_partitions = _names(cols)  # passed to Spark later: its foreachBatch refuses them
         return self
 
     def toTable(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
@@ -281,7 +282,7 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        """As Spark's; a micro-batch repeated after a failure is written once (BATCH-1)."""
+        """Start as Spark does; a micro-batch repeated after a failure is written once (BATCH-1)."""
         spark = self._df.sparkSession
         if not serves(spark, format or self._told_format):
             self._pass_partitions_on()
@@ -322,7 +323,7 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
 
 
 class HoodooStreamReader(_GivenOptions, DataStreamReader):
-    """Spark's stream reader; our format needs Python data sources, Spark 4.0 or later."""
+    """Spark's stream reader; the format of hoodoo needs Spark 4.0 or later."""
 
     def load(
         self,
@@ -331,7 +332,7 @@ class HoodooStreamReader(_GivenOptions, DataStreamReader):
         schema: Any = None,
         **options: Any,
     ) -> Any:
-        """As Spark's; served by the data source, which Spark has since 4.0."""
+        """Load as Spark does, by the Python data source, which Spark has since 4.0."""
         if serves(self._spark, format or self._told_format):
             if not hasattr(self._spark, "dataSource"):
                 raise _unsupported("readStream before Spark 4.0")
@@ -339,7 +340,7 @@ class HoodooStreamReader(_GivenOptions, DataStreamReader):
             warn_ignored_keys(
                 layers_for(self._spark, self._options(options)).load(), LoggingEvents()
             )
-            # Spark runs the source in processes that have no session to ask.
+            # Spark runs the source in processes without a session.
             options = {**session_settings(self._spark), **options}
         return super().load(path, format, schema, **options)
 
@@ -386,7 +387,7 @@ def _has_hudi_bundle(spark: Any) -> bool:
 
 
 def _use_this_python(spark: Any) -> None:
-    """Local workers otherwise start whatever ``python3`` is on the path, without hoodoo."""
+    """Make local workers use this Python; ``python3`` on the path may lack hoodoo."""
     context = spark.sparkContext
     said = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if not said and context.master.startswith("local"):
@@ -394,7 +395,7 @@ def _use_this_python(spark: Any) -> None:
 
 
 def _register(spark: Any) -> None:
-    """Register the data source where Spark has them, for SQL's temporary views."""
+    """Register the data source for SQL's temporary views, if Spark supports it."""
     try:
         from hoodoo.spark.datasource import HUDI_SOURCES, HoodooDataSource
     except ImportError:  # before Spark 4
@@ -404,8 +405,8 @@ def _register(spark: Any) -> None:
         for source in (HoodooDataSource, *ours):
             spark.dataSource.register(source)
     except AnalysisException as error:
-        # Spark looks through all data sources first and takes none while one of them, such as
-        # a bundle for another Spark, cannot be loaded. Saving works without.
+        # Spark loads all data sources first and registers none if one fails to load, such as a
+        # bundle for another version of Spark. Saves work without the registration.
         LoggingEvents().emit(
             "spark.register_failed", missing="readStream, SQL views", why=str(error)
         )

@@ -1,4 +1,4 @@
-"""A table whose writes and services run on the cluster: ``hoodoo.spark.table(spark, path)``."""
+"""The Spark table, whose writes and services run on the cluster: ``hoodoo.spark.table()``."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ from timeline.snapshot import Snapshot
 
 
 class SparkSnapshot(TableSnapshot):
-    """One pinned snapshot of a table: it reads the same until ``release``."""
+    """A pinned snapshot of a table: each read returns the same rows until ``release``."""
 
     def __init__(self, table: SparkTable, snapshot: Snapshot, lease: ReaderLease) -> None:
         super().__init__(table.context, snapshot, lease)
         self._table = table
 
     def to_df(self) -> Any:
-        """Return its rows as a DataFrame, to be read while the snapshot is pinned."""
+        """Return the rows as a DataFrame; read it only while the snapshot is pinned."""
         return load_state(self._table.spark, self._table.path, self._table, self)
 
 
 class SparkTable(Table):
     """
-    An opened table over Spark: ``Table``, and its rows are DataFrames when they are written.
+    An opened table over Spark: a ``Table`` that writes DataFrames.
 
     Reads into Arrow run in this process; ``to_df`` reads on the cluster.
 
     Args:
         spark: The session.
-        path: The table's address.
-        options: Hudi's option keys.
+        path: The table's path.
+        options: Values by Hudi's option keys.
         layers: All properties of the caller, instead of the session's and ``options``.
 
     Raises:
-        TableNotFoundError: There is no table.
+        TableNotFoundError: There is no table at the path.
         SettingError: An option is wrong or contradicts the table.
     """
 
@@ -79,7 +79,7 @@ class SparkTable(Table):
 
     @property
     def services(self) -> Services:
-        """Upkeep, with the work on file groups done by the cluster."""
+        """The table services, which work on file groups in the cluster."""
         if self._cluster_services is None:
             mine, properties = self._context, self._properties
             most = WorkerSettings.from_properties(properties).file_groups_max
@@ -102,7 +102,7 @@ class SparkTable(Table):
         Pin the newest snapshot: ``with table.pin() as state: ...``.
 
         Raises:
-            SnapshotExpiredError: Cleaning was faster again and again.
+            SnapshotExpiredError: Each attempt lost its files to a clean.
         """
         self._refuse_reads()
         return SparkSnapshot(self, *lease_newest(self._context))
@@ -110,18 +110,18 @@ class SparkTable(Table):
     def merge(
         self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
     ) -> CommitResult:
-        """Merge by record key; this release has the one form that equals ``upsert``."""
+        """Merge rows by record key; the only form so far equals ``upsert``."""
         return self.upsert(df, batch_id=batch_id, reads=reads)
 
     def close(self) -> None:
-        """End services on threads, leave the writer registry and give up connections."""
+        """End services on threads, leave the writer registry and close connections."""
         failures = () if self._cluster_services is None else self._cluster_services.close()
         super().close()
         for failure in failures:
             warnings.warn(failure, stacklevel=2)
 
     def _workload(self, data: object) -> Workload:
-        if isinstance(data, SparkWorkload):  # made before the table was
+        if isinstance(data, SparkWorkload):  # made before the table existed
             return data
         return SparkWorkload(
             self._context.ports,
@@ -135,7 +135,7 @@ class SparkTable(Table):
 
 
 def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
-    """The partitions that the rows' own partition columns name, told by tasks as of a write."""
+    """Return the partitions of the rows' partition columns, as the tasks of a write do."""
     spec = write_request_of(
         table.settings, table.config, WriteOperation.DELETE_PARTITION
     ).rules.keys

@@ -1,8 +1,8 @@
 """
-What runs in Spark's Python workers: prepare rows, read keys, write file groups.
+The tasks of Spark's Python workers: prepare rows, read keys, write file groups.
 
-Each function takes and gives Arrow batches, needs no session, and does its work by the very
-functions the local executor uses; a worker holds one batch, or the rows of one file group.
+Each task takes and returns Arrow batches and needs no session. It calls the same functions as the
+local executor. A worker keeps one batch, or the rows of one file group, in memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from timeline.storage.open_storage import storage_for
 KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
 ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"
 BUCKET_COLUMN = "_hoodoo_share"  # the bucket of a bucket index
-OLD_ORDER = "_hoodoo_old_"  # prefix: ordering values of rows that are there
+OLD_ORDER = "_hoodoo_old_"  # prefix: ordering values of the table's rows
 
 FOUND_KEYS = pa.schema(
     [
@@ -64,25 +64,25 @@ ANSWERS = pa.schema(
     ]
 )
 
-_PARTITION_SHIFT = 40  # rows of one Spark partition that stay in order
+_PARTITION_SHIFT = 40  # bits for the positions of rows in one Spark partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageAddress:
-    """Where a table lies, for a process elsewhere."""
+    """The storage of a table, for other processes."""
 
     base_uri: str
     options: tuple[tuple[str, str], ...] = ()
 
     def open(self) -> Storage:
-        """The table's storage, in this process, for what no slot store has to decide."""
+        """Open the storage in this process, for operations that need no slot store."""
         options = dict(self.options)
         storage = storage_for(self.base_uri, options=options)
         return NonAtomicStorage(storage) if has_external_slots(options) else storage
 
 
 def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:
-    """What ``PrepareRows`` gives: the table's columns, key, partition path, order, error."""
+    """Return the schema of prepared rows: table columns, key, partition path, order, error."""
     own = () if rules.operation.traits.deletes_keys else tuple(transport_schema(schema))
     return pa.schema(
         [
@@ -97,13 +97,13 @@ def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRows:
-    """Fit incoming rows to the table and compute their keys; bad input becomes an error row."""
+    """Fit incoming rows to the table and compute their keys; a bad batch becomes an error row."""
 
     rules: RowRules
     schema: pa.Schema  # the table's own columns
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run in a worker."""
+        """Yield prepared rows; runs in a worker."""
         context = TaskContext.get()
         position = (context.partitionId() if context is not None else 0) << _PARTITION_SHIFT
         shape = prepared_schema(self.rules, self.schema)
@@ -111,7 +111,7 @@ class PrepareRows:
             try:
                 rows = self._prepared(pa.Table.from_batches([batch]), position, shape)
             except HoodooError as error:
-                yield _error_row(shape, error)  # and on, so that the message counts all rows
+                yield _error_row(shape, error)  # continues, so that the message counts all rows
                 continue
             position += rows.num_rows
             yield from rows.combine_chunks().to_batches()
@@ -133,12 +133,12 @@ class PrepareRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombineRows:
-    """Put the rows of each key together from several of them, whatever their partitions."""
+    """Combine the rows of each key into one, across partitions."""
 
     rules: MergeRules
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run in a worker, which holds its share of the keys; rows come sorted by order."""
+        """Yield one row for each key of this worker; the rows arrive sorted by order."""
         pieces = list(batches)
         if not pieces:
             return
@@ -159,16 +159,16 @@ class CombineRows:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamePartitions:
     """
-    Tell the partitions that rows name, once for each batch; bad input becomes an error row.
+    Yield the partitions of each batch, without duplicates; a bad batch becomes an error row.
 
-    Of rows that came to the driver Spark would have put moments on its clock, without a zone.
+    Tasks do this, because on the driver Spark converts timestamps to local time without a zone.
     """
 
     keys: KeySpec
-    schema: pa.Schema  # the table's own columns, as far as it has some
+    schema: pa.Schema  # the table's own columns, if it has any
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run in a worker."""
+        """Yield partition paths; runs in a worker."""
         for batch in batches:
             try:
                 rows = key_columns(pa.Table.from_batches([batch]), self.keys, self.schema)
@@ -182,12 +182,12 @@ class NamePartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignBuckets:
-    """Give each row the number of its bucket, for a table with a bucket index."""
+    """Add the bucket number to each row, for a table with a bucket index."""
 
     assigner: BucketAssigner
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run in a worker."""
+        """Yield the rows with their bucket numbers; runs in a worker."""
         for batch in batches:
             numbers = self.assigner.numbers(batch.column(KEY), batch.column(PARTITION))
             yield batch.append_column(BUCKET_COLUMN, pa.array(numbers.astype(np.int32)))
@@ -195,17 +195,17 @@ class AssignBuckets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadKeys:
-    """Read the key column of base files named by rows (number, partition path, path)."""
+    """Read the keys of base files, which rows name by number, partition path and path."""
 
     address: StorageAddress
-    virtual_keys: VirtualKeys | None = None  # how to compute keys that files do not store
+    virtual_keys: VirtualKeys | None = None  # the rule for keys that files do not store
     schema: pa.Schema  # of the table
-    ordering: tuple[str, ...] = ()  # fields to read beside the keys
-    merged: Mapping[int, SliceWithLogs] = field(default_factory=dict)  # by number: logs count, too
+    ordering: tuple[str, ...] = ()  # fields to read in addition to the keys
+    merged: Mapping[int, SliceWithLogs] = field(default_factory=dict)  # slices with logs, by number
 
     @property
     def answers(self) -> pa.Schema:
-        """What the rows are that come out."""
+        """The schema of the rows that the task yields."""
         empty = self.schema.empty_table()
         fields = [
             pa.field(f"{OLD_ORDER}{number}", ordering_column(empty, name).type)
@@ -214,7 +214,7 @@ class ReadKeys:
         return pa.schema([*FOUND_KEYS, *fields])
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run in a worker."""
+        """Yield the keys with the number of their file; runs in a worker."""
         storage = self.address.open()
         for batch in batches:
             for file in batch.to_pylist():
@@ -241,14 +241,14 @@ class ReadKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteGroups:
-    """Write the file groups whose rows arrive, sorted by target and order; answer with stats."""
+    """Write the file groups of rows sorted by target and order; return the write stats."""
 
     address: StorageAddress
     rules: RowRules
     tasks: Mapping[int, str]  # target -> the task as JSON
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run in a worker."""
+        """Yield one row with the write stats of each file group; runs in a worker."""
         storage = self.address.open()
         for target, rows in _groups(batches):
             stats, failure = None, None
@@ -269,8 +269,8 @@ class WriteGroups:
     def _write(self, storage: Storage, task: FileGroupTask, rows: pa.Table) -> str:
         if self.rules.combine:
             rows = combine_incoming(rows, self.rules.combining(task.avro_json))
-        # Spark may run a task twice; each attempt writes files of its own name, and the
-        # driver removes those of the losing one before it publishes.
+        # Spark may run a task twice. Each attempt writes files with its own write token, and the
+        # driver removes the files of the losing attempt before it commits.
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context is not None else 0
         token = f"{task.write_token.rpartition('-')[0]}-{attempt}"
@@ -280,7 +280,7 @@ class WriteGroups:
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Rows of each target together; the batches come sorted by it."""
+    """Yield each target with all its rows; the batches arrive sorted by target."""
     current: int | None = None
     pieces: list[pa.RecordBatch] = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The Spark workload: incoming rows as a DataFrame, tagged and written by tasks of a cluster."""
+"""The Spark workload: tasks of a cluster tag and write the incoming rows of a DataFrame."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from timeline.errors import InvariantError, UnsafeSetupError
 from timeline.model.commit_metadata import FileGroupId, WriteStat
 from timeline.ports.ports import Ports
 
-# ---- Giving each file group a number that Spark's shuffle sends where it is wanted
-# Spark places a row by the hash of a column, so file groups would meet by chance in one task
-# while other cores idle. Numbers are chosen here such that their hash gives every task an
-# equal share. If a Spark hashed differently, only the balance would suffer.
+# ---- Numbers for file groups that Spark's shuffle distributes evenly
+# Spark sends a row to a task by the hash of a column. So several file groups may end up in one
+# task while other cores are idle. The numbers here have hashes that give each task an equal share.
+# With another hash in Spark, only the balance would be worse.
 
 _MASK = 0xFFFFFFFF
 _SEED = 42
@@ -55,10 +55,10 @@ _SEED = 42
 
 def shuffle_numbers(targets: int, partitions: int) -> list[int]:
     """
-    Numbers for ``targets`` file groups, evenly over ``partitions`` shuffle partitions.
+    Choose numbers for ``targets`` file groups, evenly over ``partitions`` shuffle partitions.
 
     Returns:
-        One distinct number for each file group; the i-th is sent to partition i % partitions.
+        One distinct number for each file group; Spark sends the i-th to partition i % partitions.
     """
     wanted: list[deque[int]] = [deque() for _ in range(partitions)]
     shares = [len(range(place, targets, partitions)) for place in range(partitions)]
@@ -74,7 +74,7 @@ def shuffle_numbers(targets: int, partitions: int) -> list[int]:
 
 
 def _spark_hash(number: int) -> int:
-    """Murmur3 of a 32-bit integer as a signed number, Spark's hash partitioning."""
+    """Return Murmur3 of a 32-bit integer as a signed number, Spark's hash for partitions."""
     mixed = (number * 0xCC9E2D51) & _MASK
     mixed = (mixed << 15 | mixed >> 17) & _MASK
     mixed = (mixed * 0x1B873593) & _MASK
@@ -91,9 +91,8 @@ def _spark_hash(number: int) -> int:
 
 
 # ---- The global index on Spark: find each row's key in the whole table, by one join
-# The same decisions as ``filegroups.index.lookup`` takes in memory, as columns: which
-# file of the table holds a row's key, and whether the row leaves that file's partition for
-# its own.
+# The same decisions as in ``filegroups.index.lookup``, but as columns: which file of the table
+# contains the key, and whether the row moves from that file's partition to its own.
 
 NUMBER = "_hoodoo_number"  # of the candidate file that a row is merged into
 RELOCATED_FROM = "_hoodoo_left"  # of the candidate file that a moving row leaves
@@ -101,7 +100,7 @@ _FOUND, _RANK = "_hoodoo_found", "_hoodoo_rank"
 
 
 def one_row_a_key(rows: Any, rules: MergeRules) -> Any:
-    """Of a batch's rows of one key one, whatever their partitions; errors all stay."""
+    """Return one row for each key, across partitions, and all error rows."""
     if rules.reads_values or rules.merger is not None:
         together = rows.repartition(KEY).sortWithinPartitions(KEY, ORDER)
         return together.mapInArrow(CombineRows(rules=rules), rows.schema)
@@ -115,18 +114,18 @@ def one_row_a_key(rows: Any, rules: MergeRules) -> Any:
 
 def with_row_targets(rows: Any, held: Any, rules: RowRules, *, small: bool) -> Any:
     """
-    Tell for each row the file it is merged into, and the one it leaves.
+    Add to each row the number of the file that it is merged into, and of the one it leaves.
 
     Args:
-        rows: Prepared rows, one a key.
-        held: Keys of all candidate files with number, partition path and old order.
-        rules: How rows become records.
-        small: Whether the keys fit every executor.
+        rows: Prepared rows, one for each key.
+        held: Keys of all candidate files with number, partition path and old ordering values.
+        rules: The rules that make records of rows.
+        small: Whether the keys fit into the memory of each executor.
     """
     old = sorted(name for name in held.columns if name.startswith(OLD_ORDER))
     wanted = rows.select(KEY)
     met = held.join(F.broadcast(wanted) if small else wanted, [KEY], "left_semi")
-    # A key that lies in several file groups goes to the first of them, as locally.
+    # A key in several file groups goes to the first of them, as in ``LocalWorkload``.
     first = F.min(F.struct("number", PARTITION, *old)).alias(_FOUND)
     found = met.groupBy(KEY).agg(first)
     joined = rows.join(F.broadcast(found) if small else found, [KEY], "left")
@@ -138,7 +137,7 @@ def with_row_targets(rows: Any, held: Any, rules: RowRules, *, small: bool) -> A
         pairs = [(F.col(name).alias(key), F.col(f"{_FOUND}.{key}")) for name, key in fields]
         newer = F.struct(*(new for new, _ in pairs))
         older = F.struct(*(value.alias(key) for (_, value), key in zip(pairs, old, strict=True)))
-        moves &= newer >= older  # a null is less than any value, as Java takes it
+        moves &= newer >= older  # a null is less than any value, as in Java
     moves = F.coalesce(moves, F.lit(False))
     return (
         joined.withColumn(RELOCATED_FROM, F.when(moves, number))
@@ -148,7 +147,7 @@ def with_row_targets(rows: Any, held: Any, rules: RowRules, *, small: bool) -> A
 
 
 def _deletes(rows: Any, rules: RowRules) -> Any:
-    """Rows that say of themselves that they are deleted (``MergeRules.deletes``)."""
+    """Return the condition of rows that are deletes (``MergeRules.deletes``)."""
     found = F.lit(False)
     if IS_DELETED_COLUMN in rows.columns:
         found |= F.coalesce(F.col(IS_DELETED_COLUMN), F.lit(False))
@@ -161,11 +160,11 @@ def _deletes(rows: Any, rules: RowRules) -> Any:
 
 
 # ---- The Spark workload: incoming rows as a DataFrame, written by tasks of a cluster
-# Only incoming rows and keys move between machines. Each task reads the base file of its
-# file group itself, merges and writes by the same function as the local executor, and sends
-# back one row with the write stats. See ``filegroups.writing.workload.Workload`` for the contract.
+# Only incoming rows and keys move between hosts. Each task reads the base file of its file
+# group, merges and writes by the same function as the local executor, and returns one row with
+# the write stats. The contract is ``filegroups.writing.workload.Workload``.
 
-_BROADCAST_ROWS_MAX = 500_000  # keys of that many rows fit every executor's memory
+_BROADCAST_ROWS_MAX = 500_000  # keys of so many rows fit into the memory of each executor
 _TASKS_PER_CORE = 4
 _SMALL_TASKS = 4  # tasks for the found keys of a small batch
 _BUCKET_PATH = "_hoodoo_bucket_path"
@@ -176,10 +175,10 @@ class SparkWorkload:
     Rows of one write in a DataFrame.
 
     Args:
-        ports: The table's ports on the driver; executors open the storage anew.
+        ports: The table's ports on the driver; each task opens the storage again.
         df: The incoming rows.
-        storage_options: The ``hoodoo.storage.*`` options executors need.
-        shuffle_tasks: Tasks that write file groups; 0 follows from the cluster's cores.
+        storage_options: The ``hoodoo.storage.*`` options that tasks need.
+        shuffle_tasks: Number of tasks that write file groups; 0 derives it from the cores.
     """
 
     def __init__(
@@ -205,26 +204,26 @@ class SparkWorkload:
         self._updates: Mapping[FileGroupId, int] = {}
         self._new_rows = 0
         self._hits: Any = None
-        self._everywhere: Any = None  # rows of a global index, with where their keys are
+        self._everywhere: Any = None  # rows of a global index, with the files of their keys
         self._candidates: list[FileGroupId] = []
         self._buckets: tuple[tuple[FileGroupId, int, int, int], ...] = ()
         self._shares: BucketAssigner | None = None
 
     @property
     def schema(self) -> pa.Schema:
-        """As the contract."""
+        """See ``Workload.schema``."""
         return self._schema
 
     def is_empty(self) -> bool:
-        """As the contract. Before rows are prepared Spark looks for the first one."""
+        """See ``Workload.is_empty``. Before ``prepare``, Spark searches for a first row."""
         if self._prepared is not None:
             return not self._counts
         return bool(self._df.isEmpty())
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
-        """As the contract; duplicates are combined later, in each file group's task."""
+        """See ``Workload.prepare``. Each file group's task combines duplicates later."""
         if self._prepared is not None and (rules, schema.arrow) == (self._rules, self._shape):
-            return  # looked at before the table was made
+            return  # prepared before the table was created
         self.release()
         self._rules = rules
         self._shape = schema.arrow
@@ -239,7 +238,7 @@ class SparkWorkload:
             if not self._counts:
                 self._schema = schema.arrow
         except BaseException:
-            self.release()  # asked once more, refused rows would pass for prepared ones
+            self.release()  # else a second call would take the refused rows for prepared ones
             raise
 
     def _counted(self) -> dict[str, int]:
@@ -254,11 +253,11 @@ class SparkWorkload:
         return {row[PARTITION]: row["rows"] for row in counted}
 
     def partition_paths(self) -> tuple[str, ...]:
-        """As the contract."""
+        """See ``Workload.partition_paths``."""
         return tuple(sorted(self._counts))
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
-        """As the contract. Outside: 1 open_input per candidate file, in Spark's tasks."""
+        """See ``Workload.tag``. Outside: 1 open_input per candidate file, in Spark's tasks."""
         profile = self._tagged_among(candidates)
         self._updates = profile.updates
         return profile
@@ -285,7 +284,7 @@ class SparkWorkload:
             address=self._address,
             virtual_keys=rules.keys.virtual,
             schema=self._shape or pa.schema([]),
-            # Of rows that are there: it decides whether a row may move.
+            # The table's own values decide whether a row may move.
             ordering=rules.ordering_fields if rules.moves_rows else (),
             merged=merged,
         )
@@ -297,15 +296,15 @@ class SparkWorkload:
         wanted = self._prepared.select(PARTITION, KEY)
         met = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
         if self._small:
-            # A cached result keeps its shuffle's partitions, by default 200 of a few keys each.
+            # A cached result keeps the shuffle's partitions: by default 200 with a few keys each.
             met = met.repartition(self._width(_SMALL_TASKS), PARTITION, KEY)
-        # A key that lies in several file groups goes to the first of them, as locally.
+        # A key in several file groups goes to the first of them, as in ``LocalWorkload``.
         found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
         counted = collect_dataframe(
             self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n"))
         )
-        updates: dict[FileGroupId, int] = {}  # a file group may be a candidate twice
+        updates: dict[FileGroupId, int] = {}  # a file group may be among the candidates twice
         for row in counted:
             if row[NUMBER] is not None:
                 group = self._candidates[row[NUMBER]]
@@ -329,7 +328,7 @@ class SparkWorkload:
         return WorkloadProfile(inserts=inserts, updates=updates)
 
     def count_by_bucket(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
-        """As the contract. The rows stay where they are; only counts travel."""
+        """See ``Workload.count_by_bucket``. The rows stay on the cluster; only counts travel."""
         self._shares = shares
         new = self._tagged().where(F.col(NUMBER).isNull()).select(PARTITION, KEY)
         new = self._with_bucket_column(new)
@@ -339,7 +338,7 @@ class SparkWorkload:
         return {(row[PARTITION], row[BUCKET_COLUMN]): row["n"] for row in counted}
 
     def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
-        """As the contract: the hash of the record key chooses, weighted by the buckets' rows."""
+        """See ``Workload.assign``. The hash of the record key, weighted by bucket rows, decides."""
         self._new_rows = sum(bucket.rows for bucket in buckets)
         if self._shares is not None:
             self._buckets = tuple(
@@ -365,10 +364,10 @@ class SparkWorkload:
         self._buckets = tuple(ranges)
 
     def precompute(self, tasks: Sequence[FileGroupTask]) -> None:
-        """The rows are on the cluster, and so is what is made of them."""
+        """Do nothing, because the cluster has the rows and computes their values."""
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
-        """As the contract."""
+        """See ``Workload.rewrite``."""
         if not tasks:
             return []
         width = self._width(len(tasks))
@@ -393,9 +392,10 @@ class SparkWorkload:
 
     def _refuse_other_rows(self, groups: Sequence[FileGroupId], arrived: int) -> None:
         """
-        Spark computes rows anew whose cache it lost, and others may come out than were counted.
+        Refuse a write whose number of written rows differs from the counted rows.
 
-        Rows of a partition that nobody knew of have no file group then, and would just be gone.
+        Spark computes rows again if it lost their cache, and the result may differ. Rows of a
+        partition without counted rows have no file group then, and would be lost.
         """
         found = self._updates if self._takes_found else {}
         counted = sum(found.values()) + self._new_rows
@@ -411,22 +411,22 @@ class SparkWorkload:
             )
 
     def attempted(self) -> frozenset[str] | None:
-        """As the contract: Spark repeats tasks as it likes, so only the markers know."""
+        """See ``Workload.attempted``. Spark may repeat tasks, so only markers list all files."""
         return None
 
     def release(self) -> None:
-        """As the contract."""
+        """See ``Workload.release``."""
         self._forget_hits()
         if self._prepared is not None:
             self._prepared.unpersist()
             self._prepared = None
 
     def _routed(self, targets: Mapping[FileGroupId, int]) -> Any:
-        """Rows of the given file groups with their target number."""
+        """Return the rows of the given file groups with their target number."""
         rows = self._tagged()
         found: Any = F.lit(None).cast("int")
         known = ",".join(str(targets.get(group, -1)) for group in self._candidates)
-        # One literal that Spark folds into an array: looking up costs nothing per row.
+        # One literal that Spark folds into an array, so the access costs nothing per row.
         known_targets = F.split(F.lit(known), ",").cast("array<int>")
         if self._takes_found:
             found = known_targets[F.col(NUMBER)]
@@ -461,7 +461,7 @@ class SparkWorkload:
                 F.col(BUCKET_COLUMN) == F.col("_hoodoo_low")
             )
             return self._with_bucket_column(rows).join(F.broadcast(buckets), mine, "left")
-        # Rows without keys are spread by their place, which every row has for itself.
+        # Rows without keys are distributed by their position, which is unique.
         by = ORDER if self._required_rules().keys.automatic else KEY
         place = F.expr(f"pmod(xxhash64({by}), _hoodoo_total)")
         inside = (
@@ -478,7 +478,7 @@ class SparkWorkload:
         return rows.mapInArrow(AssignBuckets(assigner=self._shares), shape)
 
     def _tagged(self) -> Any:
-        """Prepared rows, each with the number of the candidate file that holds its key."""
+        """Return prepared rows, each with the number of the candidate file that has its key."""
         if self._everywhere is not None:
             return self._everywhere
         if self._hits is None:
@@ -518,7 +518,7 @@ class SparkWorkload:
 
 
 def _refuse_speculation(spark: Any) -> None:
-    """PUB-2: a losing attempt that ends after the publication would leave a visible file."""
+    """Refuse speculation: an attempt that ends after the commit leaves a visible file (PUB-2)."""
     if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
         raise UnsafeSetupError(
             "a speculative task may finish its file after the write was published; set "

@@ -1,4 +1,4 @@
-"""Save a DataFrame into a table: save modes, and the first save that creates the table."""
+"""Save a DataFrame to a table: save modes, and the first save, which creates the table."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.setting_enums import OverwriteMode
 
-# ---- Saving a DataFrame into a table: modes, the first save that creates it, and the operation
-# As Hudi's DataFrame writer: the options name keys, partitions and the operation; the first
-# save makes the table from them, and every later one is checked against it. One difference,
-# said in the documentation: mode ``overwrite`` replaces the rows by an insert_overwrite_table
+# ---- Saving a DataFrame to a table: modes, the first save that creates it, and the operation
+# As in Hudi's DataFrame writer, the options name keys, partitions and the operation. The first
+# save creates the table from them; each later save is checked against the table. One difference,
+# which the documentation names: mode ``overwrite`` replaces the rows by an insert_overwrite_table
 # instead of deleting the folder, so readers and time travel keep working.
 
 _PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
@@ -57,26 +57,26 @@ def save_dataframe(
     tells: bool = True,
 ) -> CommitResult | None:
     """
-    Save a DataFrame as Spark's writer is asked to.
+    Save a DataFrame as Spark's writer does, and create the table if it is missing.
 
     Args:
         df: The rows.
-        path: The table's address.
-        options: Hudi's option keys.
+        path: The table's path.
+        options: Values by Hudi's option keys.
         mode: A save mode; None is ``errorifexists`` as in Spark.
-        partition_by: Columns of the partition path for a new table, as by ``partitionBy``.
-        batch_id: Makes a repeated save of one batch return the first receipt.
-        reads: What the rows were made from (``hoodoo.spark.reads``).
-        tells: Whether options that do nothing are told; a stream's are once.
+        partition_by: Columns of the partition path for a new table, as of ``partitionBy``.
+        batch_id: Idempotency id: a repeated save of the batch returns the first result.
+        reads: The read set that the rows were made from (``hoodoo.spark.reads``).
+        tells: Warn of options that do nothing; a stream warns once.
 
     Returns:
-        The receipt; None when mode ``ignore`` met a table.
+        The result; None if mode ``ignore`` finds a table.
 
     Raises:
-        InvalidInputError: The mode is unknown, a table is there that may not be, or the rows
-            do not fit.
+        InvalidInputError: The mode is unknown, the table exists although the mode forbids it, or
+            the rows do not fit the table.
         SettingError: An option is wrong or contradicts the table.
-        ConflictError: Another write won; the fields hold the report.
+        ConflictError: A concurrent commit conflicts with this write; the fields contain the report.
     """
     chosen = _MODES.get((mode or "errorifexists").lower())
     if chosen is None:
@@ -115,7 +115,7 @@ def save_dataframe(
 def _prepared_for_new_table(
     df: Any, path: str, layers: Layers, operation: WriteOperation
 ) -> SparkWorkload | None:
-    """Look at every row before the table is made, so that bad rows leave no empty table behind."""
+    """Check all rows before the table is created, so that bad rows leave no empty table."""
     if operation.traits.deletes_keys or not operation.traits.takes_rows:
         return None
     properties = layers.load()
@@ -141,7 +141,7 @@ def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperatio
     if said.replaces:
         return said, layers
     if said is WriteOperation.UPSERT and settings.combine_before_upsert:
-        # What would have been an upsert keeps one row per key of the batch here too.
+        # An overwrite in place of an upsert keeps one row per key of the batch, too.
         layers = layers.with_code({_COMBINE_KEY: "true"})
     if settings.overwrite_mode is OverwriteMode.DYNAMIC:
         return WriteOperation.INSERT_OVERWRITE, layers
@@ -157,13 +157,13 @@ def _exists(path: str, layers: Layers) -> bool:
 
 
 def _create(df: Any, path: str, layers: Layers) -> bool:
-    """Make the table from the options; False when another writer made it meanwhile."""
+    """Create the table from the options; return False if another writer created it first."""
     try:
         create_table(
             path,
             schema=arrow_schema_of(df.schema),
             name=None if _named(layers) else PurePath(path.rstrip("/")).name,
-            properties=replace(layers, warns=False),  # told when it is opened
+            properties=replace(layers, warns=False),  # the open table warns
         ).close()
     except InvalidInputError as error:
         if error.kind != "table_exists":
