@@ -1,1 +1,1 @@
-"""Checks of a recorded history against the isolation that was promised."""
+"""Check a recorded history against the isolation level of its transactions."""

@@ -15,18 +15,18 @@ import pyarrow.compute as pc
 
 from hoodoo.history_checker.history import NONE, EncodedHistory, History, Numbers
 
-# ---- Cycles of dependencies between transactions: proof that no serial order explains a run
-# Most runs have none, and most edges lead forward in the order of commits. So edges are first
-# compared with that order, in whole columns; only where one leads backward is the graph searched
-# for strongly connected components (Tarjan, without recursion), in time linear in its edges.
+# ---- Cycles of dependencies between transactions prove that no serial order explains a history
+# Most histories have no cycle, and most edges go forward in the order of commits. So the search
+# first compares whole columns of edges with that order. Only if an edge goes backward, it finds the
+# strongly connected components (Tarjan, without recursion), in time linear in the edges.
 
 
 class Dependency(Enum):
-    """Why one transaction comes before another."""
+    """Why one transaction precedes another in a serial order."""
 
-    WW = "ww"  # wrote the version before the other's
-    WR = "wr"  # wrote the version that the other read
-    RW = "rw"  # read a version that the other wrote over
+    WW = "ww"  # the first one wrote the version before that of the second one
+    WR = "wr"  # the first one wrote the version that the second one read
+    RW = "rw"  # the first one read a version that the second one replaced
 
 
 _KINDS = tuple(Dependency)
@@ -34,14 +34,14 @@ _KINDS = tuple(Dependency)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """Transactions each of which comes before the next, the last one before the first."""
+    """Transactions of which each precedes the next, and the last one precedes the first."""
 
     nodes: tuple[int, ...]
     kinds: tuple[Dependency, ...]
 
     @property
     def phenomenon(self) -> str:
-        """Adya's name."""
+        """Return Adya's name of the cycle."""
         overwritten = sum(kind is Dependency.RW for kind in self.kinds)
         if overwritten:
             return "G-single" if overwritten == 1 else "G2"
@@ -49,13 +49,13 @@ class Cycle:
 
     @property
     def is_skew(self) -> bool:
-        """Whether each read what the next one wrote over, and nothing else binds them."""
+        """Return whether each one read a version that the next one replaced (only rw edges)."""
         return all(kind is Dependency.RW for kind in self.kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """A graph by its edges; ``stands`` is a place for each node in a supposed serial order."""
+    """A graph as edges; ``ranks`` is the position of each node in a supposed serial order."""
 
     sources: Numbers
     targets: Numbers
@@ -64,13 +64,13 @@ class Edges:
 
     @classmethod
     def none(cls) -> Edges:
-        """No edge at all."""
+        """Return a graph without edges."""
         empty = np.empty(0, np.int64)
         return cls(sources=empty, targets=empty, kinds=empty, ranks=empty)
 
     @classmethod
     def of(cls, found: Mapping[Dependency, tuple[Numbers, Numbers]], stands: Numbers) -> Edges:
-        """Each pair once, by its strongest kind (ww before wr before rw); loops are left out."""
+        """Keep each pair once, with its strongest kind (ww, then wr, then rw), and drop loops."""
         sources = np.concatenate([pair[0] for pair in found.values()])
         targets = np.concatenate([pair[1] for pair in found.values()])
         kinds = np.concatenate(
@@ -85,12 +85,12 @@ class Edges:
 
     @property
     def backward(self) -> npt.NDArray[np.bool_]:
-        """The edges that contradict the supposed order; without one there is no cycle."""
+        """Return a mask of the edges against the supposed order; each cycle has one."""
         return np.asarray(self.ranks[self.sources] >= self.ranks[self.targets])
 
 
 def find_cycles(edges: Edges, nodes: int) -> Iterator[Cycle]:
-    """A short cycle of each strongly connected component."""
+    """Yield one short cycle of each strongly connected component."""
     backward = edges.backward if len(edges.sources) else np.zeros(0, bool)
     if not backward.any():
         return
@@ -116,7 +116,7 @@ def find_cycles(edges: Edges, nodes: int) -> Iterator[Cycle]:
 
 
 def _components(starts: list[int], targets: list[int], nodes: int) -> list[int]:
-    """The strongly connected component of each node (Tarjan, with a stack of its own)."""
+    """Return the strongly connected component of each node (Tarjan, with an explicit stack)."""
     index, low = [-1] * nodes, [0] * nodes
     component = [-1] * nodes
     stack: list[int] = []
@@ -158,7 +158,7 @@ def _components(starts: list[int], targets: list[int], nodes: int) -> list[int]:
 def _shortest(
     starts: list[int], targets: list[int], component: list[int], source: int, target: int
 ) -> list[int]:
-    """The nodes of a shortest way inside a component, both ends included."""
+    """Return the nodes of a shortest path inside a component, both ends included."""
     came_from = {source: source}
     waiting = deque([source])
     while target not in came_from:
@@ -180,20 +180,20 @@ def _kind(
     return _KINDS[kinds[place]]
 
 
-# ---- What went wrong in a recorded run: lost updates, duplicates, dirty and non-repeatable reads
-# In the words of Adya's theory: versions of an item are ordered, a read depends on the writer of
-# its version, and the next writer depends on the reader. Write skew and other cycles of such
-# dependencies are looked for by ``hoodoo.history_checker.anomalies``.
+# ---- Anomalies of a recorded history: lost updates, duplicates, dirty and non-repeatable reads
+# In the words of Adya's theory, the versions of an item have an order. A read depends on the writer
+# of its version, and the writer of the next version depends on the reader. Write skew and other
+# anomalies are cycles of such dependencies.
 #
-# Everything is one sort and some binary searches over whole columns, so the work grows with the
-# number of events (times its logarithm), and runs of millions are judged in seconds.
+# Each check is a sort and some binary searches over whole columns. The work is O(n log n) in the
+# number of events, so a history of millions of events takes seconds.
 
-#: Findings of one kind that are spelled out; one more tells how many there are.
+#: How many anomalies of one check are listed; one more entry counts the rest.
 _SHOWN_MAX: Final = 100
 
 
 class AnomalyKind(Enum):
-    """What a finding is."""
+    """The kind of an anomaly."""
 
     LOST_UPDATE = "lost_update"
     DUPLICATE = "duplicate"
@@ -206,7 +206,7 @@ class AnomalyKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """One finding: which transactions, on which item, and a sentence for people."""
+    """An anomaly: its transactions, its item, and a sentence for people."""
 
     kind: AnomalyKind
     transactions: tuple[str, ...]
@@ -215,7 +215,7 @@ class Anomaly:
 
 
 def find_anomalies(run: History) -> list[Anomaly]:
-    """Everything that is wrong with a run; empty when all is well."""
+    """Return the anomalies of a history; at most 100 of each check and a count of the rest."""
     coded = EncodedHistory(run)
     checks = (_answers, _twice, _dirty, _unrepeatable, _lost, _overwritten, _cyclic)
     found = []
@@ -233,7 +233,7 @@ def find_anomalies(run: History) -> list[Anomaly]:
 
 
 def _answers(run: EncodedHistory) -> Iterator[Anomaly]:
-    """What clients were told against what was committed; and each batch once (I2, I12)."""
+    """Find wrong answers to clients, and batches with more than one commit (I2, I12)."""
     told = run.run.transactions
     committed = pc.is_valid(told.column("position"))
     lost = pc.and_(pc.equal(told.column("answer"), "ok"), pc.invert(committed))
@@ -254,13 +254,13 @@ def _answers(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _twice(run: EncodedHistory) -> Iterator[Anomaly]:
-    """One item more than once in one read."""
+    """Find items that one read returned more than once."""
     counted = (
         run.run.reads.filter(pc.is_valid(run.run.reads.column("version")))
         .group_by(["name", "item", "place"])
         .aggregate([("version", "count")])
     )
-    # A client may read an item twice; the rows of a full read are all there are.
+    # A client may read an item twice, but a full read lists each row once.
     full = pa.array([run.names[at] for at in np.flatnonzero(run.full)], pa.string())
     more = pc.greater(counted.column("version_count"), 1)
     rows = counted.filter(pc.and_(more, pc.is_in(counted.column("name"), full)))
@@ -275,7 +275,7 @@ def _twice(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _dirty(run: EncodedHistory) -> Iterator[Anomaly]:
-    """A version that was never committed, or only after the snapshot it was seen in (I3)."""
+    """Find reads of versions that were never committed, or only after the snapshot (I3)."""
     there = run.versions != NONE
     writer = np.where(there, run.versions, 0)
     own = run.versions == run.readers
@@ -291,12 +291,12 @@ def _dirty(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _unrepeatable(run: EncodedHistory) -> Iterator[Anomaly]:
-    """Two answers about one item from one snapshot, by one reader or by two (I4)."""
-    # Of two rows of one key in two places a client may have meant either.
+    """Find items with two versions in one snapshot, seen by one reader or by two (I4)."""
+    # If one key has rows in two partitions, a client may have read either of them.
     other = (run.several[run.items_read] & (run.places == NONE)) | run.undone[run.items_read]
     other |= run.versions == run.readers
     at = run.at[run.readers]
-    # A reader without a snapshot is compared with itself alone.
+    # Compare a reader without a snapshot only with itself.
     state = np.where(at != NONE, at, -2 - run.readers)
     table = pa.table(
         {
@@ -313,7 +313,7 @@ def _unrepeatable(run: EncodedHistory) -> Iterator[Anomaly]:
     differ = pc.not_equal(counted.column("version_min"), counted.column("version_max"))
     for one in counted.filter(differ).to_pylist():
         if one["reader_min"] == one["reader_max"] and run.full[one["reader_min"]]:
-            continue  # one read that saw two rows, told as such
+            continue  # ``_twice`` reports one read of two rows
         names = sorted({run.name(one["reader_min"]), run.name(one["reader_max"])})
         saw = f"{run.name(one['version_min'])} and {run.name(one['version_max'])}"
         yield _anomaly(
@@ -326,7 +326,7 @@ def _unrepeatable(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _missing_rows(run: EncodedHistory) -> Iterator[Anomaly]:
-    """An item that one of several full reads of a snapshot has and another has not."""
+    """Find items that one full read of a snapshot has and another one lacks."""
     fully = run.full & (run.at != NONE)
     states, counts = np.unique(run.at[fully], return_counts=True)
     mine = fully[run.readers] & (run.versions != NONE) & ~run.undone[run.items_read]
@@ -346,7 +346,7 @@ def _missing_rows(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _lost(run: EncodedHistory) -> Iterator[Anomaly]:
-    """A snapshot that does not show the newest version that was committed by then (I1)."""
+    """Find snapshots without the newest version that was committed by then (I1)."""
     yield from _lost_rows(run)
     for row, version in zip(*_stale(run), strict=True):
         why = f"although {run.name(run.version_writer[version])} wrote it by then"
@@ -354,12 +354,12 @@ def _lost(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _stale(run: EncodedHistory) -> tuple[Numbers, Numbers]:
-    """Reads of readers at a snapshot, and the version that they should have seen instead."""
+    """Return the stale reads at a snapshot, and the version that each one should have seen."""
     if not run.run.ordered:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     at = run.snapshot_rank[run.readers]
     judged = (run.at[run.readers] != NONE) & ~run.unsure[run.items_read]
-    # What was never committed is dirty, and nothing else.
+    # A read of an uncommitted version is a dirty read only.
     judged &= (run.versions == NONE) | run.committed[run.versions] | run.early[run.versions]
     rows = np.flatnonzero(judged)
     newest = run.newest_by(run.items_read[rows], at[rows])
@@ -371,11 +371,11 @@ def _stale(run: EncodedHistory) -> tuple[Numbers, Numbers]:
 
 
 def _lost_rows(run: EncodedHistory) -> Iterator[Anomaly]:
-    """Items that somebody wrote and a full read lacks."""
+    """Find items that a write created and a later full read lacks."""
     items = np.unique(run.version_item[run.version_in_rows])
     items = items[~run.unsure[items]]
     if not run.run.ordered:
-        items = np.setdiff1d(items, run.deleted_items)  # nobody knows whether the delete counts
+        items = np.setdiff1d(items, run.deleted_items)  # a delete may win or lose
     order = np.argsort(run.readers, kind="stable")
     readers = np.flatnonzero(run.full & (run.at != NONE))
     starts = np.searchsorted(run.readers[order], readers, side="left")
@@ -397,7 +397,7 @@ def _lost_rows(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _overwritten(run: EncodedHistory) -> Iterator[Anomaly]:
-    """A writer that read a version and wrote over a newer one it never saw (I5)."""
+    """Find writers that read a version and replaced a newer one that they did not read (I5)."""
     for row, between in zip(*_overwriting(run), strict=True):
         by = run.name(run.version_writer[between])
         yield _of_read(
@@ -406,7 +406,7 @@ def _overwritten(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _overwriting(run: EncodedHistory) -> tuple[Numbers, Numbers]:
-    """Reads by writers of the same item, and the version between what was read and written."""
+    """Return reads by writers of the same item, and the version between the read and the write."""
     own = run.row_of_write(run.items_read, run.readers)
     candidates = np.flatnonzero(
         (own != NONE) & run.committed[run.readers] & (run.versions != run.readers)
@@ -420,7 +420,7 @@ def _overwriting(run: EncodedHistory) -> tuple[Numbers, Numbers]:
 
 
 def _cyclic(run: EncodedHistory) -> Iterator[Anomaly]:
-    """Cycles of dependencies; those of two writers that read what the other wrote are skews."""
+    """Find cycles of dependencies; a cycle of rw edges only is a write skew."""
     for cycle in find_cycles(_dependencies(run), len(run.names)):
         names = [run.name(one) for one in cycle.nodes]
         kinds = [one.value for one in cycle.kinds]
@@ -433,7 +433,7 @@ def _cyclic(run: EncodedHistory) -> Iterator[Anomaly]:
 
 
 def _dependencies(run: EncodedHistory) -> Edges:
-    """All ww, wr and rw edges, and where each node may stand in a serial order."""
+    """Return all ww, wr and rw edges, and the rank of each node in a supposed serial order."""
     if not run.run.ordered:
         return Edges.none()
     same = run.version_item[1:] == run.version_item[:-1]
@@ -441,7 +441,7 @@ def _dependencies(run: EncodedHistory) -> Edges:
     ww = (run.version_writer[:-1][same], run.version_writer[1:][same])
     told = np.ones(len(run.readers), bool)
     for found in (_overwriting(run), _stale(run)):
-        told[found[0]] = False  # by a name of their own
+        told[found[0]] = False  # another check reports them
     aborted = ~run.committed
     aborted[np.setdiff1d(np.arange(len(aborted)), run.writers)] = False
     told &= ~aborted[run.readers]

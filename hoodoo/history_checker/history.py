@@ -1,4 +1,4 @@
-"""A recorded history: which versions each transaction wrote and read, as tables and as numbers."""
+"""Hold a recorded history: the versions that each transaction wrote and read, as tables."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# ---- A recorded run: who wrote and read which versions of what, as three tables
-# Where it comes from does not matter: the simulator, a table's own timeline, slots and rows, or
-# journals that clients kept. An *item* is what has versions (a record key, a file group); a
-# version is named by the transaction that wrote it. Tables of texts, because runs have millions
-# of reads: ``hoodoo.history_checker.anomalies`` judges them without a loop over rows.
+# ---- A history as three tables: transactions, their writes and their reads
+# The source is the simulator, or the timeline, slots and rows of a table with the journals of its
+# clients. An *item* has versions: it is a record key or a file group. The name of a version is the
+# transaction that wrote it. A history may have millions of reads, so the data are Arrow columns,
+# and ``hoodoo.history_checker.anomalies`` searches them without a loop over rows.
 
-#: ``position`` is where it was committed, null when it was not; ``snapshot`` the position it
-#: read at. ``answer`` is what its client was told: ok, fail, or null for neither. ``full``: its
-#: reads are all items there are. ``places``: where it wrote, null where nobody tells.
-#: ``undone``: it was committed, and taken back by somebody.
+#: ``position`` is the position of the commit, null without one. ``snapshot`` is the position that
+#: a reader read at. ``answer`` is the answer to the client: ok, fail, or null if unknown. ``full``:
+#: the reads are all items. ``places``: the partitions that it wrote, null if unknown. ``undone``: a
+#: rollback or restore removed the commit.
 TRANSACTIONS: Final = pa.schema(
     [
         pa.field("name", pa.string()),
@@ -34,8 +34,8 @@ TRANSACTIONS: Final = pa.schema(
         pa.field("undone", pa.bool_()),
     ]
 )
-#: ``rank`` orders the versions of an item; null where commit positions do. ``in_rows``: whether
-#: a full read lists it.
+#: ``rank`` orders the versions of an item; if it is null, the commit position orders them.
+#: ``in_rows``: whether a full read lists the item.
 WRITES: Final = pa.schema(
     [
         pa.field("name", pa.string()),
@@ -45,8 +45,8 @@ WRITES: Final = pa.schema(
         pa.field("in_rows", pa.bool_()),
     ]
 )
-#: ``version`` is null where the item was absent; ``place`` tells rows of equal items apart that
-#: may stand beside each other, as those of one key in two partitions.
+#: ``version`` is null if the item was absent. ``place`` distinguishes rows of one item, such as
+#: the rows of one key in two partitions.
 READS: Final = pa.schema(
     [
         pa.field("name", pa.string()),
@@ -60,13 +60,13 @@ READS: Final = pa.schema(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """
-    What is judged.
+    A recorded history, the input of the checks.
 
-    ``ordered`` tells whether the newest version of an item is the one that readers must see;
-    where rows bring their own order (event time) it is not. Versions named below
-    ``known_since``, a text, were committed before the recording. ``cleared`` is the position of
-    the newest delete of unknown items: what was written below it may be gone. What is named
-    below ``restored_away``, a text, and not committed may have been, until a restore.
+    ``ordered``: readers must see the newest version of an item. This is false for event-time
+    ordering. Versions with a name below ``known_since`` (a text) were committed before the
+    recording. ``cleared`` is the position of the newest delete of unknown items, which may have
+    deleted each older version. A transaction without a commit and with a name below
+    ``restored_away`` (a text) may have been committed until a restore removed it.
     """
 
     transactions: pa.Table
@@ -89,10 +89,10 @@ class _ClientRecord:
 @dataclass(slots=True)
 class HistoryRecorder:
     """
-    Puts a run together, one event or one table of rows at a time.
+    Collect a history, one event or one table of rows at a time.
 
-    ``by_commits``: the versions of rows follow each other in the order of commits, whatever
-    rank is told with them; so it is where no log is merged.
+    ``by_commits``: commit positions order the versions of rows, and given ranks are ignored. This
+    holds for tables without logs.
     """
 
     ordered: bool = True
@@ -117,7 +117,7 @@ class HistoryRecorder:
         places: Sequence[str] | None = None,
         undone: bool = False,
     ) -> None:
-        """One writer or reader; fields as of ``TRANSACTIONS``. Told twice, the parts add up."""
+        """Record a writer or reader; a second call for a name adds fields of ``TRANSACTIONS``."""
         told = {
             "position": position,
             "snapshot": snapshot,
@@ -140,9 +140,10 @@ class HistoryRecorder:
         reads: Sequence[tuple[str, str | None]],
     ) -> None:
         """
-        What one client tells of a transaction, under a name of its own for this ``source``.
+        Record the answer, batch and reads of one client of a transaction.
 
-        Where several tell of one, each tells of a part of it (GRP-1).
+        If a transaction has several clients, each is a member of a group commit (GRP-1). The reads
+        of a member then carry its ``source`` as their name.
         """
         self.transaction(name)
         told = _ClientRecord(source=source, answer=answer, batch=batch, reads=reads)
@@ -157,14 +158,14 @@ class HistoryRecorder:
         rank: int | None = None,
         in_rows: bool = True,
     ) -> None:
-        """The items that a transaction wrote or deleted; more as of ``WRITES``."""
+        """Record the items that a transaction wrote or deleted; arguments as in ``WRITES``."""
         count = len(items)
         columns: list[Sequence[object]] = [[name] * count, items]
         columns += [[deletes] * count, [rank] * count, [in_rows] * count]
         self._writes.append(pa.Table.from_arrays(_typed(columns, WRITES), schema=WRITES))
 
     def reads(self, name: str, versions: Sequence[tuple[str, str | None]]) -> None:
-        """The versions that a transaction read; None for an item that was absent."""
+        """Record the versions that a transaction read; None for an absent item."""
         items, found = [one for one, _ in versions], [one for _, one in versions]
         columns: list[Sequence[object]] = [[name] * len(items), items, found, [None] * len(items)]
         self._reads.append(pa.Table.from_arrays(_typed(columns, READS), schema=READS))
@@ -172,16 +173,16 @@ class HistoryRecorder:
     def reads_rows(
         self, name: str, items: pa.ChunkedArray, versions: pa.ChunkedArray, places: pa.ChunkedArray
     ) -> None:
-        """The rows that a transaction read, as columns."""
+        """Record the rows that a transaction read, as columns."""
         names = pa.repeat(pa.scalar(name), len(items))
         self._reads.append(pa.table([names, items, versions, places], schema=READS))
 
     def restored_away(self, before: str) -> None:
-        """A restore took uncommitted writes of smaller names back, whatever was answered."""
+        """Ignore answers of uncommitted writes with names below ``before``: a restore removed them."""
         self._taken_back = max(self._taken_back, before)
 
     def deletes(self) -> Mapping[str, int]:
-        """How many items each transaction deleted, of what was told so far."""
+        """Return the number of recorded deletes of each transaction."""
         count: Counter[str] = Counter()
         for table in self._writes:
             deleted = table.filter(table.column("deletes")).column("name")
@@ -191,7 +192,7 @@ class HistoryRecorder:
         return count
 
     def finish(self) -> History:
-        """The run; once."""
+        """Return the history; call this once."""
         for name, accounts in self._accounts.items():
             self._join(name, accounts)
         told = list(self._transactions.values())
@@ -216,7 +217,7 @@ class HistoryRecorder:
         )
 
     def _join(self, name: str, accounts: Sequence[_ClientRecord]) -> None:
-        """Of several accounts the one that is wrong counts, and each read on its own snapshot."""
+        """Join the records of one name: a wrong answer wins, and each keeps its own reads."""
         known = self._transactions[name]
         answers = [one.answer for one in accounts if one.answer is not None]
         wrong = "fail" if "position" in known else "ok"
@@ -236,12 +237,12 @@ def _typed(columns: Sequence[Sequence[object]], schema: pa.Schema) -> list[pa.Ar
     return [pa.array(values, each.type) for values, each in zip(columns, schema, strict=True)]
 
 
-# ---- A recorded run in numbers: names and items by code, the versions of each item in their order
+# ---- A history in numbers: codes of names and items, and the ordered versions of each item
 #
-# What the checks of ``hoodoo.history_checker.anomalies`` search in, made once by a few sorts.
+# A few sorts make it once. The checks of ``hoodoo.history_checker.anomalies`` search it.
 
 NONE: Final = -1
-"""Stands for a null."""
+"""The code of a null."""
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -249,13 +250,16 @@ Flags = npt.NDArray[np.bool_]
 
 class EncodedHistory:
     """
-    A run in numbers: names and items by their code, versions in the order of each item.
+    A history in numbers: codes of names and items, and the ordered versions of each item.
 
-    ``at`` is the snapshot of those who only read: a writer that began anew in part saw more than
-    its first one. ``several`` flags items that are more than one row, ``unsure`` these and others
-    whose versions nobody can order: no read of them is too old, and no write of them is known to
-    be over another; ``by_rows`` also those whose rows bring their own order. ``undone`` flags
-    those that somebody wrote and a restore took back: what was seen in between is not judged.
+    ``at`` is the snapshot of a transaction that only reads. It is ``NONE`` for a writer, because a
+    retry may read a newer snapshot than the first one. These masks mark items:
+
+    - ``several``: the item has more than one row.
+    - ``undone``: a restore removed a write of the item. The checks skip the reads in between.
+    - ``unsure``: either of these, or the order of versions is unknown. No read of the item is
+      stale, and no write of it replaces a known version.
+    - ``by_rows``: as ``unsure``, or the rows have their own order (event time).
     """
 
     def __init__(self, run: History) -> None:
@@ -282,7 +286,7 @@ class EncodedHistory:
         self.full = np.zeros(count, bool)
         self.full[transactions] = _flags(told.column("full"))
         self.committed = self.position != NONE
-        # Who wrote before the recording is committed, but where is not known.
+        # A write before the recording is committed at an unknown position.
         self.early = ~self.known & self._named_below(run.known_since)
         self.restored_away = ~self.committed & self._named_below(run.restored_away)
         self.restored_away[transactions[_flags(told.column("undone"))]] = True
@@ -302,19 +306,19 @@ class EncodedHistory:
         return np.asarray(below.to_numpy(zero_copy_only=False), bool)
 
     def _in_several_places(self) -> Flags:
-        """Items that stand in more than one place: which of them a writer meant is not known."""
+        """Return a mask of items in several partitions; the row that a writer means is unknown."""
         told = np.flatnonzero(self.places != NONE)
         pairs = np.unique(np.stack([self.items_read[told], self.places[told]]), axis=1)
         return np.asarray(np.bincount(pairs[0], minlength=len(self.items)) > 1)
 
     def _never_together(self, transactions: Numbers) -> Flags:
-        """Items without a place that all who wrote them wrote to: they were more than one row."""
+        """Return a mask of items whose writers share no partition: they had more than one row."""
         lists = self.run.transactions.column("places").combine_chunks()
         (place,), _ = _encode(pa.chunked_array([lists.flatten()]))
         told = numbers(pc.fill_null(pc.list_value_length(lists), 0))
         first, width = np.zeros((2, len(self.names)), np.int64)
         first[transactions], width[transactions] = np.cumsum(told) - told, told
-        # Who wrote without a journal is known by what was read.
+        # Reads show the writers that have no journal.
         seen = self.versions != NONE
         rows = _flags(self.run.writes.column("in_rows"))
         writer = np.concatenate([self.writers[rows], self.versions[seen]])
@@ -332,7 +336,7 @@ class EncodedHistory:
         return np.asarray(most < np.bincount(writers, minlength=len(self.items)))
 
     def _contradicted(self) -> Flags:
-        """Items whose rows' versions (of logs) are not in the order of commits, or in one commit."""
+        """Return a mask of items whose versions in rows contradict the order of commits."""
         commits = self.position[self.version_writer]
         same = (self.version_item[1:] == self.version_item[:-1]) & self.version_in_rows[1:]
         same &= self.version_writer[1:] != self.version_writer[:-1]
@@ -341,7 +345,7 @@ class EncodedHistory:
         return flagged
 
     def _order_versions(self) -> None:
-        """Committed writes sorted by item and version; ``key`` is what to search for."""
+        """Sort the committed writes by item and version into the search key ``key``."""
         ranks = numbers(self.run.writes.column("rank"))
         ranks = np.where(ranks == NONE, self.position[self.writers], ranks)
         self.scale, every = _dense(ranks, self.position, self.snapshot)
@@ -360,7 +364,7 @@ class EncodedHistory:
         self._place_reads(rank_of_write)
 
     def _place_reads(self, rank_of_write: Numbers) -> None:
-        """The rank of the version that each read saw; ``placed`` tells where it is known."""
+        """Find the rank of the version of each read; ``placed`` marks reads with a known rank."""
         there = self.versions != NONE
         self.rank_read = np.full(len(self.versions), NONE, np.int64)
         self.rank_read[there] = self.position_rank[self.versions[there]]
@@ -368,16 +372,16 @@ class EncodedHistory:
         found = exact != NONE
         self.rank_read[found] = rank_of_write[exact[found]]
         self.placed = there & (self.rank_read != NONE)
-        # Nothing was there: before the first version, or after a delete that it could see.
+        # The item was absent: before its first version, or after a delete that the reader saw.
         self._place_absent(self.snapshot_rank)
         self._place_absent(np.where(self.committed, self.position_rank - 1, NONE))
 
     def _place_absent(self, until: Numbers) -> None:
         """
-        Place reads of nothing, by readers at a rank of commits, after what deleted the item.
+        Place each read of an absent item after the delete of the item.
 
-        Where it was not deleted by then, a reader that has no place yet saw what was before the
-        first version.
+        ``until`` is the commit rank of each reader. If the newest version up to it is no delete,
+        a read without a rank precedes the first version.
         """
         absent = (self.versions == NONE) & (until[self.readers] != NONE)
         rows = np.flatnonzero(absent)
@@ -388,7 +392,7 @@ class EncodedHistory:
         self.placed |= absent
 
     def may_be_gone(self, index: Numbers) -> Flags:
-        """Whether versions, by their index, are deletes or hidden by one of unknown items."""
+        """Return whether each version (by index) is a delete or may be deleted by ``cleared``."""
         below = self.position[self.version_writer[index]] <= self.run.cleared
         return np.asarray(self.version_deletes[index] | below)
 
@@ -396,7 +400,7 @@ class EncodedHistory:
         return items * (self.scale + 2) + ranks + 1
 
     def row_of_write(self, items: Numbers, writers: Numbers) -> Numbers:
-        """Row of the write of an item by a transaction, ``NONE`` where there is none."""
+        """Return the row of the write of each item by its transaction, or ``NONE``."""
         width = len(self.names) + 1
         have = self.written * width + self.writers
         order = np.argsort(have, kind="stable")
@@ -410,7 +414,7 @@ class EncodedHistory:
         return found
 
     def next_version(self, items: Numbers, ranks: Numbers) -> Numbers:
-        """Index of the first version of an item above a rank, ``NONE`` for none."""
+        """Return the index of the first version of each item above a rank, or ``NONE``."""
         place = np.searchsorted(self.key, self._key(items, ranks), side="right")
         found = np.full(len(items), NONE, np.int64)
         inside = np.flatnonzero(place < len(self.key))
@@ -419,8 +423,8 @@ class EncodedHistory:
         return found
 
     def newest_by(self, items: Numbers, commit_ranks: Numbers) -> Numbers:
-        """Index of the newest version of each item that was committed by then."""
-        # Where versions are not in the order of commits the greatest so far counts.
+        """Return the index of each item's newest version up to a commit rank, or ``NONE``."""
+        # If versions are not in the order of commits, the greatest version so far counts.
         commits = self.position_rank[self.version_writer]
         key = self._key(self.version_item, commits)
         order = np.argsort(key, kind="stable")
@@ -434,16 +438,16 @@ class EncodedHistory:
         return found
 
     def rank_at(self, index: Numbers) -> Numbers:
-        """The rank of versions by their index."""
+        """Return the rank of each version (by index)."""
         return self.key[index] - self._key(self.version_item[index], np.zeros_like(index))
 
     def name(self, code: Any) -> str:
-        """Of a transaction."""
+        """Return the name of a transaction code."""
         return self.names[code] if code != NONE else "nobody"
 
 
 def _encode(*columns: pa.ChunkedArray) -> tuple[list[Numbers], list[str]]:
-    """Each column as codes of one dictionary; nulls are ``NONE``."""
+    """Encode text columns with one dictionary; nulls are ``NONE``."""
     together = pa.chunked_array(
         [chunk for column in columns for chunk in column.chunks], pa.string()
     )
@@ -456,7 +460,7 @@ def _encode(*columns: pa.ChunkedArray) -> tuple[list[Numbers], list[str]]:
 
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
-    """An integer column, nulls as ``NONE``."""
+    """Convert an integer column to numpy; nulls are ``NONE``."""
     filled = pc.fill_null(column.cast(pa.int64()), NONE)
     return np.asarray(filled.to_numpy(), np.int64)
 
@@ -466,7 +470,7 @@ def _flags(column: pa.ChunkedArray) -> Flags:
 
 
 def _dense(*columns: Numbers) -> tuple[int, list[Numbers]]:
-    """Ranks instead of values, so that they fit beside an item's code; ``NONE`` stays."""
+    """Replace values by dense ranks, which fit in one key with an item's code; keep ``NONE``."""
     values = np.unique(np.concatenate(columns))
     values = values[values != NONE]
     ranked = [np.where(column == NONE, NONE, np.searchsorted(values, column)) for column in columns]

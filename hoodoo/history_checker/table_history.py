@@ -1,9 +1,8 @@
 """
-Check journals of clients against a table: what was acknowledged, and what the table holds.
+Check the history of a table: its timeline, slots and rows, and the journals of its clients.
 
-A journal is a file of JSON lines, one for each event.
-A table knows what was committed, not what clients were told or what they saw on the way. A client
-that wants this checked appends one line for each event to a file of its own::
+A table records its commits, but not the answers to its clients or their reads. A client records
+these in a journal: a file of JSON lines, one for each event::
 
     {
         "event": "write",
@@ -23,9 +22,10 @@ that wants this checked appends one line for each event to a file of its own::
         "rows": [["1", "20260102030405678"], ["2", null]],
     }
 
-``answer`` is ``ok``, ``fail`` or ``unknown``; ``instant`` (a receipt's requested time) may be
-missing only where it is not ``ok``; writes of a group share it. Versions are the ``_hoodie_commit_time`` of rows, null for
-no row; keys are as in ``_hoodie_record_key``. ``at`` is the completion time that was read as of.
+``answer`` is ``ok``, ``fail`` or ``unknown``. ``instant`` is the requested time of the commit
+result; only an ``ok`` needs it, and the members of a group share it. Versions are the
+``_hoodie_commit_time`` of rows, or null for no row. Keys are as in ``_hoodie_record_key``. ``at``
+is the completion time of the snapshot that was read.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ _TIME: Final = re.compile(r"\d{17}", re.ASCII)
 
 def read_client_history(run: HistoryRecorder, lines: Iterable[bytes], *, source: str) -> int:
     """
-    Add a journal to a run; the last line may be torn, as a killed client leaves it.
+    Add a journal to a history; skip a torn last line, which a killed client leaves.
 
     Args:
-        run: Where its events go.
-        lines: Of the file.
-        source: Name of the file, for errors, and to keep readers of equal names apart.
+        run: Receives the events.
+        lines: The lines of the file.
+        source: The file's name, for errors and to distinguish readers with equal names.
 
     Returns:
         The number of events.
 
     Raises:
-        InvalidInputError: A line is none of the two forms.
+        InvalidInputError: A line has neither of the two forms.
     """
     told = 0
     kept = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -138,32 +138,31 @@ def _pairs(found: list[Any]) -> list[tuple[str, str | None]]:
 
 
 # ----------------------------------------------------------------
-# The history of a table judged: what its timeline, slots, rows and clients' journals tell
-# together.
+# Compare the timeline, the slots, the rows and the journals of clients.
 #
-# The timeline says what was committed and in which order, slots which version of a file group
-# each write was made from and whose batches it published, the rows who wrote each key last, and
-# journals what clients were told and saw. Any of them alone is consistent with itself; a lost
-# update shows where two of them do not fit.
+# The timeline has the commits and their order. A slot has the source version of each file group
+# that a write changed, and the batches of the write. A row names the last writer of its key. A
+# journal has the answers and reads of a client. Each source alone is consistent; a lost update is a
+# contradiction between two of them.
 
-#: Operations that hide rows which nobody names, not even who asked for them.
+#: Operations that hide rows without naming their keys.
 _HIDING: Final = frozenset({"DELETE_PARTITION", "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"})
 
 
 def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[Anomaly]:
     """
-    Judge what happened to a table so far.
+    Return the anomalies in the history of a table.
 
     Args:
         context: The table.
-        journals: Files of clients, in the form of ``hoodoo.history_checker.table_history``; some or none.
+        journals: Journals of clients, in the form that this module's docstring shows; may be empty.
 
     Raises:
         InvalidInputError: A journal cannot be read.
-        CorruptTableError: As reading the table.
+        CorruptTableError: The table cannot be read.
 
-    Outside: the timeline and the history; 1 get per instant and slot; the key columns of all
-    rows.
+    Outside: the active and the archived timeline; 1 get per instant and slot; the key columns of
+    all rows.
     """
     run = HistoryRecorder(
         ordered=context.config.merge.mode is MergeMode.COMMIT_TIME_ORDERING,
@@ -184,7 +183,7 @@ def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[
 
 
 def record_table(context: TableContext, run: HistoryRecorder) -> None:
-    """Add to a run what a table itself tells; journals come first. Outside: as above."""
+    """Add commits, slots and rows of a table; add journals before. Outside: as check_history."""
     deletes = run.deletes()
     snapshot = context.snapshot()
     archived = context.archived_timeline.instants(times_only=False)
@@ -195,7 +194,7 @@ def record_table(context: TableContext, run: HistoryRecorder) -> None:
         if _clears(metadata, deletes.get(name, 0)):
             run.cleared = max(run.cleared, position)
     run.known_since = min(committed, default="")
-    # Until when each may have hidden rows, so that readers saw them gone.
+    # The time until which each removed commit may have hidden rows from readers.
     restored_away = _restored_away(context, snapshot, archived, committed)
     claims: list[tuple[InstantTime, WriteSet]] = []
     for slot in without_void(context.commit_log.newest_first(snapshot.head)):
@@ -211,7 +210,7 @@ def record_table(context: TableContext, run: HistoryRecorder) -> None:
     for name in restored_away.keys() - committed.keys():
         run.transaction(name, undone=True)
         run.cleared = max(run.cleared, restored_away[name])
-    # Beside logs a base file may be made while others append: only whole files form a chain.
+    # With logs, a compaction runs while writers append, so versions of base files form no chain.
     if context.config.table_type is TableType.COPY_ON_WRITE:
         record_versions(run, claims)
     restores = [
@@ -232,9 +231,10 @@ def _restored_away(
     committed: Mapping[InstantTime, int],
 ) -> dict[InstantTime, int]:
     """
-    What rollbacks and restores took back that may have been committed, and when each was.
+    Return the removed instants that may have been committed, with the time of the removal.
 
-    Only the newest write is rolled back when it was committed; nothing that began after it is.
+    A rollback removes a committed write only if it is the newest. So no write that began after it
+    was committed at that time.
     """
     begun = sorted(committed)
     ends = list(accumulate((committed[name] for name in reversed(begun)), min))[::-1]
@@ -254,7 +254,7 @@ def _restored_away(
 def _commits(
     snapshot: Snapshot, archived: Sequence[ArchivedInstant]
 ) -> Iterator[tuple[str, int, CommitMetadata]]:
-    """Requested time, completion time and content of every write that counts."""
+    """Yield requested time, completion time and metadata of every committed write."""
     present = {one.requested_time for one in snapshot.active.completed_writes}
     for row in archived:
         if row.action in ARCHIVED_WRITES and row.requested_time not in present:
@@ -267,7 +267,7 @@ def _commits(
 
 
 def _clears(metadata: CommitMetadata, told: int) -> bool:
-    """Whether rows went that no journal names: more than the deletes that were told."""
+    """Return whether a commit deleted more rows than the ``told`` ones of the journals."""
     deletes = sum(stat.num_deletes for stat in metadata.write_stats())
     operation = metadata.operation_type.upper()
     return deletes > told or operation in _HIDING or (operation == "DELETE" and not told)
@@ -283,14 +283,14 @@ def _record_batches(run: HistoryRecorder, slot: Slot) -> None:
 
 def record_versions(run: HistoryRecorder, claims: Sequence[tuple[InstantTime, WriteSet]]) -> None:
     """
-    Add the versions of file groups: who made which, and of which older one.
+    Add the versions of file groups: the writer and the source version of each.
 
-    Versions stand in the order of their names. So does one whose own slot was collected: by its
-    commit it would stand behind a version that was made from it by a write which had begun before.
+    The order of versions is that of requested times, also for a version whose slot is truncated.
+    Its commit position would put it after a version that an earlier-begun write made from it.
 
     Args:
-        run: What is recorded.
-        claims: Of slots by requested time, of a table without logs.
+        run: Receives the versions.
+        claims: Requested times and write sets of slots, of a table without logs.
     """
     written, sources = set[tuple[str, str]](), set[tuple[str, str]]()
     for name, claim in claims:

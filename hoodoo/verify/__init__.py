@@ -1,1 +1,1 @@
-"""Checks of a whole table."""
+"""Check a whole table: its timeline, commit log, files and records."""

@@ -1,4 +1,4 @@
-"""Verify the commit log: every slot is there, its hash chain unbroken (SLOT-1, SLOT-7)."""
+"""Verify the commit log: no slot is missing, and the hash chain is intact (SLOT-1, SLOT-7)."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import read_truncation_point, truncated_up_to
 
-# ---- The chain of slots reaches from the boundary to the newest write of ours (SLOT-1, GC-2)
+# ---- The commit log reaches from the truncation point to the newest hoodoo write (SLOT-1, GC-2)
 
 
 class _CommitLogReport(Protocol):
     def problem(self, kind: str, path: str, message: str) -> None:
-        """One thing that is wrong."""
+        """Record a problem: the table is not ok."""
 
     def note(self, kind: str, path: str, message: str) -> None:
-        """One thing worth knowing."""
+        """Record a note: the table is ok."""
 
 
 def check_commit_log(
     context: TableContext, slots: Sequence[Slot], timeline: ActiveTimeline, report: _CommitLogReport
 ) -> None:
     """
-    Compare both ends of the chain with what boundary and timeline tell of it.
+    Compare both ends of the commit log with the truncation point and the timeline.
 
-    Where slots are lost their numbers are taken a second time, and a batch is not known again.
-    Outside: 1 list, 1 get per write above the newest slot.
+    If slots are lost, writers take their numbers a second time and do not recognize a batch that
+    was committed. Outside: 1 list, 1 get per write above the newest slot.
 
     Args:
         context: The table.
-        slots: The chain, oldest first.
-        timeline: The timeline, listed before the chain was read.
-        report: Gets what is wrong.
+        slots: The slots, oldest first.
+        timeline: The timeline, listed before the slots were read.
+        report: Receives the findings.
     """
     try:
         context.identity.assert_decided_here(context.ports)
@@ -67,13 +67,15 @@ def check_commit_log(
         report.note(error.kind, SLOTS, f"slots were not checked: {error.message}")
         return
     collected = truncated_up_to(context.ports.storage)
-    first = slots[0].number if slots else collected and collected + 2  # a cut is above its boundary
+    first = (
+        slots[0].number if slots else collected and collected + 2
+    )  # a truncate slot follows its point
     if first - 1 > collected:
         report.problem("slot_missing", slot_path(first - 1), "a number of the chain is missing")
     limits = context.limits
     sealed = limits.slot_signing.evidence is not TamperEvidence.NONE
     if context.identity.known is None or (sealed and limits.foreign_writers is ForeignWriters.NONE):
-        return  # where seals are asked for they tell it of each instant (SLOT-7)
+        return  # the hash chain covers each instant (SLOT-7)
     own = [slot.newest_time for slot in slots if not context.commit_log.is_of_another(slot)]
     newest = max(own, default="")
     for instant in timeline.completed_writes:
@@ -90,16 +92,16 @@ def check_commit_log(
 
 
 # ----------------------------------------------------------------
-# Whether the chain of slots is as it was written: the seals, and a witness from outside (SLOT-7).
+# Check the hash chain and its signatures, and compare it with a witness (SLOT-7).
 #
-# The bytes of each slot are read anew. What the verifier's own settings ask for is demanded of the
-# chain, what slots say of themselves is checked in any case. The newest slot has none after it: that
-# nothing was cut off at the end is shown by a digest that somebody noted elsewhere, only.
+# The check reads the bytes of each slot again. The verifier's settings say whether each slot needs
+# a hash link or a signature. Those that a slot has are always checked. No slot links to the newest
+# one, so only a digest noted outside the table proves that no slot was removed from the end.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
-    """A slot and its digest, noted outside of the table."""
+    """A slot number with the digest of the slot, noted outside the table."""
 
     number: int
     digest: str
@@ -107,10 +109,10 @@ class Witness:
     @staticmethod
     def parse(text: str) -> Witness:
         """
-        Read ``NUMBER:DIGEST`` as ``verify`` prints it.
+        Parse ``NUMBER:DIGEST``, the form that ``verify`` prints.
 
         Raises:
-            InvalidInputError: It is something else.
+            InvalidInputError: The text has another form.
         """
         number, _, digest = text.strip().partition(":")
         if not (number.isascii() and number.isdecimal() and DIGEST.fullmatch(digest)):
@@ -126,7 +128,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashChainCoverage:
-    """What the seals cover: slots from ``first`` to the head, and whether signatures were checked."""
+    """The slots that have hash links (``first`` to ``head``); whether signatures were checked."""
 
     first: int
     head: Witness
@@ -138,7 +140,7 @@ class HashChainCoverage:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """Summarize the coverage in one line for people."""
         how = "signed" if self.signed else "sealed"
         return f"slots {how} since {self.first}; head to note elsewhere: {self.head}"
 
@@ -152,19 +154,20 @@ def verify_hash_chain(
     witness: Witness | None = None,
 ) -> HashChainCoverage | None:
     """
-    Compare every seal with what it was made of.
+    Check the hash link and the signature of each slot.
 
-    Outside: nothing when there is no seal and none is demanded; else the boundary and 1 get a slot.
+    Outside: nothing if no slot has a hash link and none is required; else the truncation point
+    and 1 get per slot.
 
     Args:
-        context: The table; its limits tell what is demanded, and the keys.
-        slots: The chain, oldest first.
-        timeline: The timeline, listed before the chain was read.
-        report: Gets what is wrong.
+        context: The table; its limits say what is required, and hold the keys.
+        slots: The slots, oldest first.
+        timeline: The timeline, listed before the slots were read.
+        report: Receives the findings.
         witness: A head that was noted earlier.
 
     Returns:
-        What is covered; None when no slot is sealed.
+        The coverage; None if no slot has a hash link.
     """
     demanded = context.limits.slot_signing.evidence is not TamperEvidence.NONE
     if not demanded and witness is None and not any(slot.hash_link for slot in slots):
@@ -178,7 +181,7 @@ class _HashChainCheck:
     context: TableContext
     report: Report
     demanded: bool
-    other_keys: list[int] = field(default_factory=list)  # slots that no key of ours signed
+    other_keys: list[int] = field(default_factory=list)  # numbers of slots signed with unknown keys
 
     def everything(
         self, known: Sequence[Slot], timeline: ActiveTimeline, witness: Witness | None
@@ -201,11 +204,11 @@ class _HashChainCheck:
             below = NOTHING_BEFORE
         for slot, data in read:
             if slot.number - 1 not in digests and slot is not slots[0]:
-                below = ""  # collected while the others were read
+                below = ""  # the slot before was truncated meanwhile
             if slot.hash_link is not None:
                 if not self.context.commit_log.is_of_another(
                     slot
-                ):  # SLOT-8: sealed upon another chain
+                ):  # SLOT-8: linked to another commit log
                     self._linked(slot, slot.hash_link, below)
                 self._signed(slot, slot.hash_link, data)
             elif slot.number > first.number:
@@ -224,7 +227,7 @@ class _HashChainCheck:
         path = slot_path(number)
         try:
             data = self.context.ports.storage.read(path)
-        except ObjectMissingError:  # collected meanwhile, or the gap that was told already
+        except ObjectMissingError:  # truncated meanwhile, or already reported
             return None
         return decode_slot(data, path=path, number=number), data
 
@@ -276,10 +279,11 @@ class _HashChainCheck:
         )
 
     def _collected(self, truncation_point: TruncationPoint) -> None:
-        """The boundary is what a cut of the chain says, to the byte (GC-2)."""
+        """Check that a truncate slot holds the bytes of the truncation point (GC-2)."""
         if not truncation_point.number:
             return
-        # Looked for anew: an archiver may have cut since. The cut of a boundary lies above it.
+        # List the slots again: an archiver may have truncated since. A truncate slot has a greater
+        # number than its truncation point.
         cuts = [
             one for one in self.context.commit_log.newest_first() if one.kind is SlotKind.TRUNCATE
         ]
@@ -287,14 +291,14 @@ class _HashChainCheck:
         try:
             data = self.context.ports.storage.read(path)
         except ObjectMissingError:
-            return  # a greater one came meanwhile
+            return  # a greater truncation point exists by now
         if data not in [slot.body for slot in cuts]:
             self.report.problem(
                 "boundary_differs", path, "no cut of the chain fixed these bytes: it was edited"
             )
 
     def _shown(self, slots: Sequence[Slot], first: Slot, timeline: ActiveTimeline) -> None:
-        """Where nobody else writes, what is completed has a slot, or it was cut off the chain."""
+        """Check that each completed instant has a slot, if no other engine writes the table."""
         if self.context.limits.foreign_writers is not ForeignWriters.NONE or not self.demanded:
             return
         self._hidden(slots, first)
@@ -311,7 +315,7 @@ class _HashChainCheck:
                 )
 
     def _hidden(self, slots: Sequence[Slot], first: Slot) -> None:
-        """And the other way round: what a commit slot shows is on the timeline, or archived."""
+        """Check that the instant of each commit slot is completed, on either timeline."""
         now = self.context.active()
         ended = {one.requested_time for one in now.instants if one.completed}
         ended.update(self.context.archived_timeline.times().completions)

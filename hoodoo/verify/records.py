@@ -34,23 +34,23 @@ from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows
 from timeline.snapshot import Snapshot
 
-# ---- Whether rows lie under the record keys and partition paths that their columns make
-# Earlier releases made both of the incoming types, and releases of Hudi differ in complex keys of
-# one field: such a row is not found by its key, and its record may be there twice.
+# ---- Compare stored record keys and partition paths with those that the key generator makes
+# Earlier releases made both from the incoming types. Releases of Hudi differ in complex keys of one
+# field. A writer does not find such a row by its key, so the table may have its record twice.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Of some rows the keys and partition paths that their columns make, and which differ."""
+    """Keys and partition paths made from the columns of rows, and the rows that differ."""
 
     keys: pa.Array
     paths: pa.Array
-    other_key: pa.Array  # stored otherwise
-    other_path: pa.Array  # in another folder
+    other_key: pa.Array  # the stored key differs
+    other_path: pa.Array  # the folder differs
 
     @property
     def differ(self) -> pa.Array:
-        """Rows that lie elsewhere."""
+        """Return a mask of the rows with another key or folder."""
         return pc.or_(self.other_key, self.other_path)
 
 
@@ -58,16 +58,17 @@ def keys_of_table(
     context: TableContext, snapshot: Snapshot, settings: WriteSettings | None = None
 ) -> KeySpec:
     """
-    How a writer makes the table's keys; where its files hold two forms, the one to rewrite to.
+    Return the rules by which a writer makes the table's keys.
 
-    It has no partition fields where rows may lie in other folders than their columns say.
-
-    The form is the one that ``hoodie.write.complex.keygen.new.encoding`` names, else the longer
-    one, which version 9 has.
+    The result has no partition fields if the table may have misplaced rows. If files hold both
+    forms of a complex key, the result has the form to rewrite to:
+    ``hoodie.write.complex.keygen.new.encoding`` names it. The default is the longer form, which
+    version 9 has.
 
     Raises:
-        UnsupportedTableError: Nobody can make the keys again: rows have none of their own, or a
-            class of the table's owner makes them (``keys_of_others``); as ``folders_as_stored``.
+        UnsupportedTableError: The keys cannot be made again, because rows have no key columns or a
+            class of the table's owner makes the keys (``keys_of_others``); and the errors of
+            ``folders_as_stored``.
     """
     config = context.config
     keys = key_spec_of(settings or _from_table(config), config)
@@ -84,7 +85,7 @@ def keys_of_table(
         )
     elsewhere = may_have_misplaced_rows(context.ports.storage, load_config(context.ports.storage))
     elsewhere |= settings is not None and may_misplace_rows(settings, config)
-    # Files name no folder but the one they lie in, or rows may lie in another.
+    # Rows have no partition columns, or may be in another folder than these name.
     if config.drop_partition_columns or elsewhere:
         keys = replace(keys, partition_fields=(), partition_types=())
     keys = folders_as_stored(context, snapshot, keys)
@@ -99,16 +100,16 @@ def keys_of_table(
 
 def addresses_of(rows: pa.Table, partition_path: str | pa.ChunkedArray, keys: KeySpec) -> Addresses:
     """
-    Make keys and paths of stored rows again, and compare.
+    Make the keys and partition paths of stored rows again, and compare them with the stored ones.
 
     Args:
-        rows: As read, with the meta columns where files have them.
-        partition_path: The folder they lie in, of all or of each.
-        keys: As of ``keys_of_table``.
+        rows: The rows as read, with the meta columns if files have them.
+        partition_path: The folder of all rows, or of each row.
+        keys: The result of ``keys_of_table``.
 
     Shapes: rows (n rows) -> arrays (n,).
 
-    Errors: as ``filegroups.keys.keys.addresses``.
+    Errors: those of ``filegroups.keys.keys.addresses``.
     """
     made, paths = addresses(rows, keys, rows.schema)
     if not keys.partition_fields:
@@ -136,23 +137,23 @@ def _by_strange_class(config: TableConfig) -> bool:
     return bool(config.raw.get("hoodie.table.keygenerator.class"))
 
 
-# ---- The part of a verification that opens data files: footers, row counts, keys, merged slices
-# Apart from ``verify`` because it is what costs time and memory. Rows are what a reader sees: of
-# a slice with logs those of the merged slice. Only the key is decoded and what decides between
-# versions, or every column when asked. Of a partition's keys a hash each is kept, 8 bytes; keys
-# themselves only of one file group a worker, and where hashes meet.
+# ---- The checks that open data files: footers, row counts, keys, merged slices
+# They are apart from ``verify`` because they cost time and memory. They check the rows that a
+# reader sees: the merged rows of a slice with logs. They decode the key and the columns that decide
+# between versions, or every column on request. Memory holds a hash of 8 bytes for each key of a
+# partition. It holds the keys themselves for one file group per worker, and where hashes are equal.
 
 _SHOWN_MAX = 5
 
 
 class Report(Protocol):
-    """Where findings go."""
+    """Receives the findings."""
 
     def problem(self, kind: str, path: str, message: str) -> None:
-        """Something that makes the table not ok."""
+        """Record a problem: the table is not ok."""
 
     def note(self, kind: str, path: str, message: str) -> None:
-        """Something worth knowing."""
+        """Record a note: the table is ok."""
 
 
 def check_records(
@@ -164,20 +165,20 @@ def check_records(
     all_columns: bool = False,
 ) -> tuple[int, int]:
     """
-    Check what lies in the newest slices.
+    Check the files and rows of the latest file slices.
 
     Args:
         context: The table.
-        snapshot: Whose slices.
-        recorded: What metadata says of base files, by path.
-        report: Told of what is found.
-        all_columns: Decode all of them, to find damage in any.
+        snapshot: The snapshot that has the slices.
+        recorded: The write statistics of base files, by path.
+        report: Receives the findings.
+        all_columns: Decode all columns, to find damage in any of them.
 
     Returns:
-        The numbers of file slices and of rows.
+        The number of file slices and the number of rows.
 
-    Outside: 1 list a partition; of each newest slice the footer and the keys of its base file,
-    and its logs; keys twice where some may be there twice.
+    Outside: 1 list per partition; of each latest slice the footer and the keys of the base file,
+    and the logs. It reads keys a second time if some may be duplicates.
     """
     view = view_of(context, snapshot)
     whole = _whole_rows(context, snapshot, report)
@@ -221,11 +222,11 @@ def _report_doubtful(
     partition_path: str,
     report: Report,
 ) -> None:
-    """Tell of moments that an earlier release may have divided by a thousand; some may be true."""
+    """Report timestamps that an earlier release may have divided by 1,000; some may be right."""
     try:
         found = sum(one.rows.num_rows for one in doubtful_timestamps(context, snapshot, slices))
     except HoodooError:
-        return  # told already by whoever reads all columns
+        return  # the read of all columns has reported it
     if found:
         report.note(
             "doubtful_moments",
@@ -238,7 +239,7 @@ def _report_doubtful(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowSummary:
-    """What is kept of a slice's rows: how many there are, and of each key a hash."""
+    """The summary of a slice's rows: their number, and a hash of each key."""
 
     slice: FileSlice
     rows: int
@@ -249,15 +250,15 @@ class _RowSummary:
 
 @dataclass(slots=True)
 class _MisplacedRows:
-    """Rows that lie under another key or in another folder than their columns make."""
+    """Counts of rows with another key or folder than their columns make."""
 
     keys: int = 0
     paths: int = 0
     example: str = ""
-    why_not: str = ""  # the columns make none
+    why_not: str = ""  # why the columns make no key
 
     def see(self, rows: pa.Table, partition_path: str, keys: KeySpec) -> None:
-        """Count those of some rows."""
+        """Add the counts of some rows."""
         try:
             found = addresses_of(rows, partition_path, keys)
         except HoodooError as error:
@@ -276,7 +277,11 @@ class _MisplacedRows:
 
 
 def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Report) -> None:
-    """Java Hudi that is not told of the index looks keys up in files, and makes other groups."""
+    """
+    Check that each file group belongs to a bucket.
+
+    Java Hudi without the options of the bucket index creates file groups of no bucket.
+    """
     ids = [one.file_group.file_id for one in slices]
     strange = [file_id for file_id in ids if bucket_of(file_id) is None]
     if strange:
@@ -290,7 +295,7 @@ def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Re
 
 
 def _whole_rows(context: TableContext, snapshot: Snapshot, report: Report) -> SliceRead | None:
-    """What reading every column needs; None where that cannot be, or nothing was ever written."""
+    """Plan a read of every column; None if the table is unreadable or never had a write."""
     try:
         return plan_scan(
             context,
@@ -308,7 +313,7 @@ def _whole_rows(context: TableContext, snapshot: Snapshot, report: Report) -> Sl
 def _logs_fit(
     context: TableContext, slices: Sequence[FileSlice], read: SliceRead, report: Report
 ) -> None:
-    """Tell of logs that no reader of all columns can read; keys alone may still be readable."""
+    """Report logs that a read of all columns rejects; their keys may still be readable."""
     for one in slices:
         if not one.log_files:
             continue
@@ -327,7 +332,7 @@ def _footers(
     read: SliceRead | None,
     has_keys: bool,
 ) -> dict[str, int]:
-    """The number of rows in each base file; a file that cannot be read is told and left out."""
+    """Return the row count of each base file; report and omit files that cannot be read."""
     counted = {}
     for base in bases:
         path = base.path
@@ -357,7 +362,7 @@ def _worth_reading(
     *,
     all_columns: bool,
 ) -> list[FileSlice]:
-    """Slices that are a base file alone, but those whose footer told enough."""
+    """Return the slices without logs to read; none if their footers suffice."""
     if not (all_columns or context.config.populate_meta_fields):
         return []
     return [
@@ -376,7 +381,7 @@ def _looked_through(
     *,
     all_columns: bool,
 ) -> list[_RowSummary]:
-    """Read slices, all alone or all with logs; what cannot be read is told and left out."""
+    """Read slices, all with logs or all without; report and omit slices that cannot be read."""
     if not slices:
         return []
     try:
@@ -386,7 +391,7 @@ def _looked_through(
         return []
     seen = []
     look = partial(_seen, context, read, keys)
-    # A slice with logs is held in memory as a whole, so only one at a time.
+    # A whole slice with logs is in memory, so read one at a time.
     answers = map(look, slices) if slices[0].log_files else context.ports.executor.map(look, slices)
     for one, answer in zip(slices, answers, strict=True):
         if isinstance(answer, _RowSummary):
@@ -514,7 +519,7 @@ def _keys_of(
     slices: Sequence[FileSlice],
     wanted: npt.NDArray[np.uint64],
 ) -> Iterator[pa.Array]:
-    """The keys with one of some hashes."""
+    """Yield the keys whose hash is wanted."""
     read = _plan(context, snapshot, slices, all_columns=False)
     for one in slices:
         for batch in read_slice(context.ports.storage, context.ports.events, one, read):

@@ -1,10 +1,10 @@
 """
-Moments that an earlier release of hoodoo copied with a thousandth of their number.
+Find timestamps that an earlier release of hoodoo divided by 1,000 when it copied rows.
 
-Files of writers before Hudi 1.1 have milliseconds under the label of microseconds. Where all
-values of a file were whole seconds, earlier releases divided them by a thousand when they copied
-rows into a new base file. Nothing proves it afterwards, a moment of early 1970 may be true; so
-rows are found by where they come from, and rewritten only when somebody says so.
+Files of writers before Hudi 1.1 hold milliseconds with the label of microseconds. If all values
+of a file were whole seconds, earlier releases divided them by 1,000 when they copied its rows
+into a new base file. A timestamp of early 1970 may also be right, and nothing proves the copy.
+So the search uses the origin of a row, and a rewrite happens only on the user's command.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from timeline.model.file_names import FileSlice
 from timeline.snapshot import Snapshot
 
 MILLIS: Final = pa.timestamp("ms", "UTC")
-_RIGHT_LABELS: Final = 9  # table version of which no release writes moments under another label
-#: A thousandth of any moment up to the year 2243.
+_RIGHT_LABELS: Final = 9  # since this table version each release writes the right label
+#: Milliseconds. A timestamp up to the year 2243, divided by 1,000, is below this.
 _EARLY: Final = 100 * 86_400_000  # ``pa.scalar`` would import pandas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtfulTimestamps:
-    """Rows of a slice, with their meta columns, and in which columns each is doubtful."""
+    """Rows of a slice with doubtful timestamps, their meta columns included."""
 
     slice: FileSlice
     rows: pa.Table
-    columns: Mapping[str, pa.ChunkedArray]  # truth values by column name, some of each row
+    columns: Mapping[str, pa.ChunkedArray]  # masks by column name; each row is doubtful in one
 
     def multiplied(self) -> pa.Table:
-        """The rows with their doubtful moments multiplied by a thousand."""
+        """Return the rows with their doubtful timestamps multiplied by 1,000."""
         rows = self.rows
         for name, doubtful in self.columns.items():
             column = rows.column(name)
@@ -55,15 +55,15 @@ def doubtful_timestamps(
     context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice]
 ) -> Iterator[DoubtfulTimestamps]:
     """
-    Rows of slices with moments that may be a thousandth of the true ones.
+    Find the rows of slices with timestamps that may be a thousandth of the right ones.
 
-    Each was copied by hoodoo from a file that another writer made while the table's schema said
-    microseconds, or was archived since, and has a moment before April 1970.
+    Such a row has a timestamp before April 1970, and hoodoo copied it from the file of another
+    commit. The schema of that commit said microseconds, or the commit is archived.
 
     Yields:
-        Rows that have any, never none.
+        The doubtful rows of a batch, at least one.
 
-    Outside: 1 footer for each base file; each slice whose base file hoodoo made is read.
+    Outside: 1 footer for each base file, and the rows of each slice whose base file hoodoo made.
     """
     config = context.config
     if config.initial_version >= _RIGHT_LABELS or not config.populate_meta_fields:
@@ -108,7 +108,7 @@ def _early(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _commits_of_micros(context: TableContext, snapshot: Snapshot) -> Callable[[str, str], bool]:
-    """Tells whether an instant's schema called a column microseconds; an archived one's may have."""
+    """Return a test: did an instant's schema say microseconds? True for an archived instant."""
     writes = {one.requested_time: one for one in snapshot.active.completed_writes}
 
     @cache

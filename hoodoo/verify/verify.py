@@ -1,4 +1,4 @@
-"""Verify a whole table: timeline, file slices, remembered batch ids, and data files if asked."""
+"""Verify a whole table: timeline, commit log, batch ids, file slices and records."""
 
 from __future__ import annotations
 
@@ -42,26 +42,27 @@ from timeline.ports.ports import ObjectMissingError
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import read_truncation_point, truncated_up_to
 
-# --- The boundaries that are kept for the batch ids in them are there, with the bytes they had (BATCH-2)
+# ---- Check the truncation points that hold batch ids: present and not edited (BATCH-2)
 
 
 class _BatchReport(Protocol):
     def problem(self, kind: str, path: str, message: str) -> None:
-        """One thing that is wrong."""
+        """Record a problem: the table is not ok."""
 
 
 def check_batches(context: TableContext, report: _BatchReport) -> None:
     """
-    Compare the earlier boundaries with what the present one says of them.
+    Compare the earlier truncation points with their digests in the current one.
 
-    Outside: 1 list and 1 get, 1 get per earlier boundary; as often as another cut came meanwhile.
+    Outside: 1 list and 1 get, and 1 get per earlier truncation point. They repeat after each
+    truncation that happens meanwhile.
 
     Args:
         context: The table.
-        report: Gets what is wrong.
+        report: Receives the findings.
 
     Raises:
-        CorruptTableError: The present boundary cannot be read.
+        CorruptTableError: The current truncation point cannot be read.
     """
     storage = context.ports.storage
     while True:
@@ -85,23 +86,24 @@ def check_batches(context: TableContext, report: _BatchReport) -> None:
 
 
 # ----------------------------------------------------------------
-# Verification: does a table keep its promises, checked from its files alone?
+# Verification checks from the files of a table whether the table is correct.
 #
-# Independent of the write path on purpose: it asks the timeline what should be there and the
-# storage what is there, and compares. Safe beside running writers: what appears meanwhile is
-# looked at again before it is called a problem.
+# It is independent of the write path on purpose: it compares the timeline with the storage. It is
+# safe while writers run, because it checks a change again before it reports a problem.
 #
-# What is checked: the properties; the order of times; the chain of commit slots, each settled
-# with the bytes it fixed, and as its seals say; the boundaries that are kept for their batch ids;
-# every file the newest state needs, with its recorded size and row count; no version of a file
-# group made from one that another was made from, or from a newer one (a lost update); no data
-# file that no instant accounts for; footers; and that no key lies in a partition twice.
+# It checks these rules:
+# - The properties are valid, and requested and completion times are in order.
+# - Each slot is applied with the bytes that it holds, and the hash chain is intact.
+# - The truncation points that hold batch ids are present.
+# - Each file of the newest snapshot exists, with its recorded size and row count.
+# - No two versions of a file group have the same source, and none has a newer one (a lost update).
+# - An instant names each data file, footers are complete, and each key is in a partition once.
 
-_LOOKS = 3  # what a running writer is just about to finish is looked at again
+_LOOKS = 3  # times; a running writer may finish between two of them
 _PAUSE_MS = 300
-#: What another engine takes away again and leaves no slot of.
+#: Kinds of slots whose file another engine may delete without a slot.
 _TAKEN_AWAY = frozenset({SlotKind.PLAN, SlotKind.SAVEPOINT})
-#: What is told of a slot without its file, by whether it decides together with it (FOR-4, FOR-9).
+#: The note on a slot without its file, by whether slot and file decide together (FOR-4, FOR-9).
 _WAITING = {
     False: "decided, but its completed file is missing; the next writer or service makes it",
     True: "whether it counts is not decided: its file is missing; the next writer or service tells",
@@ -110,7 +112,7 @@ _WAITING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing found; ``path`` is relative to the table, ``kind`` stable."""
+    """A problem or a note; ``path`` is relative to the table, and ``kind`` is stable."""
 
     kind: str
     path: str
@@ -123,27 +125,27 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Problems make a table not ok; notes are worth knowing and heal by themselves."""
+    """The findings: with a problem the table is not ok; a note needs no action."""
 
     problems: tuple[Finding, ...]
     notes: tuple[Finding, ...] = ()
     instants: int = 0
     file_slices: int = 0
     rows: int = 0
-    evidence: HashChainCoverage | None = None  # when slots are sealed
+    evidence: HashChainCoverage | None = None  # if slots have hash links
 
     @property
     def ok(self) -> bool:
-        """Whether there is no problem."""
+        """Return whether there is no problem."""
         return not self.problems
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """Summarize the table in one line for people."""
         return f"{self.instants} instants, {self.file_slices} file slices, {self.rows} rows"
 
     def as_document(self) -> dict[str, Any]:
-        """The promised shape, with the notes beside it."""
+        """Return the JSON document of the specification, with the notes."""
         return {
             "ok": self.ok,
             "problems": [each.as_document() for each in self.problems],
@@ -166,13 +168,13 @@ def verify_at(
     progress: Callable[[str], None] | None = None,
 ) -> Verification:
     """
-    Verify the table at an address; damaged properties are a finding, not an error.
+    Verify the table at an address; report damaged properties as a problem.
 
-    With ``history`` what happened is judged as well, with what ``journals`` of clients tell.
-    ``expect_head`` is what an earlier verification told as the head of the sealed chain.
+    With ``history`` also check the history of the table, with the ``journals`` of clients.
+    ``expect_head`` is the head of the hash chain that an earlier verification returned.
 
     Raises:
-        InvalidInputError: A journal cannot be read, or the head is none.
+        InvalidInputError: A journal cannot be read, or ``expect_head`` has another form.
         TableNotFoundError: There is no table.
         UnsupportedTableError: Its version or a feature is not handled by this release.
         SettingError: A property is wrong.
@@ -194,7 +196,7 @@ def verify_at(
             witness=witness,
             progress=progress,
         )
-        if history and found.ok:  # a damaged table tells nothing about its history
+        if history and found.ok:  # the history of a damaged table proves nothing
             if progress:
                 progress("history")
             found = replace(found, problems=_findings(check_history(table.context, journals)))
@@ -222,19 +224,19 @@ def verify(
 
     Args:
         context: The table.
-        history: Look at the archived timeline too.
-        all_columns: Decode every column of the newest rows, not their keys only.
-        witness: A head of the chain that was noted earlier.
-        progress: Told what is being checked.
+        history: Check the archived timeline too.
+        all_columns: Decode every column of the newest rows, not only their keys.
+        witness: A head of the hash chain that was noted earlier.
+        progress: Receives the name of each check when it starts.
 
     Outside: lists of the timeline and of every partition; 1 get per completed instant and
-    slot; and what ``check_records`` reads.
+    slot; and the reads of ``check_records``.
     """
     run = _Verification(context=context, report=progress or _silent, witness=witness)
     try:
         run.everything(history=history, all_columns=all_columns)
     except CorruptTableError as error:
-        # What cannot be read ends the checks that depend on it.
+        # An unreadable file ends the checks that depend on it.
         run.problem(error.kind, str(error.fields.get("path", "")), error.message)
     return Verification(
         problems=tuple(run.problems),
@@ -252,7 +254,7 @@ def _silent(_: str) -> None:
 
 @dataclass(kw_only=True)
 class _Verification:
-    """One verification; the checks in the order of ``everything``."""
+    """One verification; ``everything`` runs the checks in order."""
 
     context: TableContext
     report: Callable[[str], None]
@@ -302,7 +304,7 @@ class _Verification:
         completed: dict[InstantTime, Instant] = {}
         for instant in active.instants:
             name = str(instant)
-            if instant.action is not Action.SAVEPOINT:  # it shares its commit's time (trap 19)
+            if instant.action is not Action.SAVEPOINT:  # it has the time of its commit (trap 19)
                 other = requested.setdefault(instant.requested_time, instant)
                 if other is not instant:
                     self.problem("same_requested_time", name, f"two instants, the other: {other}")
@@ -340,7 +342,7 @@ class _Verification:
     def _settled(self, slots: list[Slot]) -> None:
         taken = slots_with_removed_file(slots)
         newest = slots[-1] if slots else None
-        for slot in slots:  # below the newest one: shown once, and taken away by another engine
+        for slot in slots:  # below the newest one: applied once, then deleted by another engine
             if slot.timeline_digest and slot.kind in _TAKEN_AWAY and slot is not newest:
                 taken |= {slot.number}
         waiting = [one for one in slots if one.number not in taken]
@@ -377,7 +379,7 @@ class _Verification:
     def _written(
         self, snapshot: Snapshot
     ) -> dict[tuple[str, str], list[tuple[Instant, WriteStat]]]:
-        """Base files by (partition path, file id), as the metadata tells, by completion time."""
+        """Return the base files by (partition path, file id), in order of completion time."""
         found: dict[tuple[str, str], list[tuple[Instant, WriteStat]]] = {}
         ordered = sorted(
             snapshot.active.completed_writes, key=lambda one: one.completion_time or ""
@@ -393,7 +395,7 @@ class _Verification:
         return found
 
     def _logs(self, snapshot: Snapshot) -> list[tuple[Instant, str, WriteStat]]:
-        """Log files with their instant and partition path, as the metadata tells."""
+        """Return the log files that commits name, with instant and partition path."""
         return [
             (instant, partition_path, stat)
             for instant in snapshot.active.completed_writes
@@ -405,7 +407,7 @@ class _Verification:
         ]
 
     def _sources(self, written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]]) -> None:
-        """No two versions of one file group from the same source, and none from a newer one."""
+        """Report versions of a file group with the same source, or with a newer one."""
         if self.context.config.table_type is not TableType.COPY_ON_WRITE:
             return
         for (partition_path, file_id), versions in written.items():
@@ -441,7 +443,7 @@ class _Verification:
 
     def _leftovers(self, snapshot: Snapshot, sizes: dict[str, int]) -> None:
         storage = self.context.ports.storage
-        now = self.context.active()  # what began since the snapshot is known, too
+        now = self.context.active()  # with instants that began since the snapshot
         pending = {one.requested_time for one in (*snapshot.active.pending, *now.pending)}
         done = {one.requested_time for one in now.completed_writes}
         dead = set(
@@ -476,10 +478,11 @@ class _Verification:
         sizes: dict[str, int],
     ) -> None:
         """
-        A file that carries a completed instant's time but is not in its metadata is visible.
+        Report files with the time of a completed instant that are missing in its metadata.
 
-        But for those a clustering made of groups that writers changed meanwhile: it publishes
-        their file groups as replaced (CL-1), and a clean removes what an executor left of them.
+        Readers see such a file, except one that a clustering made of a file group which a writer
+        changed meanwhile. The clustering commits that group as replaced (CL-1), and a clean
+        deletes the remaining files.
         """
         old = self.context.config.may_have_old_logs
         told_of_old = {stat.path for _, _, stat in logs} if old else set()
@@ -514,7 +517,7 @@ class _Verification:
         for instant, partition_path, stat in logs:
             key = (partition_path, stat.file_id)
             newest = max((one.requested_time for one, _ in written.get(key, ())), default="")
-            # What completed after the newest base file was requested lies on top of it (fmt 6.1).
+            # A log applies to a base file that was requested before the log completed.
             if key not in replaced and (instant.completion_time or "") >= newest:
                 needed.append(stat)
         for stat in needed:
@@ -522,7 +525,7 @@ class _Verification:
             size = sizes.get(path)
             if size is None:
                 if self._overtaken(snapshot):
-                    return  # a newer state replaced and cleaned it meanwhile
+                    return  # a newer commit replaced it and a clean deleted it
                 self.problem("missing_file", path, "the newest state needs it and it is gone")
             elif stat.file_size_in_bytes and size != stat.file_size_in_bytes:
                 self.problem(
