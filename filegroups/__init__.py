@@ -1,1 +1,1 @@
-"""Where rows lie: schema, keys, merging, indexes, files, and the reads and writes of a table."""
+"""Store the rows of a table: schema, keys, merging, indexes, files, reads and writes."""

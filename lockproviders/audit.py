@@ -174,7 +174,7 @@ class AuditTrail:
             holding.written = len(holding.lines)
         try:
             self._storage.write(holding.path, content)
-        except Exception as error:  # noqa: BLE001 - an audit never fails what it watches
+        except Exception as error:  # noqa: BLE001 - an audit that fails never fails the lock
             self._events.emit("lock.audit_failed", path=holding.path, error=str(error))
 
     def _prune(self) -> None:

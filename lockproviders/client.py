@@ -34,7 +34,7 @@ def needs_extra(needs: str, extra: str) -> Iterator[None]:
 
 # ---- The owner of a lock, as one line of JSON that others may read
 #
-# Every provider publishes the same facts and no more: host, pid, writer id, purpose and start
+# Every provider shows the same facts and no more: host, pid, writer id, purpose and start
 # (SEC6: no environment, no stack, no settings).
 
 PURPOSE_CHARACTERS_MAX = 200

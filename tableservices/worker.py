@@ -128,7 +128,7 @@ class WorkerReport:
 
 
 class WorkerListener:
-    """Receives the worker's progress, on the worker's thread; override what is of interest."""
+    """Receives the worker's progress, on the worker's thread; override the methods you need."""
 
     def on_start(self, served: WorkerTable, service: TableService) -> None:
         """A service begins its run on a table."""

@@ -70,7 +70,7 @@ class LowWaterMark:
     number: int = 0
     written_at_ms: int = 0  # monotonic, before the put; the mark counts from then on
     kept_above: dict[InstantTime, int] = field(default_factory=dict)
-    overruns: int = 0  # changes each time the mark had to be set anew
+    overruns: int = 0  # changes whenever the mark has to be set again
     numbers: Iterator[int] = field(default_factory=partial(count, 1))
 
     def keep_above(self, requested_time: InstantTime, head: int) -> None:

@@ -114,7 +114,7 @@ class ReaderLease:
         self._used_ms = context.ports.clock.monotonic_ms()
         self._rests_until_ms = 0
         self._ticker: Ticker | None = None
-        self._is_broken = False  # it ended once by the own clock and was taken anew
+        self._is_broken = False  # it ended once by the own clock and was taken again
 
     @property
     def is_valid(self) -> bool:

@@ -201,7 +201,7 @@ class ActiveTimeline:
 
         It is the time of the first write that no savepoint keeps. If savepoints keep all writes,
         it is the time of the first write: archiving follows requested times, so everything below
-        is archived. ``is_archived`` answers for what is above it. None without any write.
+        is archived. ``is_archived`` answers for later times. None without any write.
         """
         if self.first_write_time is not None:
             return self.first_write_time

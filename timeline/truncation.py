@@ -163,7 +163,7 @@ def slots_since(context: TableContext, after: int, last: int) -> list[Slot]:
 
     Raises:
         HeartbeatExpiredError: They were truncated, because this process was silent for too long
-            and its mark was set anew since.
+            and its mark was set again since.
         MissingFileError: One of them was truncated, and the mark does not explain it.
     """
     try:

@@ -82,7 +82,7 @@ class RegisteredWriter:
     address: str = ""  # the table's address as it opened it; "" if not given
     file_number: str = ""  # of the identity file on its disk, equal for each path to it
     engine_version: int = FIRST_VERSION
-    least_engine_version: int = FIRST_VERSION  # of a writer beside it (REL-4)
+    least_engine_version: int = FIRST_VERSION  # of a concurrent writer (REL-4)
 
     @property
     def text(self) -> str:

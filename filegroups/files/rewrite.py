@@ -473,7 +473,7 @@ def write_clustered_file(storage: Storage, task: FileGroupTask, rows: pa.Table) 
     Raises:
         CorruptTableError: The existing file of that name is not a base file.
         StorageUnavailableError: The storage failed, or the existing file has another number of
-            rows; a marker may remain, by which a cancel finds what was written.
+            rows; a marker may remain, by which a cancel finds the written files.
 
     Outside: 1 create (marker) and 1 create; 1 open_input and 1 stat if the file exists.
     """

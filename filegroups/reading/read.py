@@ -466,7 +466,7 @@ _TAKING: Final = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRead:
-    """A snapshot, and the plan of what is read from it."""
+    """A snapshot, and the plan of a read from it."""
 
     snapshot: Snapshot
     plan: ScanPlan

@@ -72,7 +72,7 @@ class FileGroupAssignment:
     overwritten_partitions: tuple[str, ...]
     profile: CommitMetadata  # the inflight content
     conflict: Rejected | None = None  # pending plans own file groups that are written or replaced
-    logs_may_conflict: bool = False  # may append beside concurrent logs of one file group (NBCC-1)
+    logs_may_conflict: bool = False  # may append to a file group while others do (NBCC-1)
     partitions_without_match: tuple[
         str, ...
     ] = ()  # partitions in which a delete did not find all its keys
@@ -136,7 +136,7 @@ class _Write:
     @property
     def opens_logs(self) -> bool:
         """
-        Whether a new file group begins with a log file, beside concurrent ones (NBCC-1).
+        Return whether a new file group begins with a log file, as concurrent ones may (NBCC-1).
 
         Java's bulk inserts also create base files in agreed file groups, so validation applies to
         bulk inserts.

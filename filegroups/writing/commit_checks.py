@@ -1,5 +1,5 @@
 """
-The checks at commit beside the conflict matrix (PUB-4), which also run twice.
+The checks at commit besides the conflict matrix (PUB-4), which also run twice.
 
 They run without the lock, then under the lock on the concurrent commits since. They check that the
 reads of the write still hold, the batch is new, the schema is the schema of the files, the metadata table is off, no new plan owns a

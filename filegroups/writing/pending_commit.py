@@ -396,7 +396,7 @@ def _access_of(task: FileGroupTask) -> Access:
 
 
 def planned_commit(assignment: FileGroupAssignment) -> PendingCommit:
-    """Return the commit of an assignment whose files are not written: what it will change."""
+    """Return the future commit of an assignment whose files are not written yet."""
     return PendingCommit(
         write_set=planned_write_set(assignment),
         metadata=CommitMetadata(),

@@ -221,7 +221,7 @@ def refuse_nesting(
     context: TableContext, view: FileSystemView, touched: tuple[str, ...], rules: RowRules
 ) -> tuple[str, ...]:
     """
-    Refuse a partition inside another one: no engine looks for partitions below a partition.
+    Refuse a partition inside another one: no engine lists partitions below a partition.
 
     Validation checks partitions that concurrent writes open (C21).
 

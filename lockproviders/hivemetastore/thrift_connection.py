@@ -4,7 +4,7 @@ The Thrift connection to a Hive Metastore: five requests and their errors.
 The generated client (pymetastore) is imported with the first connection, so the provider can be
 listed without it. Rules of this module:
 
-- It has one open connection at a time, and tries the addresses in turn, the next one after a
+- It has one open connection at a time, and tries the addresses in order, the next one after a
   failure. It repeats nothing: the caller knows which request may be sent twice.
 - It closes a connection that failed, because a late answer would be read as the next one.
 - TLS checks the server's name and never falls back to plain (SEC9); answers have a size limit.
@@ -115,7 +115,7 @@ class ThriftWire:
     A metastore's Thrift service.
 
     Args:
-        addresses: Tried in turn.
+        addresses: Tried in this order.
         tls: None for a plain connection.
 
     Raises:

@@ -119,7 +119,7 @@ class LockProviderSuite:
             try:
                 together.wait()
                 count_under(lock, folder, self.rounds)
-            except BaseException as error:  # noqa: BLE001  told to the test's own thread
+            except BaseException as error:  # noqa: BLE001  the test's own thread reports it
                 failures.append(error)
 
         threads = [threading.Thread(target=work, args=(lock,)) for lock in locks]

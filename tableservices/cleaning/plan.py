@@ -358,7 +358,7 @@ class CleanInput:
     savepointed_files: frozenset[str] = frozenset()  # paths that savepoints protect
     compactions: Mapping[FileGroupId, Sequence[InstantTime]] = field(default_factory=dict)
     clusterings: Mapping[FileGroupId, InstantTime] = field(default_factory=dict)
-    # Paths by file group and requested time of the base file beside them.
+    # Paths of CDC logs, by file group and requested time of the base file of the same slice.
     change_logs: Mapping[tuple[FileGroupId, InstantTime], Sequence[str]] = field(
         default_factory=dict
     )

@@ -279,8 +279,8 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
     """
     Execute a restore that another engine planned and left; that engine must have ended.
 
-    Its plan decides what is removed. Outside: 1 commit section (lock, list, get, 1 list a
-    partition, create), the deletes, 1 create.
+    Its plan names the files and instants to remove. Outside: 1 commit section (lock, list, get,
+    1 list a partition, create), the deletes, 1 create.
 
     Returns:
         None when no restore of another engine is pending.

@@ -1,5 +1,5 @@
 """
-Apply a slot: do what it decided, as its owner or as a helper (HELP-1, SLOT-5).
+Apply a slot: carry out its decision, as its owner or as a helper (HELP-1, SLOT-5).
 
 Every step is idempotent and depends on the slot alone. A crash between the slot and its file loses
 nothing: the next writer creates the same bytes under the same name. For an abort, clean or restore,
@@ -83,7 +83,7 @@ def is_applied(
     files are deleted.
 
     An instant is archived if every reader takes it as archived (``ActiveTimeline.is_archived``) and
-    it has no pending files. The second condition is needed because a rollback or clean may lie
+    it has no pending files. The second condition is needed because a rollback or clean may be
     below the first write of the timeline, while its owner died between its deletes and its
     completed file. A commit without any file is applied, too: its requested file stays until it is
     archived, so another engine's restore removed it and its data. The same holds for a plan that

@@ -90,7 +90,7 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
         context: The table.
         action: COMMIT or REPLACECOMMIT (DELTACOMMIT for log writers).
         before: A snapshot taken a moment ago, to save the first list. An old one costs at worst
-            another draw: the refresh after creating finds what it lacks (BEG-5).
+            another draw: the refresh after creating finds the missing instants (BEG-5).
 
     Raises:
         TableConfigConflictError: A restore is pending (BEG-3).

@@ -267,7 +267,7 @@ CommitCheck: TypeAlias = Callable[
 class PendingCommit:
     """A write with all files written that is to be committed."""
 
-    write_set: WriteSet  # what it changes; stored in the slot
+    write_set: WriteSet  # the changes; stored in the slot
     metadata: CommitMetadata
     read_only: tuple[
         AccessedFileGroup, ...

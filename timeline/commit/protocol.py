@@ -12,7 +12,8 @@ only saves work. Writers and table services commit in the same way::
             commit.take(section, slot)
 
 There are three implementations. ``LocalCommit`` is the plain sequence. ``ObjectStoreCommit``
-overlaps requests to a high-latency store. ``SharedWithJava`` commits beside Java Hudi.
+overlaps requests to a high-latency store. ``SharedWithJava`` commits to a table that Java Hudi
+writes, too.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def without_void(newest_first: Iterable[Slot]) -> Iterator[Slot]:
         if slot.kind is SlotKind.VOID:
             void = slot.requested_time
         elif slot.kind is SlotKind.COMMIT and slot.requested_time == void:
-            void = ""  # slots of another table may lie between the two (SLOT-8)
+            void = ""  # slots of another table may be between the two (SLOT-8)
             continue
         yield slot
 

@@ -1,5 +1,5 @@
 """
-Commit beside Java Hudi, which takes the lock and reads no slot (FOR-1).
+Commit to a table that Java Hudi writes, too; Java takes the lock and reads no slot (FOR-1).
 
 The slot of a commit, plan, savepoint or clean decides together with its file, within one holding of
 the lock (FOR-4, FOR-9). The slot contains a digest of the timeline that its owner validated
@@ -36,7 +36,7 @@ _PAUSE_MS_MAX = 500
 
 
 class SharedWithJava(CommitProtocol):
-    """A commit beside Java Hudi: it holds the lock, and validates twice."""
+    """A commit to a table that Java Hudi writes, too: it holds the lock, and validates twice."""
 
     has_foreign_instants = True
 

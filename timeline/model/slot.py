@@ -304,8 +304,8 @@ class Slot:
 
 # ---- Engine versions (REL-1 to REL-6)
 # A release that writes a new kind of thing raises ``ENGINE_VERSION`` by one and enters the new
-# number below for that thing only. Everything else keeps its number, so releases run beside each
-# other until the new thing is written. A process of a lesser version then refuses (REL-2).
+# number below for that thing only. Everything else keeps its number, so releases run side by side
+# until the new thing is written. A process of a lesser version then refuses (REL-2).
 
 #: What names no version was written by this one (REL-1).
 FIRST_VERSION: Final = 1
@@ -337,7 +337,7 @@ LEAST_FOR_PLAN: Mapping[Action, int] = {
     Action.CLEAN: 1,
 }
 
-#: Of each writer that works beside this process.
+#: The least engine version of each writer that runs at the same time as this process.
 LEAST_FOR_WRITER: int = 1
 
 #: In the extra metadata of a plan: the least version that may execute it.
@@ -348,7 +348,7 @@ def least_version_of_slot(slot: Slot) -> int:
     """
     Return the least engine version that may apply a slot.
 
-    A plan's slot needs no less than its plan: a writer that meets the plan refuses as well, and a
+    A plan's slot needs no less than its plan: a writer that reads the plan refuses as well, and a
     release that does not know ``LEAST_VERSION_KEY`` knows the slot's version (SLOT-3).
     """
     of_plan = LEAST_FOR_PLAN.get(slot.action, 1) if slot.kind is SlotKind.PLAN else 1

@@ -405,7 +405,7 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
     try:
         if context.commit_log.has_created_files:
             with suppress(TableReplacedError):  # the error that ends the write reports it
-                context.commit_log.assert_same_table()  # or deletes what it applied for others (SLOT-10)
+                context.commit_log.assert_same_table()  # or deletes its files there (SLOT-10)
         files = data_files_of(storage, begun.requested_time)
         for path in files:
             storage.delete(path)

@@ -176,7 +176,7 @@ class FolderWalker:
     Open folders below one base folder, and keep the last few open.
 
     A kept folder is used again only if one ``stat`` shows that its path still leads to it. If the
-    path changed since, also by a link, the result is another folder, and the path is opened anew.
+    path changed since, also by a link, the result is another folder, and the path is opened again.
 
     Args:
         root: Absolute real path of the base folder; may not exist yet.

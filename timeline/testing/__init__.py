@@ -1,1 +1,1 @@
-"""Kits that other projects and our own tests use to check what is built on the ports."""
+"""Test kits for adapters of the ports, for other projects and our own tests."""

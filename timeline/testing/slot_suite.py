@@ -1,10 +1,9 @@
 """
-The tests every slot store must pass.
+The tests that every slot store must pass.
 
-Shipped for the same reason as the storage's suite: an adapter's test file subclasses
-``SlotStoreSuite`` and says in ``open_store`` how to reach the store in a folder, from any
-process. A store whose create looks first and writes then does not pass, because the racers
-below are processes and threads that start at one moment.
+The test file of an adapter subclasses ``SlotStoreSuite``. Its ``open_store`` opens the store of a
+folder, in any process. A store whose create checks the name and then writes does not pass, because
+the racers below are processes and threads that start at the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Answer = TypeVar("Answer")
 RACERS = 4  # threads of ``together``
 _FOLDER = "0b6c/slots"
 
-# Takes numbers as a writer does: always the one after the greatest it has seen.
+# Takes numbers as a writer does: the number after the greatest one that it has listed.
 _RACER = """
 import importlib, sys
 from pathlib import Path
@@ -41,7 +40,7 @@ opened.close()
 
 
 def race(store: SlotStore, racer: str, numbers: int) -> list[int]:
-    """Take numbers until they are all gone; those that this racer won."""
+    """Take numbers until all are taken; return those that this racer took."""
     won, number = [], 1
     while number <= numbers:
         try:
@@ -59,13 +58,13 @@ def _slot(number: int) -> str:
 
 class SlotStoreSuite:
     """
-    Subclass it with a name that starts with ``Test`` and say how the store is opened.
+    The suite; subclass it with a name that starts with ``Test`` and set ``open_store``.
 
     Attributes:
-        open_store: Opens the store that lies in, or is named by, a folder; a function of a
+        open_store: Opens the store that is in, or is named by, a folder; a function of a
             module, because other processes call it, too. Every call is another client.
-        processes: How many processes race; fewer than 2 for a store of one process.
-        race_numbers: How many numbers they race for.
+        processes: The number of processes that race; fewer than 2 for a store of one process.
+        race_numbers: The number of slot numbers that they race for.
     """
 
     open_store: ClassVar[Callable[[Path], SlotStore]]
@@ -74,12 +73,12 @@ class SlotStoreSuite:
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """Names one empty store; override it to point to a server."""
+        """Return the folder of an empty store; override it for a store on a server."""
         return tmp_path
 
     @pytest.fixture
     def store(self, folder: Path) -> Iterator[SlotStore]:
-        """One client."""
+        """Open a client; close it after the test."""
         with self._opened(folder) as opened:
             yield opened
 
@@ -94,7 +93,7 @@ class SlotStoreSuite:
     # ------------------------------------------------------------ one creator
 
     def test_created_object_is_read_back_by_everybody(self, store: SlotStore, folder: Path) -> None:
-        """Also when it is empty, holds every byte, or is as long as rows may be."""
+        """An object may be empty, hold every byte value, and have 256 KiB."""
         with self._opened(folder) as other:
             for name, data in (
                 ("empty", b""),
@@ -107,7 +106,7 @@ class SlotStoreSuite:
     def test_taken_name_is_refused_and_keeps_its_bytes(
         self, store: SlotStore, folder: Path
     ) -> None:
-        """The loser changes nothing, whoever it is."""
+        """A create of a taken name changes nothing, from this client or another one."""
         store.create(_slot(1), b"first")
         with self._opened(folder) as other:
             for loser in (store, other):
@@ -117,14 +116,14 @@ class SlotStoreSuite:
         assert store.read(_slot(1)) == b"first"
 
     def test_repeated_create_shows_the_first_nonce(self, store: SlotStore) -> None:
-        """UNK-1, UNK-2: whoever lost an answer asks again, and reads whose the number is."""
+        """A client that lost an answer repeats the create, and reads the owner (UNK-1, UNK-2)."""
         store.create(_slot(1), b"nonce-of-mine")
         with pytest.raises(ObjectExistsError):
             store.create(_slot(1), b"nonce-of-mine")
         assert store.read(_slot(1)) == b"nonce-of-mine"
 
     def test_missing_object_is_told(self, store: SlotStore) -> None:
-        """SLOT-2 probes the number after the head."""
+        """A writer probes the number after the head (SLOT-2)."""
         with pytest.raises(ObjectMissingError) as missing:
             store.read(_slot(1))
         assert missing.value.args == (_slot(1),)
@@ -133,7 +132,7 @@ class SlotStoreSuite:
             store.read(_slot(1))
 
     def test_names_are_those_of_the_folder_alone(self, store: SlotStore, folder: Path) -> None:
-        """Sorted, and complete at once."""
+        """The list of names is sorted, and complete right after a create."""
         assert store.names(_FOLDER) == []
         for path in (_slot(2), _slot(10), _slot(1), f"{_FOLDER}2/3", "0b6c/4", f"{_FOLDER}/5/6"):
             store.create(path, b"x")
@@ -144,13 +143,13 @@ class SlotStoreSuite:
         assert store.names("0b6c/no-such-folder") == []
 
     def test_many_names_are_all_listed(self, store: SlotStore) -> None:
-        """Answers in pages are put together."""
+        """A list joins the pages of a store's answer."""
         for number in range(1, 41):
             store.create(_slot(number), b"y" * 50_000)
         assert list(map(int, store.names(_FOLDER))) == list(range(1, 41))
 
     def test_names_in_all_alphabets_stay_apart(self, store: SlotStore) -> None:
-        """Addresses and partition paths become part of them; no collation makes two one."""
+        """Addresses and partition paths are parts of names, so no collation may merge two names."""
         paths = [f"born/{name}/000001" for name in ("Köln", "köln", "koln", "城市", "a%2Fb", "a b")]
         paths.append(f"born/{'x' * 200}/000001")
         paths.append(f"born/{'x' * 200}y/000001")
@@ -159,7 +158,7 @@ class SlotStoreSuite:
         assert [store.read(path) for path in paths] == [path.encode() for path in paths]
 
     def test_deletion_below_the_boundary_leaves_the_rest(self, store: SlotStore) -> None:
-        """GC-5; repeating it is no error."""
+        """A repeated delete is no error (GC-5)."""
         for number in range(1, 6):
             store.create(_slot(number), b"%d" % number)
         for _ in range(2):
@@ -171,7 +170,7 @@ class SlotStoreSuite:
         assert store.read(_slot(4)) == b"4"
 
     def test_collected_number_can_be_taken_again(self, store: SlotStore) -> None:
-        """What GC-2 is for: no store forbids it, so the boundary has to be read afterwards."""
+        """No store refuses this, so a writer reads the truncation point after its create (GC-2)."""
         store.create(_slot(1), b"collected")
         store.delete(_slot(1))
         store.create(_slot(1), b"stalled")
@@ -180,14 +179,14 @@ class SlotStoreSuite:
     # ------------------------------------------------------------ races
 
     def test_threads_that_race_for_a_number_have_one_winner(self, folder: Path) -> None:
-        """Each with a client of its own, number by number."""
+        """Each thread has its own client."""
         with contextlib.ExitStack() as opened:
             clients = [opened.enter_context(self._opened(folder)) for _ in range(RACERS)]
             for number in range(1, 11):
                 self._race_for(number, clients)
 
     def test_threads_of_one_client_have_one_winner(self, store: SlotStore) -> None:
-        """A process has one client, and its threads publish too."""
+        """The threads of a process commit through one client."""
         for number in range(1, 11):
             self._race_for(number, [store] * RACERS)
 
@@ -207,7 +206,7 @@ class SlotStoreSuite:
     def test_processes_that_race_for_numbers_have_one_winner_each(
         self, store: SlotStore, folder: Path
     ) -> None:
-        """The chain has no gap, and each slot is its winner's."""
+        """The slots have no gap, and each one has the bytes of its winner."""
         if self.processes < 2:
             pytest.skip("a store of one process")
         opener = type(self).open_store
@@ -224,7 +223,7 @@ class SlotStoreSuite:
             )
             for name in names
         ]
-        for racer in racers:  # they import first, then all begin
+        for racer in racers:  # all have imported; now they start
             if racer.stdin is not None:
                 racer.stdin.write("go\n")
                 racer.stdin.flush()
@@ -243,7 +242,7 @@ class SlotStoreSuite:
 
 
 def together(act: Callable[[int], Answer]) -> list[Answer]:
-    """Run ``act`` in several threads that start at the same moment."""
+    """Run ``act`` in several threads that start at the same time; return the results."""
     start = threading.Barrier(RACERS)
 
     def begin(racer: int) -> Answer:

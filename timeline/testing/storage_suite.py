@@ -1,9 +1,9 @@
 """
-The tests every adapter of the storage port must pass.
+The tests that every adapter of the storage port must pass.
 
-Shipped, because a contract without its suite is only a wish: an adapter's test file
-subclasses ``StorageSuite``, says in ``make_storage`` how to get an empty table, and
-pytest does the rest. What an adapter does not claim is skipped and shown as skipped.
+The test file of an adapter subclasses ``StorageSuite``, and its ``make_storage`` returns the
+storage of an empty table. Pytest reports the tests of capabilities that the adapter does not claim
+as skipped.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ _LEFTOVERS = (
 
 class StorageSuite:
     """
-    Subclass it with a name that starts with ``Test`` and override ``make_storage``.
+    The suite; subclass it with a name that starts with ``Test`` and override ``make_storage``.
 
-    The name of the subclass's file says which adapter is under test.
+    The name of the subclass's file shows the adapter under test.
 
     Attributes:
-        stamp_ms: How coarse the store's stamps are; the same bytes written again within this
-            time may keep their version (object stores name a version by its content).
+        stamp_ms: The resolution of the store's timestamps. A rewrite with equal bytes within this
+            time may keep its version (object stores name a version by its content).
     """
 
     stamp_ms: ClassVar[int] = 0
 
     def make_storage(self) -> Storage:
-        """An empty table's storage, a new one for each call; override it."""
+        """Return the storage of an empty table, a new one for each call; override it."""
         raise NotImplementedError("say how the storage under test is made")
 
     @pytest.fixture
     def storage(self) -> Storage:
-        """What the tests below work on."""
+        """Return the storage under test."""
         return self.make_storage()
 
     # ------------------------------------------------------------ create
 
     def test_created_object_is_read_back(self, storage: Storage) -> None:
-        """Read-after-write, parents included."""
+        """A create is visible to the next read, and creates the parent folders."""
         storage.create("a/b/c", b"content")
         assert storage.read("a/b/c") == b"content"
 
     def test_create_refuses_a_taken_name_and_keeps_its_bytes(self, storage: Storage) -> None:
-        """The loser changes nothing."""
+        """A refused create changes nothing."""
         storage.create("a/x", b"first")
         with pytest.raises(ObjectExistsError) as refused:
             storage.create("a/x", b"second")
@@ -74,13 +74,13 @@ class StorageSuite:
         assert storage.read("a/x") == b"first"
 
     def test_create_works_without_durability_too(self, storage: Storage) -> None:
-        """Only the waiting for the disk is left out."""
+        """Without durability a create only skips the wait for the disk."""
         storage.create("a/x", b"1", durable=False)
         with pytest.raises(ObjectExistsError):
             storage.create("a/x", b"2", durable=False)
 
     def test_name_is_free_again_after_delete(self, storage: Storage) -> None:
-        """Absence is all that counts."""
+        """A create needs only that the name is absent."""
         storage.create("x", b"1")
         storage.delete("x")
         storage.create("x", b"2")
@@ -115,7 +115,7 @@ class StorageSuite:
             assert storage.read(path) == b"%d" % winners[0] * 3000
 
     def test_losers_see_the_whole_object_at_once(self, storage: Storage) -> None:
-        """Whoever is told that the name is taken can read all of it (LOC-1)."""
+        """A client whose create finds the name taken can read the whole object (LOC-1)."""
         content = b"y" * 200_000
         for race in range(_RACES):
             path = f"whole/{race:04}"
@@ -128,7 +128,7 @@ class StorageSuite:
             assert _together(enter) == [len(content)] * _RACERS
 
     def test_probe_proves_the_claim(self, storage: Storage) -> None:
-        """CAP-1 holds and leaves nothing behind."""
+        """The probe passes and deletes its objects (CAP-1)."""
         if not storage.capabilities.atomic_create:
             pytest.skip("the adapter does not claim atomic creation")
         prove_atomic_create(storage, SystemIds())
@@ -137,19 +137,19 @@ class StorageSuite:
     # ------------------------------------------------------------ write
 
     def test_write_creates_and_replaces(self, storage: Storage) -> None:
-        """With shorter and longer content."""
+        """The new content may be shorter or longer."""
         for content in (b"first", b"", b"a longer content", b"x"):
             storage.write("a/heartbeat", content)
             assert storage.read("a/heartbeat") == content
 
     def test_durable_write_replaces(self, storage: Storage) -> None:
-        """The same with waiting for the disk."""
+        """A write that waits for the disk replaces the content, too."""
         storage.write("a/x", b"1", durable=True)
         storage.write("a/x", b"2", durable=True)
         assert storage.read("a/x") == b"2"
 
     def test_readers_see_old_or_new_bytes_never_a_mix(self, storage: Storage) -> None:
-        """One thread replaces, another reads."""
+        """One thread replaces the object while others read it."""
         contents = {b"a" * 100_000, b"b" * 50_000}
         storage.write("x", b"a" * 100_000)
 
@@ -164,7 +164,7 @@ class StorageSuite:
         assert all(_together(act))
 
     def test_version_changes_with_every_rewrite(self, storage: Storage) -> None:
-        """Even when size and content stay."""
+        """This holds also for equal size and content."""
         versions = []
         for _ in range(3 if self.stamp_ms else 5):
             storage.write("x", b"same")
@@ -175,7 +175,7 @@ class StorageSuite:
         assert len(set(versions)) == len(versions)
 
     def test_rewriting_removes_the_checksum_sibling(self, storage: Storage) -> None:
-        """LOC-3: Java refuses content that does not fit its old checksum."""
+        """Java refuses content that does not fit an old checksum file (LOC-3)."""
         storage.write("f/.hoodie.properties.crc", b"crc")
         storage.write("f/hoodie.properties", b"new")
         storage.write("f/.new.crc", b"crc")
@@ -188,7 +188,7 @@ class StorageSuite:
     # ------------------------------------------------------------ look-ups and listings
 
     def test_reading_what_is_absent_is_a_typed_error(self, storage: Storage) -> None:
-        """For a missing name, a missing folder, a folder and a name below a file."""
+        """The path is a missing name, in a missing folder, a folder, or below a file."""
         storage.create("folder/file", b"")
         for path in ("missing", "no/folder/x", "folder", "folder/file/x"):
             with pytest.raises(ObjectMissingError) as missing:
@@ -198,7 +198,7 @@ class StorageSuite:
                 storage.open_input(path)
 
     def test_stat_tells_files_folders_and_absence_apart(self, storage: Storage) -> None:
-        """Size and kind of each."""
+        """Stat returns the kind and the size, or None."""
         storage.create("a/x", b"12345")
         file, folder = storage.stat("a/x"), storage.stat("a")
         assert file is not None
@@ -209,14 +209,14 @@ class StorageSuite:
         assert storage.stat("b/y") is None
 
     def test_stat_of_the_base_folder(self, storage: Storage) -> None:
-        """The empty path names it."""
+        """The empty path names the base folder."""
         storage.create("x", b"")
         found = storage.stat("")
         assert found is not None
         assert found.is_folder
 
     def test_modification_time_comes_from_the_storage_clock(self, storage: Storage) -> None:
-        """Within the coarse steps in which file systems stamp."""
+        """The tolerance of 100 ms covers the resolution of file system timestamps."""
         before = storage.now_ms()
         storage.create("x", b"")
         found = storage.stat("x")
@@ -224,7 +224,7 @@ class StorageSuite:
         assert before - 100 <= found.modified_ms <= storage.now_ms() + 100
 
     def test_list_shows_direct_children_sorted(self, storage: Storage) -> None:
-        """Files and folders, nothing deeper."""
+        """A list has files and folders, but no deeper entries."""
         for path in ("t/b", "t/a/deep/x", "t/C", "t/a-file", "u/z"):
             storage.create(path, b"1")
         listed = [(entry.name, entry.is_folder, entry.size_bytes) for entry in storage.list("t")]
@@ -232,25 +232,25 @@ class StorageSuite:
         assert [entry.name for entry in storage.list("")] == ["t", "u"]
 
     def test_names_shows_files_only_sorted(self, storage: Storage) -> None:
-        """The timeline's listing."""
+        """The timeline is listed this way."""
         for path in ("t/b", "t/a/x", "t/C", "t/_"):
             storage.create(path, b"")
         assert storage.names("t") == ["C", "_", "b"]
 
     def test_missing_folder_lists_as_empty(self, storage: Storage) -> None:
-        """Object stores have no folders, so absence is no error."""
+        """Object stores have no folders, so a missing one is no error."""
         storage.create("x", b"")
         for folder in ("missing", "missing/too", "x"):
             assert storage.list(folder) == []
             assert storage.names(folder) == []
 
     def test_new_table_lists_as_empty(self, storage: Storage) -> None:
-        """Before the first write."""
+        """This holds before the first write."""
         assert storage.list("") == []
         assert storage.names("") == []
 
     def test_leftovers_are_never_listed(self, storage: Storage) -> None:
-        """LOC-3: checksum files and temporary files of ours and of Java's."""
+        """These are checksum files and temporary files of hoodoo and of Java (LOC-3)."""
         for name in _LEFTOVERS:
             storage.write(f"t/{name}", b"1")
         storage.write("t/20260101000000000.commit", b"1")
@@ -262,7 +262,7 @@ class StorageSuite:
         ]
 
     def test_listing_shows_a_file_right_after_its_creation(self, storage: Storage) -> None:
-        """And no longer right after its deletion."""
+        """A deleted file is missing in the next list."""
         for number in range(20):
             storage.create(f"t/{number:02}", b"", durable=False)
             assert len(storage.names("t")) == number + 1
@@ -270,7 +270,7 @@ class StorageSuite:
         assert "07" not in storage.names("t")
 
     def test_listing_while_writing_shows_final_names_only(self, storage: Storage) -> None:
-        """No temporary name slips through."""
+        """A list never has a temporary name."""
 
         def act(racer: int) -> bool:
             if racer == 0:
@@ -288,7 +288,7 @@ class StorageSuite:
     # ------------------------------------------------------------ delete
 
     def test_deleting_twice_is_no_error(self, storage: Storage) -> None:
-        """Neither is deleting below a missing folder."""
+        """A delete below a missing folder is no error, either."""
         storage.create("a/x", b"")
         storage.delete("a/x")
         storage.delete("a/x")
@@ -296,7 +296,7 @@ class StorageSuite:
         assert storage.stat("a/x") is None
 
     def test_delete_folder_removes_everything_below(self, storage: Storage) -> None:
-        """And nothing beside it."""
+        """It deletes no folder whose name only starts with the same text."""
         for path in ("m/one/a", "m/one/deep/b", "m/one/.a.crc", "m/one2/c"):
             storage.write(path, b"")
         storage.delete_folder("m/one")
@@ -308,7 +308,7 @@ class StorageSuite:
     # ------------------------------------------------------------ data files
 
     def test_data_file_is_written_and_read_by_arrow(self, storage: Storage) -> None:
-        """The way the engine does it."""
+        """The engine writes and reads data files this way."""
         table = pa.table({"key": ["a", "b"], "value": [1, 2]})
         with (
             storage.open_output("p=1/data.parquet") as file,
@@ -320,7 +320,7 @@ class StorageSuite:
             assert pq.read_table(file).equals(table)
 
     def test_data_file_never_takes_a_used_name(self, storage: Storage) -> None:
-        """Neither a finished object's nor one that is being written."""
+        """This holds for the name of a finished file and of one in writing."""
         storage.create("p/x", b"old")
         with pytest.raises(ObjectExistsError), storage.open_output("p/x") as file:
             file.write(b"new")
@@ -332,7 +332,7 @@ class StorageSuite:
         assert storage.read("p/y") == b"whole"
 
     def test_unfinished_data_file_is_removed(self, storage: Storage) -> None:
-        """When its block ends by an exception; the exception goes on."""
+        """An exception in the block removes the file, and reaches the caller."""
 
         def fail() -> None:
             with storage.open_output("p/x") as file:
@@ -344,7 +344,7 @@ class StorageSuite:
         assert storage.stat("p/x") is None
 
     def test_data_file_tells_its_position(self, storage: Storage) -> None:
-        """Row group offsets depend on it."""
+        """Row group offsets depend on ``tell``."""
         with storage.open_output("p/x") as file:
             file.write(b"abc")
             assert file.tell() == 3
@@ -355,7 +355,7 @@ class StorageSuite:
         assert found.size_bytes == 3 + (3 << 20)
 
     def test_input_seeks_and_reads_parts(self, storage: Storage) -> None:
-        """Footers are read first."""
+        """A Parquet reader reads the footer first."""
         storage.create("x", b"0123456789")
         with storage.open_input("x") as file:
             file.seek(-3, 2)
@@ -365,7 +365,7 @@ class StorageSuite:
             assert file.tell() == 5
 
     def test_sync_of_a_missing_folder_is_no_error(self, storage: Storage) -> None:
-        """A partition whose only file was given up has nothing to keep."""
+        """A partition is missing if its only file was discarded."""
         storage.sync_folders(["never/made", ""])
 
     # ------------------------------------------------------------ names and addresses
@@ -381,7 +381,7 @@ class StorageSuite:
 
     @pytest.mark.parametrize("path", _HOSTILE)
     def test_paths_that_leave_the_table_are_refused(self, storage: Storage, path: str) -> None:
-        """SEC1: by every method that takes one."""
+        """Every method that takes a path refuses these (SEC1)."""
         calls: list[Callable[[], object]] = [
             lambda: storage.read(path),
             lambda: storage.create(path, b""),
@@ -404,14 +404,14 @@ class StorageSuite:
                 call()
 
     def test_addresses_are_the_base_address_and_the_path(self, storage: Storage) -> None:
-        """No trailing slash on the base."""
+        """The base address has no trailing slash."""
         assert not storage.base_uri.endswith("/")
         assert storage.locate("p=1/x") == f"{storage.base_uri}/p=1/x"
         assert storage.locate("") == storage.base_uri
 
 
 def _together(act: Callable[[int], Answer]) -> list[Answer]:
-    """Run ``act`` in several threads that start at the same moment."""
+    """Run ``act`` in several threads that start at the same time; return the results."""
     start = threading.Barrier(_RACERS)
 
     def begin(racer: int) -> Answer:
