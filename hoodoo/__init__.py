@@ -6,7 +6,7 @@ hoodoo: an engine for Apache Hudi tables in Python.
     table.upsert(rows)
     table.to_arrow()
 
-Each name below is imported when it is first used.
+The package imports each name below at its first use.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def __dir__() -> list[str]:
 
 def _refuse_shadowed_packages() -> None:
     """
-    Refuse to start if Python finds a foreign module under the name of one of our packages.
+    Refuse to start if Python finds a foreign module under the name of an own package.
 
     Raises:
-        ImportError: It names the file that was found, and what to do.
+        ImportError: A package is missing or foreign. The text names the found file and the fix.
     """
     folder = Path(__file__).resolve().parent.parent
     for name in ("timeline", "lockproviders", "filegroups", "tableservices"):

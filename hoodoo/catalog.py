@@ -1,4 +1,4 @@
-"""Creating and opening tables by path: the two functions everything starts with."""
+"""Create and open tables by path."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
 
 def to_layers(properties: Properties) -> Layers:
-    """One source, several (later ones win) or none, as layers."""
+    """Return one source, several sources (later ones win) or none as layers."""
     if properties is None:
         return Layers()
     if isinstance(properties, Layers):
@@ -58,7 +58,7 @@ def to_layers(properties: Properties) -> Layers:
 def open_context(
     path: str | os.PathLike[str], layers: Layers, *, events: EventSink | None = None
 ) -> tuple[TableContext, PropertySet, WriteSettings]:
-    """Open a table's context, and its options. Errors: as ``open_table``."""
+    """Return the context, options and settings of a table. Errors: as ``open_table``."""
     config, properties, settings = properties_of_table(path, layers)
     ports = compose_ports(path, properties, events=events)
     context = TableContext.of(ports, config, limits_of(settings, properties))
@@ -80,12 +80,12 @@ def open_table(
     Args:
         path: Path or URI of the table.
         properties: A properties file, a mapping, or several of them, later ones win.
-        events: Where events go; the logger ``hoodoo`` by default.
+        events: Receives the events; the logger ``hoodoo`` by default.
 
     Raises:
-        TableNotFoundError: There is no table.
-        CorruptTableError: Its properties are damaged.
-        UnsupportedTableError: Its version or a feature is not supported.
+        TableNotFoundError: The path holds no table.
+        CorruptTableError: The table's properties are damaged.
+        UnsupportedTableError: hoodoo does not support the table's version or a feature of it.
         SettingError: A property is wrong or contradicts the table.
     """
     return Table(*open_context(path, to_layers(properties), events=events))
@@ -107,15 +107,15 @@ def create_table(
     Create a table and open it.
 
     Args:
-        path: Path or URI; the folder may not hold a table yet.
+        path: Path or URI; the folder must not hold a table yet.
         schema: Columns without meta columns; None takes them from the first write.
-        record_key: Columns of the record key; none for rows that are only ever appended.
+        record_key: Columns of the record key; none for a table of appended rows without keys.
         partition_by: Columns of the partition path; may be empty.
         ordering: Columns that decide between versions; empty means commit-time ordering.
         table_type: ``COPY_ON_WRITE`` (default) or ``MERGE_ON_READ``.
         name: Table name; the last part of the path by default.
         properties: A properties file, a mapping, or several of them, later ones win.
-        events: Where events go.
+        events: Receives the events; the logger ``hoodoo`` by default.
 
     Raises:
         InvalidInputError: A table exists, a named column is not in the schema, or a type is
@@ -152,7 +152,7 @@ def preview_create(
     name: str | None = None,
     properties: Properties = None,
 ) -> tuple[Layers, WriteSettings, TableConfig]:
-    """What ``create_table`` would make, and from what; nothing is touched. Errors: as there."""
+    """Return the plan of ``create_table``, without any change. Errors: as ``create_table``."""
     layers = to_layers(properties)
     told = {
         "hoodie.datasource.write.recordkey.field": _listed(record_key),
@@ -168,7 +168,7 @@ def preview_create(
             f"a schema is a pyarrow.Schema, not {type(schema).__name__}", kind="schema"
         )
     planned = new_table_config(path, settings, schema)
-    # What opening it refuses is not made first.
+    # An option that ``open_table`` would refuse must fail before the table exists.
     services_of(layers.load(), settings=settings)
     if settings.own_buckets is not None:
         refuse_unfit_buckets(settings, settings.own_buckets)
@@ -179,17 +179,17 @@ def new_table_config(
     path: str | os.PathLike[str], settings: WriteSettings, schema: pa.Schema | None
 ) -> TableConfig:
     """
-    What a new table would be, before anything of it is made.
+    Return the configuration of a new table, before any file of it exists.
 
     Args:
-        path: Where it would lie; gives the name when no option does.
-        settings: The caller's.
+        path: Path of the new table; its last part is the name if no option gives one.
+        settings: The caller's settings.
         schema: Columns without meta columns; None takes them from the first write.
 
     Raises:
         InvalidInputError: A named column is not in the schema, a type is not supported, or
-            keys and folders cannot be made of the columns as the settings say.
-        UnsupportedTableError: A kind of table this release cannot write.
+            the settings cannot build keys and partition paths from the columns.
+        UnsupportedTableError: This release cannot write this kind of table.
     """
     named = settings.table_name or PurePath(os.fspath(path).rstrip("/")).name
     create_schema = None
@@ -220,7 +220,7 @@ def new_table_config(
     )
     refuse_unwritable(planned)
     if schema is not None:
-        # Tried on no rows: a table that no row fits into must not come to be.
+        # A trial on zero rows: refuse to create a table that no row fits into.
         keys = key_spec_of(settings, planned)
         stored = create_schema.arrow if create_schema is not None else schema
         named = key_columns(schema.empty_table(), keys, stored)
@@ -237,7 +237,7 @@ def _listed(names: Sequence[str] | str | None) -> str:
 
 
 def _stored(settings: WriteSettings, schema: pa.Schema) -> pa.Schema:
-    """The columns that files will have."""
+    """Return the columns that data files store."""
     if not settings.drop_partition_columns:
         return schema
     return pa.schema([each for each in schema if each.name not in settings.partition_fields])

@@ -1,10 +1,12 @@
 """
-The layers of the configuration, put together into one set of properties.
+Combine the layers of the configuration into one set of properties.
 
-Later wins: built-in default, ``hudi-defaults.conf``, ``hoodie.properties`` of the table,
-``--props`` files, ``--hoodie-conf k=v``, the Spark session's ``spark.hoodie.*``, options in
-code. This is the one place that reads configuration files and the environment for them;
-everything behind it gets a ``PropertySet`` in which each value knows its layer.
+A later layer overrides an earlier one. The order is: built-in default, ``hudi-defaults.conf``,
+``hoodie.properties`` of the table, ``--props`` files, ``--hoodie-conf k=v``, the Spark session's
+``spark.hoodie.*``, options in code.
+
+Only this module reads configuration files and their environment variables. All other code gets a
+``PropertySet``, which knows the layer of each value.
 """
 
 from __future__ import annotations
@@ -58,10 +60,10 @@ SESSION_LAYER: Final = "spark session"
 
 CONF_FOLDER_VARIABLE: Final = "HUDI_CONF_DIR"
 CONF_FILE: Final = "hudi-defaults.conf"
-CONF_FOLDER: Final = Path("/etc/hudi/conf")  # where Hudi looks too; read only if it is there
-FILE_BYTES_MAX: Final = 1 << 20  # SEC14; real ones have a few hundred lines
+CONF_FOLDER: Final = Path("/etc/hudi/conf")  # Hudi's default folder; optional
+FILE_BYTES_MAX: Final = 1 << 20  # SEC14; real files have a few hundred lines
 
-#: Every spelling of an option that a table's own file cannot set, in lower case.
+#: Spellings of the options that a table's own file cannot set, in lower case.
 _CALLERS_ALONE: Final = frozenset(
     text.casefold()
     for settings in (WriteSettings, ReadSettings, LockSettings)
@@ -70,7 +72,7 @@ _CALLERS_ALONE: Final = frozenset(
     for text in option.spellings
 )
 _SESSION_PREFIXES: Final = ("spark.hoodie.", "spark.hoodoo.")
-_SESSION_STORES: Final = "spark.hadoop.fs."  # how a session reaches object stores
+_SESSION_STORES: Final = "spark.hadoop.fs."  # the session's options of object stores
 
 PropertySource: TypeAlias = str | os.PathLike[str] | Mapping[str, object]
 
@@ -88,7 +90,7 @@ class EffectiveValue:
 
 
 class Severity(Enum):
-    """Whether a problem stops a write."""
+    """The effect of a problem: an error stops a write, a warning does not."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -108,17 +110,17 @@ class Problem:
 @dataclass(frozen=True, kw_only=True)
 class Layers:
     """
-    Where a caller's properties come from, before the table's own are known.
+    The sources of a caller's properties, without the table's own.
 
     Args:
         props: Properties files or mappings, later ones win; a mapping is the layer ``code``.
         hoodie_conf: Texts ``key=value`` from the command line.
-        session: The Spark session's configuration; only ``spark.hoodie.*`` and
-            ``spark.hoodoo.*`` count, without ``spark.``, and ``spark.hadoop.fs.*``, which say
-            how object stores are reached, without ``spark.hadoop.``.
-        code: Options given in code; members of enums count by their values.
-        environment: Where ``HUDI_CONF_DIR`` is looked up; the process's own when None.
-        warns: Of keys that do nothing here; a caller that opens often warns once.
+        session: The Spark session's configuration. Only ``spark.hoodie.*`` and
+            ``spark.hoodoo.*`` count, without ``spark.``, and ``spark.hadoop.fs.*`` (options of
+            object stores), without ``spark.hadoop.``.
+        code: Options given in code; an enum member counts as its value.
+        environment: Holds ``HUDI_CONF_DIR``; None for the environment of the process.
+        warns: Whether opening warns of keys without effect.
     """
 
     props: tuple[PropertySource, ...] = ()
@@ -129,19 +131,19 @@ class Layers:
     warns: bool = True
 
     def with_code(self, code: Mapping[str, object]) -> Layers:
-        """Return the same with further options given in code."""
+        """Return these layers with further options of the layer ``code``."""
         return replace(self, code={**(self.code or {}), **code})
 
     def load(self, table: Mapping[str, str] | None = None) -> PropertySet:
         """
-        Put all layers together, the table's between the defaults and the caller's.
+        Combine all layers; the table's layer is between the defaults and the caller's.
 
         Args:
             table: Content of the table's ``hoodie.properties``.
 
         Raises:
-            SettingError: A file is missing, unreadable or damaged, a text is no ``key=value``, a
-                secret stands on the command line (SEC5), or a layer contradicts itself.
+            SettingError: A file is missing, unreadable or damaged, a text is no ``key=value``,
+                the command line holds a secret (SEC5), or a layer contradicts itself.
 
         Outside: reads ``hudi-defaults.conf`` and each file of ``props`` once.
         """
@@ -172,13 +174,13 @@ class Layers:
 
 
 def _is_callers_alone(key: str) -> bool:
-    """Whether a table's own file must not say it: anybody who writes there could loosen it (SEC4)."""
+    """Return whether a table's own file cannot set the key: its authors could loosen it (SEC4)."""
     return key.strip().casefold() in _CALLERS_ALONE
 
 
 def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[EffectiveValue, ...]:
     """
-    Every effective value with its layer, sorted by key: what was said, and our defaults.
+    Return each effective value and default with its layer, sorted by key.
 
     Args:
         properties: All layers.
@@ -223,7 +225,7 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
 
 
 def _of_preset(properties: PropertySet) -> dict[str, tuple[str | None, str]]:
-    """By key what a retry preset says, and that it does; a wrong one is for ``check`` to tell."""
+    """Return by key the values and layer of a retry preset; ``check`` reports a wrong preset."""
     option = WriteSettings.options["retry_preset"]
     found = properties.find(option)
     name = "" if found is None else found[1].strip().casefold()
@@ -245,12 +247,12 @@ def check(
     makes: Iterable[Callable[[PropertySet], object]] = (),
 ) -> tuple[Problem, ...]:
     """
-    Every problem of a configuration, errors first; empty when a write may use it.
+    Return each problem of a configuration, errors first; empty if a write may use it.
 
     Args:
         properties: All layers.
         more: Options that services and plug-ins declare.
-        makes: What else is made of the properties, and refuses values that contradict each other.
+        makes: Further builders, which refuse properties that contradict each other.
     """
     options = _options(properties, more)
     errors: dict[tuple[str, str], Problem] = {}
@@ -298,7 +300,7 @@ def check(
 
 
 def problem_of(error: HoodooError) -> Problem:
-    """An error as a problem of the settings; ``key`` has all keys that it names."""
+    """Return an error as a problem of the settings; ``key`` has all keys that it names."""
     named = error.fields.get("differences") or {error.fields.get("key", ""): ""}
     return Problem(
         severity=Severity.ERROR,
@@ -310,31 +312,31 @@ def problem_of(error: HoodooError) -> Problem:
 
 
 def ignored_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[str, ...]:
-    """What a user should hear about keys that do nothing here, misspelled ones among them."""
+    """Return warnings about keys without effect, for example misspelled keys."""
     return key_warnings(properties, _declared(_options(properties, more)))
 
 
 def given_keys_without_effect(
     properties: PropertySet, *, more: Iterable[Option] = ()
 ) -> Mapping[str, str]:
-    """The keys that were said and are without effect by design, and why."""
+    """Return the given keys that have no effect by design, with the reason."""
     return keys_without_effect(properties, _declared(_options(properties, more)))
 
 
 def declared_keys(more: Iterable[Option] = ()) -> frozenset[str]:
-    """Every spelling of an option that something here reads, folded to lower case."""
+    """Return all spellings of the options that hoodoo reads, in lower case."""
     return _declared(_options(PropertySet(), more))
 
 
 def _declared(options: Iterable[Option]) -> frozenset[str]:
-    """Every spelling that something here reads, folded; of all lock providers, not the one's."""
+    """Return all spellings that hoodoo reads, in lower case, of all lock providers."""
     known = (*options, *provider_options())
     spellings = (text.casefold() for option in known for text in option.spellings)
     return keys_of_writes_and_reads().union(spellings)
 
 
 def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, ...]:
-    """Every declared option once, in a fixed order; of lock providers only the named one's."""
+    """Return each declared option once, in a fixed order; of lock providers only the named one."""
     provider = properties.get_option(LockSettings.options["provider"])
     everything = (
         *provider_options(provider or ""),
@@ -354,7 +356,7 @@ def _defaults_file(environment: Mapping[str, str] | None) -> Path | None:
         environment = os.environ  # noqa: TID251 - this module is where the environment comes in
     folder = environment.get(CONF_FOLDER_VARIABLE, "")
     if folder:
-        # said explicitly, so a missing file is an error
+        # The user names the folder, so a missing file is an error.
         return Path(folder) / CONF_FILE
     usual = CONF_FOLDER / CONF_FILE
     return usual if usual.is_file() else None
@@ -372,7 +374,7 @@ def _read_file(path: Path) -> dict[str, str]:
     if len(content) > FILE_BYTES_MAX:
         _refuse_file(path, f"a properties file has at most {FILE_BYTES_MAX} bytes", None)
     try:
-        # People write UTF-8, the format is ISO-8859-1: the rest goes in as escapes.
+        # The format is ISO-8859-1 and users write UTF-8: escape all other characters.
         text = content.decode("utf-8-sig")
         ascii_text = content if content.isascii() else _escape(text)
         found = parse_properties(ascii_text, path=str(path), bytes_max=8 * FILE_BYTES_MAX)
@@ -445,9 +447,9 @@ def _refuse_file(path: Path, message: str, cause: Exception | None) -> NoReturn:
     ) from cause
 
 
-# ---- What a first write would refuse of the settings, asked without a table and without a server
-# Lock, slot store and conflict strategy are made as for a table on a local disk, and given up: what
-# only the table or a server can tell is left to them.
+# ---- Checks of settings that a first write would refuse, without a table and without a server
+# Each check builds the lock, slot store or conflict strategy of a table on a local disk and drops
+# it. Errors that need the table or a server show later.
 
 
 def _strategy(properties: PropertySet) -> None:
@@ -458,17 +460,17 @@ def _lock(properties: PropertySet) -> None:
     own = without_table_properties(properties)
     provider = LockSettings.from_properties(own).provider
     if not provider:
-        return  # the storage of the table chooses
+        return  # the table's storage chooses the provider
     entry = registry_for(properties).find(provider)
     if entry.name in _AT_THE_TABLE:
         return
-    if own.keys().isdisjoint(_TABLE_NAMES):  # the table itself will tell it
+    if own.keys().isdisjoint(_TABLE_NAMES):  # the table gives its name
         own = own.with_layer(TABLE_LAYER, {_TABLE_NAMES[0]: "table"})
     entry.factory(_context(own)).close()
 
 
 _TABLE_NAMES = ("hoodie.table.name", "hoodie.datasource.write.table.name")
-#: Made of the table's own address.
+#: Lock providers that need the table's own address.
 _AT_THE_TABLE = frozenset({"storage_based"})
 
 
@@ -487,23 +489,21 @@ def _slots(properties: PropertySet) -> None:
     with_slot_store(LocalStorage("/table"), properties, clock=SystemClock(), ids=SystemIds())
 
 
-#: Each raises what is wrong, as a ``HoodooError``.
+#: Each check raises a ``HoodooError``.
 TRIALS: tuple[Callable[[PropertySet], None], ...] = (_strategy, _lock, _slots)
 
 
 # ----------------------------------------------------------------
-# The conflict strategy that properties ask for: one of ours, or of a plug-in that the caller
-# allows.
-#
-# Its own file, because a name that is not ours loads plug-ins, and nothing else here does.
+# The conflict strategy that properties name: a built-in one, or one of a plug-in that the caller
+# allows. Only a name that is not built in loads plug-ins.
 
 
 def conflict_strategy(settings: WriteSettings, properties: PropertySet) -> ConflictStrategy:
     """
-    Who yields where both may; a plug-in is heard for a name that is not ours.
+    Return the strategy of this name; plug-ins are loaded for a name that is not built in.
 
     Raises:
-        SettingError: Nobody has the strategy.
+        SettingError: No strategy has this name.
         UnsafeSetupError: An allowed plug-in cannot be used.
     """
     name = settings.conflict_strategy
@@ -525,10 +525,10 @@ def conflict_strategy(settings: WriteSettings, properties: PropertySet) -> Confl
     return found
 
 
-# ---- How slots are sealed, from properties: what is asked for, and the keys that sign (SLOT-7)
-# Keys come from a file that nobody else may read, or from the environment: never as a property,
-# which tables, logs and command lines show. What a table says of itself does not count, or who may
-# write into its folder could switch the seals off.
+# ---- Signing of slots, from properties: the tamper evidence and the signing keys (SLOT-7)
+# Keys come from a file that only its owner may read, or from the environment. They are never a
+# property, because tables, logs and command lines show properties. The table's own layer does not
+# count: a user with write access to the table's folder could switch signing off.
 
 KEY_VARIABLE: Final = "HOODOO_TAMPER_KEY"
 _KEY_CHARACTERS_MIN: Final = 32
@@ -540,21 +540,21 @@ def slot_signing_of(
     properties: PropertySet, *, environment: Mapping[str, str] | None = None
 ) -> SlotSigning:
     """
-    What a process adds to its slots, and which keys it knows.
+    Return the tamper evidence that a process adds to its slots, and its keys.
 
     Args:
         properties: All layers; the table's own does not count.
-        environment: Where the key is looked for when no file is named; the process's own when None.
+        environment: Holds the key if no file is named; None for the environment of the process.
 
     Raises:
-        SettingError: Signatures are asked for without a key.
-        UnsafeSetupError: The key cannot be read, others may read it, or it is too short.
+        SettingError: The option asks for signatures, and no key is given.
+        UnsafeSetupError: The key is not readable, readable by other users, or too short.
 
     Outside: reads the key file once.
     """
     own = properties.without_layer(TABLE_LAYER)
     option = SlotSettings.options["tamper_evidence"]
-    evidence = TamperEvidence(read_option(own, option) or option.default)  # empty: not said
+    evidence = TamperEvidence(read_option(own, option) or option.default)  # empty: not set
     file = read_option(own, _KEY_FILE)
     if environment is None:
         environment = os.environ  # noqa: TID251 - a secret that no property may hold
@@ -571,7 +571,7 @@ def slot_signing_of(
 
 
 def _keys_in(text: str, where: str) -> tuple[bytes, ...]:
-    """One key a line; the first signs, the others are older ones."""
+    """Return the keys, one a line; the first one signs, the others are older keys."""
     keys = [line.strip() for line in text.splitlines() if line.strip()]
     if any(len(key) < _KEY_CHARACTERS_MIN for key in keys):
         raise _key_error(f"a key has at least {_KEY_CHARACTERS_MIN} characters", where)

@@ -1,4 +1,4 @@
-"""Delete the rows that a filter finds: read them, delete them, and read again after a conflict."""
+"""Delete the rows that match a filter; after a conflict read them again and retry."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from timeline.model.table_config import TableConfig
 
 def delete_key_columns(config: TableConfig) -> tuple[str, ...]:
     """
-    Columns that tell the key and partition of a row; a field inside a struct comes with it.
+    Return the columns that hold the key and partition of a row; a nested field needs its struct.
 
-    Without key fields the meta columns do.
+    A table without key fields uses the meta columns.
     """
     if not config.record_key_fields:
         return KEY_COLUMN, PARTITION_COLUMN
@@ -37,20 +37,20 @@ def delete_found(
     partitions: Sequence[str] | None,
 ) -> CommitResult:
     """
-    Delete the rows that a filter finds, and are still those when the delete is published.
+    Delete the rows that match a filter; the commit fails if other writers change that result.
 
     Args:
         table: The table.
         plan: A delete, without its reads.
-        publish: Carries out one attempt.
+        publish: Runs one attempt.
         found_by: The filter, as of ``scan``.
-        partitions: Where rows are looked for; None for everywhere.
+        partitions: Partition paths to search; None for all.
 
     Errors: as ``rerun_until_unchanged`` and ``publish``.
     """
     columns = delete_key_columns(table.config)
     if table.config.populate_meta_fields:
-        # What was found is where its meta columns say, whatever its columns would make of it.
+        # The meta columns hold the stored address; key columns may give another one.
         columns = (KEY_COLUMN, PARTITION_COLUMN)
         plan = plan.with_keys(replace(plan.rules.keys, carried=True))
 
@@ -66,6 +66,6 @@ def delete_found(
 
     try:
         return rerun_until_unchanged(table.context, attempt)
-    except (ConflictError, RolledBackError) as error:  # of the last attempt
+    except (ConflictError, RolledBackError) as error:  # the last attempt failed
         record_rejected_write(table.context, plan, error)
         raise

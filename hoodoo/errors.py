@@ -1,4 +1,4 @@
-"""Every error that hoodoo raises; a caller imports them from here."""
+"""All errors that hoodoo raises, for import by callers."""
 
 from __future__ import annotations
 

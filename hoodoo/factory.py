@@ -1,4 +1,4 @@
-"""Where properties become objects: the one place that composes ports, settings and limits."""
+"""Compose ports, settings and limits from properties; only this module does it."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ from timeline.rules.retry import RetryBudget
 from timeline.storage.open_storage import storage_for
 from timeline.system import LoggingEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
-# ---- Where services work on file groups: on this machine, or on a cluster
-# Chosen by ``hoodoo.services.executor`` when a service is run, never by opening a table: a
-# reader starts no cluster.
+# ---- The executor of table services: this machine, or a cluster
+# ``hoodoo.services.executor`` chooses it when a service runs, not when a table opens: a reader
+# starts no cluster.
 
-#: Value of ``hoodoo.services.executor`` -> the function that makes the executor, and its extra.
-#: The function is imported when a service first needs it, so nothing else here knows a cluster.
+#: Value of ``hoodoo.services.executor`` -> the function that makes the executor, its extra and
+#: its library. The function is imported when a service first needs it.
 _CLUSTER_EXECUTORS = {
     ServiceExecutor.SPARK: ("hoodoo.spark.session:executor_of_this_process", "spark", "pyspark")
 }
@@ -80,15 +80,15 @@ def service_context(context: TableContext, properties: Mapping[str, str]) -> Tab
     """
     Return the table's context with the executor that the properties choose for services.
 
-    A context that works on a cluster already is returned as it is.
+    A context with a cluster executor is returned unchanged.
 
     Raises:
         MissingExtraError: The cluster's library is not installed.
-        StorageCapabilityError: The session is a Spark Connect one.
+        StorageCapabilityError: The session uses Spark Connect.
         SettingError: A property is wrong.
     """
     ports = context.ports
-    # The caller decides what a process starts, never the table (SEC4).
+    # Only the caller chooses what a process starts, not the table (SEC4).
     said = as_property_set(properties).without_layer(TABLE_LAYER)
     settings = WorkerSettings.from_properties(said)
     if isinstance(ports.executor, ClusterExecutor):
@@ -118,12 +118,11 @@ def _load_cluster_executor(
     return found
 
 
-# ---- Where properties become objects: the one place that composes ports, settings and limits
-# Settings say what is wanted (frozen, printable), components do it (storage, lock, clock,
-# events); they meet here and nowhere else.
+# ---- Ports, settings and limits from properties
+# Settings are frozen and printable values; ports (storage, lock, clock, events) act on them.
 
 
-#: How a table merges and makes keys; its configuration judges them, not the settings.
+#: Properties of merging and keys. The table's configuration checks them, not the settings.
 _JUDGED_BY_TABLE = frozenset(
     {
         *UNSUPPORTED,
@@ -141,22 +140,22 @@ def properties_of_table(
     address: str | os.PathLike[str], layers: Layers
 ) -> tuple[TableConfig, PropertySet, WriteSettings]:
     """
-    The configuration of an existing table, all layers, and the settings they make.
+    Return the configuration of an existing table, all layers, and the settings from them.
 
-    What the table itself is (merge-on-read, a key generator we cannot write by) does not
-    keep anybody from opening it: reading may work, and writing is refused when it is tried.
+    A table that hoodoo cannot write (for example its key generator) opens nevertheless: reads
+    may work, and a write raises an error.
 
     Raises:
-        TableNotFoundError: There is no table at the address.
+        TableNotFoundError: The address holds no table.
         CorruptTableError, SettingError: A file or value is wrong.
-        UnsupportedTableError: Not even reading is possible.
+        UnsupportedTableError: hoodoo cannot read the table.
     """
     storage = storage_for(address, options=layers.load())
     config = load_config(storage)
     refuse_unreadable(config)
     raw = config.raw
     readable = {key: value for key, value in raw.items() if key not in _JUDGED_BY_TABLE}
-    if config.timeline_layout_version == 1:  # no version a writer may ask for
+    if config.timeline_layout_version == 1:  # a version that no writer may set
         readable.pop("hoodie.table.version", None)
     return config, layers.load(raw), WriteSettings.from_properties(layers.load(readable))
 
@@ -170,11 +169,11 @@ def compose_ports(
     Args:
         address: Path or URI of the table.
         properties: All layers.
-        events: Where events go; the logger ``hoodoo`` by default.
+        events: Receives the events; the logger ``hoodoo`` by default.
 
     Raises:
         SettingError: A value is wrong.
-        StorageCapabilityError, UnknownProviderError: This release cannot do it.
+        StorageCapabilityError, UnknownProviderError: This release lacks the storage or lock.
         UnsafeSetupError: An allowed plug-in cannot be used.
     """
     application = properties.get("hoodie.write.application.id", "")
@@ -204,22 +203,22 @@ def compose_ports(
         executor=executor,
         lock=lock,
         zone=process_zone,
-        # Whose code runs is the caller's word alone, which of it the table's (SEC4).
+        # The caller alone allows code to run; the table chooses among the allowed (SEC4).
         mergers=registry_for(properties).mergers(classes if isinstance(classes, tuple) else ()),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _WarningEvents:
-    """Also warns of what a user must hear, whatever becomes of the events."""
+    """An event sink that also raises Python warnings for events that a user must see."""
 
     sink: EventSink
 
     def emit(self, name: str, /, **fields: Value) -> None:
-        """Take one event."""
+        """Emit one event, and warn if the metadata table was switched off."""
         self.sink.emit(name, **fields)
         if name == "metadata_table.switched_off":
-            with suppress(Warning):  # made an error by a filter it must not stop a publication
+            with suppress(Warning):  # a filter may raise it as an error; a commit must not fail
                 warnings.warn(
                     "the table's metadata table was switched off, as hoodie.metadata.enable=false "
                     f"says; Java Hudi builds it again when it is told to: {fields['partitions']}",
@@ -229,12 +228,12 @@ class _WarningEvents:
 
 def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
     """
-    The bounds every path needs, from the settings.
+    Return the limits of a table from the settings.
 
     Raises:
-        SettingError: Neither we nor an allowed plug-in has the conflict strategy, or a key to sign
-            slots with is missing.
-        UnsafeSetupError: An allowed plug-in or that key cannot be used.
+        SettingError: Neither hoodoo nor an allowed plug-in has the conflict strategy, or a key to
+            sign slots is missing.
+        UnsafeSetupError: An allowed plug-in or that key is not usable.
     """
     strategy = conflict_strategy(settings, properties)
     return TableLimits(
@@ -270,13 +269,13 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
 
 
 def _keep_lock_ms(settings: WriteSettings) -> int:
-    """Nobody holds the lock for a redo where others do not wait for it, or would give up (PUB-11)."""
+    """Return how long a rebase keeps the lock, in ms; 0 if others may not wait for it (PUB-11)."""
     all_wait = settings.publish_lock is CommitLockMode.LOCK
     ours = settings.foreign_writers is ForeignWriters.NONE
     return settings.retry_queue_short_ms if all_wait and ours else 0
 
 
-#: Settings that are facts of an existing table -> how the table tells them.
+#: Settings that an existing table fixes -> the value in its configuration.
 _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
     "record_key_fields": lambda config: config.record_key_fields,
     "partition_fields": lambda config: config.partition_fields,
@@ -294,7 +293,7 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
 }
 
 
-#: Names that a writer may give for a table. Only writes check them: a session reads several tables.
+#: Names that a writer may set for a table. Only writes check them: a session reads many tables.
 #: Earlier releases stored the database "default" for every table, so that name is not compared.
 _TABLE_NAMES: Mapping[str, Callable[[TableConfig], str]] = {
     "table_name": lambda config: config.name,
@@ -304,9 +303,9 @@ _TABLE_NAMES: Mapping[str, Callable[[TableConfig], str]] = {
 
 def refuse_other_name(settings: WriteSettings, config: TableConfig) -> None:
     """
-    Refuse to write by the name of another table, as Java Hudi does: the path may be wrong.
+    Refuse a write that names another table, because the path may be wrong.
 
-    Names are compared without case, as by Java (``HoodieWriterUtils.validateTableConfig``).
+    The comparison ignores case. Java Hudi does both (``HoodieWriterUtils.validateTableConfig``).
 
     Raises:
         SettingError: The caller's name or database differs from the table's.
@@ -324,8 +323,8 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
     Refuse options that contradict the table.
 
     Raises:
-        SettingError: An option set by the caller differs from what the table was made with;
-            writing on would put equal records under different keys or folders.
+        SettingError: An option of the caller differs from the table's own value. A write would
+            store equal records under different keys or partitions.
     """
     _refuse_other_table_properties(settings, config, _TABLE_FACTS)
     refuse_other_classes(settings, config)
@@ -376,7 +375,7 @@ def _refuse_other_table_properties(
 
 
 def _as_property_text(value: object) -> str:
-    """A value as a property spells it."""
+    """Return a value in the form of a property."""
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, bool):
@@ -395,10 +394,10 @@ def write_request_of(
     reads: ReadSet | None = None,
 ) -> WriteRequest:
     """
-    What one write does: table facts from the table, the rest from the settings.
+    Return the request of one write, from the table's configuration and the settings.
 
     Raises:
-        SettingError: An option contradicts the table, or is no such value.
+        SettingError: An option contradicts the table or has a wrong value.
     """
     ordering = config.ordering_fields
     if config.merge_mode is not MergeMode.EVENT_TIME_ORDERING:
@@ -446,7 +445,7 @@ def _overwritten(settings: WriteSettings, operation: WriteOperation) -> tuple[st
 def _partial_columns(
     settings: WriteSettings, operation: WriteOperation, *, partial: bool
 ) -> tuple[str, ...] | None:
-    """As of ``RowRules``; the option is of upserts alone, as Java's."""
+    """Return the columns of a partial update (``RowRules``); as in Java, only for upserts."""
     told = settings.partial_update_schema
     if not operation.traits.updates or not told:
         return () if partial else None
@@ -465,9 +464,9 @@ def operation_of(
     settings: WriteSettings, record_key_fields: Sequence[str], said: Operation = None
 ) -> WriteOperation:
     """
-    What a caller said, else the configured operation.
+    Return the operation that the caller names, else the configured one.
 
-    Rows without keys are only ever added, unless said otherwise.
+    Rows without keys are inserted by default.
 
     Raises:
         InvalidInputError: There is no such operation.
@@ -493,16 +492,16 @@ def _schema_rules(settings: WriteSettings, config: TableConfig, keys: KeySpec) -
 
 
 def _with_parents(names: Iterable[str]) -> frozenset[str]:
-    """Columns, and for a dotted name the columns around the field."""
+    """Return the columns; a dotted name adds each column around the field."""
     return frozenset(path for name in names for path in accumulate(name.split("."), "{}.{}".format))
 
 
 def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | None:
     """
-    How the table's rows find their buckets; None when they are looked up.
+    Return the bucket rules of the table; None if its index is not a bucket index.
 
     Raises:
-        SettingError: A hash field is no record key field.
+        SettingError: A hash field is not a record key field.
     """
     if settings.index_type is not IndexType.BUCKET:
         return None
@@ -536,13 +535,13 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
 
 
 def may_misplace_rows(settings: WriteSettings, config: TableConfig) -> bool:
-    """Whether a write updates rows where they lie, though their partition columns changed."""
+    """Return whether an update keeps a row in its partition after its partition columns change."""
     lookup = _lookup_rules(settings, config)
     return bool(config.partition_fields) and lookup.whole_table and not lookup.moves_rows
 
 
 def file_rules_of(settings: WriteSettings) -> FileRules:
-    """How base files and log files are made."""
+    """Return the rules for writing base files and log files."""
     return FileRules(
         parquet=ParquetSettings(
             compression=settings.parquet_compression,

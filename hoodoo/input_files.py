@@ -1,4 +1,4 @@
-"""Rows from a file that a user names: Parquet, CSV, JSON, Arrow."""
+"""Read rows from an input file: Parquet, CSV, JSON or Arrow."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hoodoo.inputs import cast_values, typed_column, typed_rows
 from timeline.errors import HoodooError, InvalidInputError
 
 # ---- Rows of a JSON file, in the form that ``hoodoo read`` prints
-# Arrow's reader takes a file of one object a line, as far as it loses nothing. The rest goes value
-# by value: documents that are a list, maps, ``"NaN"``, whole numbers with a fraction. Both ways
-# give the same rows.
+# Arrow reads a file with one object a line, as long as it loses nothing. Python reads the rest
+# value by value: documents that are a list, maps, ``"NaN"``, whole numbers with a fraction. Both
+# ways return the same rows.
 
 _JSON_BLOCK_BYTES: Final = 16 << 20  # a row must fit into one
 _BRACKETS_MAX: Final = 500
@@ -34,18 +34,18 @@ _NO_SPACE: Final = re.compile(r"[^ \t\r\n]")
 
 def read_json(path: Path, schema: pa.Schema | None) -> pa.Table:
     """
-    Every row of a JSON file.
+    Return all rows of a JSON file.
 
-    A column that no row names is left out, and so is a field of a struct.
+    The result has no column, and no field of a struct, that no row names.
 
     Args:
         path: Objects, or one list of objects.
-        schema: The table's own columns; None where there is no table.
+        schema: The table's own columns; None without a table.
 
     Raises:
         InvalidInputError: A value does not fit the table (``lossy_value``, ``schema_mismatch``),
-            or those of a new column have no type in common (``data``).
-        ValueError: The file is no such JSON.
+            or the values of a new column have no type in common (``data``).
+        ValueError: The file is not JSON of this form.
     """
     if _has_flat_lines(path):
         with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -54,7 +54,7 @@ def read_json(path: Path, schema: pa.Schema | None) -> pa.Table:
 
 
 def _objects(path: Path) -> Sequence[Mapping[str, Any]]:
-    """The objects of a file, one after the other or in a list."""
+    """Return the objects of a file: a sequence of objects, or one list of them."""
     text = path.read_text(encoding="utf-8-sig")
     decoder = json.JSONDecoder(parse_float=Decimal)
     found: list[Any] = []
@@ -75,9 +75,9 @@ def _objects(path: Path) -> Sequence[Mapping[str, Any]]:
 
 def _has_flat_lines(path: Path) -> bool:
     """
-    Whether each line is empty or holds whole objects of few brackets.
+    Return whether each line is empty or holds whole objects with few brackets.
 
-    Arrow's reader has no limit of depth: a file that nests too deep ends the process.
+    Arrow's reader does not limit the depth: deep nesting crashes the process.
     """
     if path.stat().st_size == 0:
         return False
@@ -99,7 +99,7 @@ def _has_flat_lines(path: Path) -> bool:
 
 def _by_arrow(path: Path, schema: pa.Schema | None) -> pa.Table:
     """
-    Every row, read by Arrow.
+    Return all rows, read by Arrow.
 
     Raises:
         pa.ArrowInvalid, pa.ArrowNotImplementedError: Arrow cannot read the file without loss.
@@ -108,13 +108,13 @@ def _by_arrow(path: Path, schema: pa.Schema | None) -> pa.Table:
     known = {each.name: each.type for each in (*META_FIELDS, *own)}
     asked = pa.schema([(each.name, _read_type(each.type)) for each in own])
     rows = _read(path, asked)
-    # A column that was asked for is there without being named, so it is not asked for again.
+    # Arrow returns each column of its schema, also one that no row names. Read without those.
     found = {name: rows.column(name) for name in known if name in rows.column_names}
     kinds = {name: _with_values(_read_type(known[name]), found[name]) for name in found}
     named = pa.schema([(name, kind) for name, kind in kinds.items() if kind is not None])
     if named != asked:
         rows = _read(path, named)
-    rows.validate(full=True)  # texts that are no UTF-8
+    rows.validate(full=True)  # finds texts that are not UTF-8
     return pa.table(
         {
             name: pa.chunked_array(
@@ -136,18 +136,18 @@ def _in_order(known: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _read_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which Arrow reads a column; what JSON has no word for is a text."""
+    """Return the type in which Arrow reads a column; types that JSON lacks are read as text."""
     types = pa.types
     if types.is_struct(kind) and not is_variant(kind):
         return pa.struct([(each.name, _read_type(each.type)) for each in kind])
     if is_list(kind):
         return pa.list_(_read_type(kind.value_type))
     own = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_map)
-    return kind if any(one(kind) for one in own) else pa.string()  # of maps Arrow reads none
+    return kind if any(one(kind) for one in own) else pa.string()  # Arrow reads no maps
 
 
 def _with_values(kind: pa.DataType, values: pa.ChunkedArray) -> pa.DataType | None:
-    """The part of a type that has values; None where all are null."""
+    """Return the part of a type that has values; None if all are null."""
     if values.null_count == len(values):
         return None if len(values) else kind
     if pa.types.is_struct(kind):
@@ -162,7 +162,7 @@ def _with_values(kind: pa.DataType, values: pa.ChunkedArray) -> pa.DataType | No
 
 
 def _typed(values: pa.Array, kind: pa.DataType | None, name: str) -> pa.Array:
-    """Values as Arrow read them in the type that the table has; None is no column of it."""
+    """Return values that Arrow read in the table's type; ``kind`` is None for a new column."""
     read, types = values.type, pa.types
     if kind is None:
         if types.is_floating(read) and pc.any(pc.greater_equal(pc.abs(values), 2.0**63)).as_py():
@@ -189,10 +189,10 @@ def _typed(values: pa.Array, kind: pa.DataType | None, name: str) -> pa.Array:
     return values
 
 
-# ---- Rows from a file a user names: Parquet, CSV, JSON or Arrow
-# CSV and JSON have few types of their own, so the columns of an existing table are read
-# with the table's types. In CSV an empty field without quotes is null, and one in quotes is an
-# empty text; nothing else means null. JSON is read in the form that ``hoodoo read`` prints.
+# ---- Rows of a file of any format
+# CSV and JSON have few types of their own, so their columns take the types of an existing table.
+# In CSV an empty field without quotes is null, and an empty field in quotes is an empty text;
+# nothing else means null. JSON has the form that ``hoodoo read`` prints.
 
 FORMATS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson", ".arrow")
 _BLOCK_BYTES = 16 << 20
@@ -200,14 +200,14 @@ _BLOCK_BYTES = 16 << 20
 
 def read_rows(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     """
-    Every row of a file.
+    Return all rows of a file.
 
     Args:
-        path: The file; its ending tells the format.
-        schema: The table's columns, when there is a table.
+        path: The file; its ending gives the format.
+        schema: The table's columns; None without a table.
 
     Raises:
-        InvalidInputError: No such file, another ending, its content cannot be read, or a value
+        InvalidInputError: The file is missing, has another ending or is not readable, or a value
             does not fit the table (``lossy_value``, ``schema_mismatch``).
     """
     ending = path.suffix.lower()
@@ -250,9 +250,9 @@ def _csv(path: Path, schema: pa.Schema | None) -> pa.Table:
             quoted_strings_can_be_null=False,
         ),
     )
-    for name in nested.keys() & set(rows.column_names):  # as JSON, for want of a form of CSV's own
+    for name in nested.keys() & set(rows.column_names):  # JSON, because CSV has no nested form
         values = rows.column(name).to_pylist()
-        if not is_variant(nested[name]):  # its text is the value
+        if not is_variant(nested[name]):  # the text of a variant is its value
             values = [one and json.loads(one, parse_float=Decimal) for one in values]
         place = rows.schema.get_field_index(name)
         rows = rows.set_column(place, name, typed_column(values, nested[name], name, json=True))

@@ -1,4 +1,4 @@
-"""Rows and arguments of callers: rows of any kind become Arrow in the types of the table."""
+"""Convert rows and arguments of callers: rows become Arrow in the types of the table."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import listed
 
-# ---- Rows without types take those of the table: dicts, objects of pandas, lines of JSON
+# ---- Rows without types take the table's types: dicts, objects of pandas, lines of JSON
 # A Python value has a class, not a column's type: 1 may be an int or a long, a dict a struct or a
-# map, None anything. So each column is made for the type that the table has. Values of one class
-# go to Arrow together; what a class may become is decided here, and no digit is ever lost.
+# map. So each column is built for the table's type. Arrow converts the values of one class
+# together. The rules here decide which type a class may become; no digit is lost.
 
-#: From here on two integers may have the same double: digits may be lost already.
+#: From this value on two integers may share one double, so a float may have lost digits.
 _EXACT_MAX: Final = 2**53
 _LONG_END: Final = 2**63
 _BLOCK_BYTES_MAX: Final = 2**31 - 1
-_MISSING_CLASSES: Final = frozenset({"NoneType", "NAType", "NaTType"})  # the last two of pandas
+_MISSING_CLASSES: Final = frozenset(
+    {"NoneType", "NAType", "NaTType"}
+)  # the last two come from pandas
 _FLOAT_WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
@@ -45,27 +47,27 @@ def typed_rows(
     rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, *, json: bool = False
 ) -> pa.Table:
     """
-    Make a table of rows; columns that the table lacks get the types that Arrow finds.
+    Return rows as an Arrow table; new columns get the types that Arrow infers.
 
-    Columns come in the table's order, then others as they appear. A column that no row names is
-    left out.
+    Columns have the table's order; new columns follow in order of appearance. The result has no
+    column that no row names.
 
     Args:
         rows: Each maps names to values.
-        schema: The table's own columns; None where there is no table.
+        schema: The table's own columns; None without a table.
         json: Binary values are base64 and floats may be the words that ``hoodoo read`` prints.
 
     Shapes: rows (n) -> (n rows); order kept.
 
     Raises:
         InvalidInputError: A value does not fit its column (``lossy_value``,
-            ``schema_mismatch``), or those of a new column have no type in common (``data``).
+            ``schema_mismatch``), or the values of a new column have no common type (``data``).
     """
     known = {each.name: each.type for each in (*META_FIELDS, *(schema or ()))}
     named = dict.fromkeys(listed(dict.fromkeys(chain.from_iterable(rows)), "names of columns"))
     names = [name for name in known if name in named]
     names += [name for name in named if name not in known]
-    if not names:  # rows of nothing, or none at all
+    if not names:  # empty rows, or no rows
         return pa.table({}) if not rows else pa.Table.from_pylist(list(rows))
     columns = [
         typed_column([row.get(name) for row in rows], known.get(name), name, json=json)
@@ -78,11 +80,11 @@ def typed_column(
     values: list[Any], kind: pa.DataType | None, name: str, *, json: bool = False
 ) -> pa.Array:
     """
-    Make one column.
+    Return one column in the table's type.
 
     Args:
-        values: Of any classes; None is null, and so is NaN where the type has no NaN.
-        kind: The table's type; None where it has no such column.
+        values: Of any classes; None is null, and so is NaN if the type has no NaN.
+        kind: The table's type; None for a new column.
         name: For messages.
         json: As of ``typed_rows``.
 
@@ -105,15 +107,15 @@ def typed_column(
 
 def typed_floats(values: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
     """
-    Fit a column that pandas made of floats, maybe because a value was missing.
+    Convert a float column of pandas, which uses floats also because of a missing value.
 
-    Whole numbers go into a column of whole numbers, and any that fit into decimals. Numbers with
-    a fraction stay what they are.
+    Whole numbers become integers, and numbers that fit become decimals. Values with a fraction
+    stay unchanged.
 
     Shapes: (n,) -> (n,).
 
     Raises:
-        InvalidInputError: A whole number is so great that digits may be lost (``lossy_value``).
+        InvalidInputError: A whole number is too big for an exact float (``lossy_value``).
     """
     if values.null_count == len(values):
         return pa.chunked_array([pa.nulls(len(values), kind)])
@@ -129,11 +131,11 @@ def _each(values: pa.ChunkedArray, made: Callable[[pa.Array], pa.Array]) -> pa.C
     return pa.chunked_array([made(chunk) for chunk in values.chunks])
 
 
-# ---- nested values, taken apart
+# ---- nested values
 
 
 def _struct(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
-    """Fields that no value names are left out: the schema's rules say what becomes of them."""
+    """Return a struct column without the fields that no value names; schema rules handle those."""
     given = [one for one in values if not _is_missing(one)]
     _refuse_others(given, (Mapping,), kind, name)
     named = dict.fromkeys(chain.from_iterable(given))
@@ -166,7 +168,7 @@ def _list(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.
 
 
 def _map(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
-    """Entries come as a dict, or as the list of pairs that Arrow's own ``to_pylist`` gives."""
+    """Return a map column from dicts or from lists of pairs (Arrow's ``to_pylist``)."""
     given = [one for one in values if not _is_missing(one)]
     _refuse_others(given, (Mapping, list, tuple, np.ndarray), kind, name)
     entries = [
@@ -190,14 +192,14 @@ def _pair(entry: Any, kind: pa.DataType, name: str) -> tuple[Any, Any]:
 
 
 def _offsets(values: Iterable[Any]) -> pa.Array:
-    """Where each list begins; that of a missing one is null. Shapes: (n) -> (n + 1,)."""
+    """Return the offset of each list; null for a missing list. Shapes: (n) -> (n + 1,)."""
     missing = np.array([one is None or _is_missing(one) for one in values], np.bool_)
     lengths = [0 if gone else len(one) for gone, one in zip(missing, values, strict=True)]
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.array(ends, mask=np.append(missing, False))
 
 
-# ---- flat values, those of one class together
+# ---- flat values, converted class by class
 
 
 def _flat(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
@@ -224,7 +226,7 @@ def _flat(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.
 
 
 def _class_of(value: Any) -> object:
-    """What values must share to go to Arrow together, which takes the first one's word for all."""
+    """Return the class of a value; Arrow infers the type of a whole column from its first value."""
     if _is_missing(value):
         return None
     if isinstance(value, dt.datetime):
@@ -237,7 +239,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _of_class(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
-    """The column of values that share a class, and may be missing."""
+    """Return the column of values that share one class; missing values are allowed."""
     values = [None if _is_missing(one) else one for one in values]
     first = next((one for one in values if one is not None), None)
     types = pa.types
@@ -247,7 +249,7 @@ def _of_class(values: list[Any], kind: pa.DataType, name: str, *, json: bool) ->
     elif isinstance(first, str) and json:
         made = _of_json_texts(values, kind, name)
     elif json and type(first) in (decimal.Decimal, int) and types.is_floating(kind):
-        # The number's text says which float it is.
+        # The number's text gives the exact float.
         texts = [None if one is None else float(decimal.Decimal(one)) for one in values]
         made = pa.array(texts, pa.float64())
         if pc.any(pc.is_inf(made)).as_py():
@@ -256,7 +258,7 @@ def _of_class(values: list[Any], kind: pa.DataType, name: str, *, json: bool) ->
 
 
 def _of_json_texts(values: list[Any], kind: pa.DataType, name: str) -> pa.Array | None:
-    """Texts of a JSON document that stand for what JSON has no word for."""
+    """Return binary values and special floats from their texts in JSON; None for other types."""
     types = pa.types
     if types.is_binary(kind) or types.is_fixed_size_binary(kind):
         try:
@@ -278,11 +280,11 @@ def _of_json_texts(values: list[Any], kind: pa.DataType, name: str) -> pa.Array 
 def _inferred(values: list[Any], name: str) -> pa.Array:
     try:
         made = pa.array(values)
-    except OverflowError:  # above a long: a decimal has room for 38 digits
+    except OverflowError:  # above a long; a decimal has 38 digits
         return _inferred([None if one is None else decimal.Decimal(one) for one in values], name)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise _not_taken(name, error) from error
-    # Arrow reads moments of pandas as those of Python, which end at microseconds.
+    # Arrow reads timestamps of pandas as Python's, which have microseconds.
     if pa.types.is_timestamp(made.type) and any(getattr(one, "nanosecond", 0) for one in values):
         raise _lossy(
             name, made.type, pa.timestamp("ns"), "a moment has nanoseconds, which no table keeps"
@@ -291,11 +293,11 @@ def _inferred(values: list[Any], name: str) -> pa.Array:
 
 
 def _inferred_json(values: list[Any], name: str) -> pa.Array:
-    """A column that no table knows, with the type that Arrow's reader of JSON finds."""
+    """Return a new column in the type that Arrow's JSON reader infers."""
     if not values:
         return pa.nulls(0)
     if any(type(one) is int and abs(one) >= _LONG_END for one in values):
-        return _inferred(values, name)  # Arrow's reader would make floats of them
+        return _inferred(values, name)  # Arrow's reader would convert them to floats
     try:
         lines = "\n".join(dumps({"c": one}, default=_nearest_float) for one in values)
         whole = pajson.ReadOptions(block_size=min(len(lines) + 1, _BLOCK_BYTES_MAX))
@@ -320,10 +322,10 @@ def _not_taken(name: str, why: object) -> InvalidInputError:
 
 def cast_values(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Array:
     """
-    Values of one type as another that holds every one of them as it is.
+    Cast values to another type without loss.
 
     Args:
-        values: The values; texts say a decimal, a date, a time or a moment.
+        values: The values; texts may hold a decimal, a date, a time or a timestamp.
         kind: The table's type, not nested.
         name: For messages.
 
@@ -355,7 +357,7 @@ def cast_values(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Array:
 
 
 def _of_floats(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """NaN stands for a missing value where the type has none."""
+    """Cast floats; NaN becomes null if the type has no NaN."""
     types = pa.types
     if types.is_floating(kind):
         made = pc.cast(values, kind)
@@ -389,7 +391,7 @@ def _whole_numbers(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Arra
 
 
 def _of_texts(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """Texts say a decimal, a date, or a moment in the form of ISO 8601."""
+    """Cast texts: a decimal, or a date, time or timestamp in the form of ISO 8601."""
     types = pa.types
     if types.is_decimal(kind) or types.is_date(kind) or types.is_timestamp(kind):
         return pc.cast(values, kind)
@@ -402,7 +404,7 @@ def _as_moments(times: pa.Array) -> pa.Array:
     return pc.cast(pc.binary_join_element_wise("1970-01-01T", times, ""), pa.timestamp("us"))
 
 
-# ---- refusals
+# ---- errors
 
 
 def _refuse_others(
@@ -437,29 +439,29 @@ def _lossy(name: str, kind: pa.DataType, source: pa.DataType, why: object) -> Ho
     )
 
 
-# ---- What a caller hands over: rows of any kind become Arrow, words become what they mean
+# ---- Arguments of callers: rows of any form, operations, partitions
 
-#: An operation, Hudi's word for it, or None for the configured one.
+#: An operation, its name in Hudi, or None for the configured one.
 Operation: TypeAlias = WriteOperation | str | None
 
 
 def to_arrow_table(data: object, table_schema: Callable[[], pa.Schema] | None = None) -> pa.Table:
     """
-    Take over incoming rows.
+    Convert incoming rows to an Arrow table.
 
-    Values without a type of their own take the table's: all of dicts, of pandas those in
-    columns of objects and floats, which may be floats only because a value was missing.
+    Values without a type take the table's type: all values of dicts, and object and float columns
+    of pandas, which uses floats also because of a missing value.
 
     Args:
         data: A pyarrow Table, RecordBatch, RecordBatchReader or Dataset, anything with
             ``__arrow_c_stream__`` (polars, DuckDB), a polars LazyFrame, a pandas DataFrame (its
             row labels are left out), a mapping of column names to values, or an iterable of
             batches or of mappings, for example a list of dicts or a generator.
-        table_schema: Tells the table's own columns, where it has some; asked for such values.
+        table_schema: Returns the table's own columns; called only for values without a type.
 
     Raises:
-        InvalidInputError: Anything else, values Arrow cannot hold in one column, or that do not
-            fit the table's (``lossy_value``, ``schema_mismatch``).
+        InvalidInputError: The rows have another form, values have no common Arrow type, or they
+            do not fit the table (``lossy_value``, ``schema_mismatch``).
     """
     try:
         return _taken(data, table_schema or _no_columns)
@@ -481,7 +483,7 @@ def _taken(data: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
     if _is_a(data, "pandas", "DataFrame"):
-        # Before the stream, which would hand over the row labels as one more column.
+        # Before the stream, which would add the row labels as a column.
         return _of_pandas(data, table_schema)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
@@ -506,7 +508,7 @@ def _taken(data: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
 
 
 def _is_a(data: object, package: str, name: str) -> bool:
-    """Return whether a value has a class of a package, without an import of the package."""
+    """Return whether a value is of a class of a package, without an import of the package."""
     return any(
         (kind.__module__.partition(".")[0], kind.__name__) == (package, name)
         for kind in type(data).__mro__
@@ -546,7 +548,7 @@ def _of_pandas(frame: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
     own = {n: str(frame.columns[n]) for n in untyped if str(frame.columns[n]) in known}
     objects = [n for n in own if str(frame.dtypes.iloc[n]) == "object"]
     kept = [n for n in range(len(frame.columns)) if n not in objects]
-    # Objects that are moments become a column of moments, with their nanoseconds.
+    # Timestamp objects become a timestamp column with nanoseconds.
     rows = pa.Table.from_pandas(frame.iloc[:, kept].infer_objects(), preserve_index=False)
     rows = rows.replace_schema_metadata(None)
     columns = dict(zip(kept, rows.columns, strict=True))
@@ -562,10 +564,10 @@ def _of_pandas(frame: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
 
 def to_write_operation(operation: WriteOperation | str) -> WriteOperation:
     """
-    An operation by itself or by Hudi's word for it.
+    Return an operation from itself or from its name in Hudi.
 
     Raises:
-        InvalidInputError: There is no such operation.
+        InvalidInputError: No operation has this name.
     """
     if isinstance(operation, WriteOperation):
         return operation
@@ -580,10 +582,10 @@ def to_write_operation(operation: WriteOperation | str) -> WriteOperation:
 
 def named_partitions(partitions: Sequence[str]) -> tuple[str, ...]:
     """
-    The paths of partitions that are to be deleted.
+    Return the partition paths that a caller names.
 
     Raises:
-        InvalidInputError: None, or no list of texts.
+        InvalidInputError: The list is empty, or not a list of texts.
     """
     if not partitions:
         raise InvalidInputError("name at least one partition path", kind="no_partition")
@@ -592,11 +594,11 @@ def named_partitions(partitions: Sequence[str]) -> tuple[str, ...]:
 
 def refuse_other_types(batch_id: object, reads: object, address: str) -> None:
     """
-    Pass what a write to the table at a canonical address may be told beside its rows.
+    Check the batch id and the read set of a write to the table at a canonical address.
 
     Raises:
-        InvalidInputError: A batch id is no text or an empty one, which would be none at all; or
-            what was read is no read set, or one of another table.
+        InvalidInputError: The batch id is empty or not a text, or ``reads`` is not a read set of
+            this table.
     """
     if batch_id is not None and not (isinstance(batch_id, str) and batch_id.strip()):
         raise InvalidInputError(

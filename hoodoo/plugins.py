@@ -1,8 +1,8 @@
 """
-Everything that a plug-in imports: the hook marker, and the values that its hooks return.
+The imports of a plug-in: the hook marker and the types that its hooks return.
 
 A plug-in is a module or object that its distribution names under the entry-point group
-``hoodoo.plugins``. It is loaded only if the caller allows its distribution with
+``hoodoo.plugins``. hoodoo loads it only if the caller allows its distribution with
 ``hoodoo.plugins.allow`` (SEC4). The hooks are ``lock_provider_entries``, ``record_mergers``,
 ``conflict_strategies``, ``table_services`` and ``compaction_strategies``::
 
@@ -56,5 +56,5 @@ _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 
 def hookimpl(hook: _Hook) -> _Hook:
     """Mark a function or method as the plug-in's implementation of the hook of its name."""
-    # A process that runs no service does not know their hooks.
+    # A process without table services has no specification of their hooks.
     return lock_hookimpl(hook, optionalhook=hasattr(service_hooks, hook.__name__))
