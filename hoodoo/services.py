@@ -1,4 +1,4 @@
-"""Table services of one opened table, and what each would do (``--dry-run``)."""
+"""Table services of one opened table, and their dry runs (``--dry-run``)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import RollbackDecision, rollback_dead_writers
 from timeline.snapshot import ActiveTimeline
 
-# ---- What a service would do now, in figures: ``--dry-run`` of services; changes nothing
+# ---- Dry runs of services (``--dry-run``): the work in figures, without any change
 
 
 def preview(
@@ -67,20 +67,20 @@ def preview(
     planning: Mapping[str, PlannedService],
 ) -> dict[str, object]:
     """
-    What a run of the service would do now, with file groups and bytes where files are met.
+    Return the work of a run of the service now, with file groups and bytes of its files.
 
-    Outside: what its planning reads; of cleaning 1 stat more for each file that would go.
+    Outside: the reads of its planning; for cleaning also 1 stat for each file to delete.
 
     Args:
         context: The table.
-        service: Any of this release; of a plug-in's nothing is known.
-        properties: Effective ones.
-        planning: Those that put their plans on the timeline, by name.
+        service: A service of this release; a plug-in's service returns an empty result.
+        properties: Effective properties.
+        planning: The services with plans on the timeline, by name.
 
     Raises:
         SettingError: A property of the service is wrong.
         MetadataTableOnError: As the run itself.
-        Others: As planning it.
+        Others: As the planning of the service.
     """
     if service.name in planning:
         return {"would_plan": dict(planning[service.name].preview(context))}
@@ -123,7 +123,7 @@ def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
         config, limits = load_config(context.ports.storage), context.limits
         refuse_unwritable(config, without_metadata_table=limits.without_metadata_table)
     partitions = expired_partitions(context, settings)
-    # No partition at all would mean every partition.
+    # An empty list would mean all partitions.
     view = view_of(context, context.snapshot())
     slices = view.latest_slices(partitions) if partitions else []
     return {
@@ -133,17 +133,17 @@ def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
     }
 
 
-# ---- Table services of one opened table, as the front door offers them: ``table.services``
+# ---- Table services of one opened table: ``table.services``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Making:
-    """What the services of one table are made of; each reads its own keys of the properties."""
+    """The inputs of the services of one table; each service reads its own keys."""
 
     properties: Mapping[str, str]
     files: FileRules
-    phase: Phase = Phase.BOTH  # of those that plan first
-    after_commits: bool = False  # of a writer
+    phase: Phase = Phase.BOTH  # of services that plan first
+    after_commits: bool = False  # whether they run after a writer's commits
 
 
 _Made_co = TypeVar("_Made_co", bound=TableService, covariant=True)
@@ -155,10 +155,10 @@ class _Entry(Generic[_Made_co]):
     A service of this release.
 
     Args:
-        settings: Its options, which are shown, and checked when a table is opened.
-        switches: A writer runs the service if one of these fields is true, after a commit or on a
-            thread. No code of a service that is off runs.
-        make: Returns the service, with the settings that were read.
+        settings: Class of its options; ``config show`` lists them, opening a table checks them.
+        switches: A writer runs the service after a commit or on a thread if one of these fields
+            is true. A service that is off runs no code.
+        make: Returns the service with its settings.
     """
 
     settings: type[OptionSettings]
@@ -188,7 +188,7 @@ def _make_clustering(settings: ClusteringSettings, making: _Making) -> PlannedSe
     return made.after_commit if making.after_commits else made
 
 
-#: Services whose plans are instants of the timeline. A new one of that kind gets its entry here.
+#: Services whose plans are instants of the timeline. Add a new service of that kind here.
 _PLANNED: tuple[_Entry[PlannedService], ...] = (
     _Entry(CompactionSettings, ("runs_inline", "plans_inline", "asynchronous"), _make_compaction),
     _Entry(
@@ -201,7 +201,7 @@ _PLANNED: tuple[_Entry[PlannedService], ...] = (
     _Entry(ClusteringSettings, ("inline", "schedule_inline", "asynchronous"), _make_clustering),
 )
 
-#: Every service of this release, in Hudi's order. A new service gets its entry here.
+#: All services of this release, in Hudi's order. Add a new service here.
 _SERVICES: tuple[_Entry[TableService], ...] = (
     _Entry(
         CleaningSettings, ("automatic",), lambda settings, _: CleaningService(settings=settings)
@@ -213,14 +213,14 @@ _SERVICES: tuple[_Entry[TableService], ...] = (
 
 
 def service_options() -> tuple[Option, ...]:
-    """The options of all services, one for each key."""
+    """Return the options of all services, one for each key."""
     declared: list[type[OptionSettings]] = [*(one.settings for one in _SERVICES), WorkerSettings]
     options = (option for settings in declared for option in settings.options.values())
     return tuple({option.key: option for option in options}.values())
 
 
 def warn_ignored_keys(properties: PropertySet, events: EventSink) -> None:
-    """Warn, once for all, of keys that do nothing here; what does nothing by design is an event."""
+    """Warn of keys without effect; keys without effect by design only emit an event."""
     options = service_options()
     told = ignored_keys(properties, more=options)
     if told:
@@ -236,13 +236,13 @@ def services_of(
     settings: WriteSettings | None = None,
 ) -> tuple[TableService, ...]:
     """
-    Every service of this release in Hudi's order, configured.
+    Return all services of this release in Hudi's order, configured.
 
     Args:
-        properties: Effective ones; each service reads its own keys.
-        part: Whether those that plan first do both parts.
-        settings: Those of writes where they are known: of a table that others made they
-            cannot be made of its properties again.
+        properties: Effective properties; each service reads its own keys.
+        part: The phases that planned services run.
+        settings: The settings of writes, if known: the properties of a table of another engine
+            may not give them again.
 
     Raises:
         SettingError: A service's property is wrong.
@@ -257,7 +257,7 @@ def planned_services_of(
     part: Phase = Phase.BOTH,
     settings: WriteSettings | None = None,
 ) -> tuple[PlannedService, ...]:
-    """Those whose plans are instants of the timeline; arguments and errors as ``services_of``."""
+    """Return the services with plans on the timeline; arguments and errors as ``services_of``."""
     making = _making(properties, settings, part)
     return tuple(one.make(one.settings.from_properties(properties), making) for one in _PLANNED)
 
@@ -266,11 +266,11 @@ def services_of_writer(
     properties: Mapping[str, str], settings: WriteSettings, *, after_commits: bool
 ) -> tuple[TableService, ...]:
     """
-    The services that the options of a writer switch on, and those of plug-ins.
+    Return the services that a writer's options switch on, and the services of plug-ins.
 
     Args:
-        properties: Effective ones. Those of services that are off are checked as well.
-        settings: Those of writes.
+        properties: Effective properties; options of services that are off are checked, too.
+        settings: The settings of writes.
         after_commits: Whether they run after the writer's commits; else on a thread.
 
     Raises:
@@ -294,7 +294,7 @@ def _making(
 
 
 def _plugged(properties: Mapping[str, str], hook: str) -> tuple[Any, ...]:
-    """What the plug-ins that the caller allows offer; nothing is looked for without one."""
+    """Return the objects that allowed plug-ins offer for a hook; empty without allowed plug-ins."""
     if not properties.get(LockSettings.options["plugins"].key):
         return ()
     return registry_for(properties, (hookspecs,)).offers(hook, properties=properties)
@@ -305,10 +305,10 @@ _Service = TypeVar("_Service", bound=TableService)
 
 def chosen_services(offered: Sequence[_Service], names: Iterable[str]) -> list[_Service]:
     """
-    The services of these names, all when none is named.
+    Return the services of these names; all services without names.
 
     Raises:
-        InvalidInputError: There is no such service here.
+        InvalidInputError: No service has one of these names.
     """
     wanted = set(names)
     known = {one.name for one in offered}
@@ -322,11 +322,11 @@ def chosen_services(offered: Sequence[_Service], names: Iterable[str]) -> list[_
 
 def find_plan(context: TableContext, requested_time: TimeArgument) -> Instant:
     """
-    The pending plan of a requested time, in any form of a moment. Outside: 1 list.
+    Return the pending plan of a requested time, in any form of a time argument. Outside: 1 list.
 
     Raises:
-        InstantNotFoundError: There is none; tells which are pending.
-        InvalidInputError: That is no moment.
+        InstantNotFoundError: No such plan; the text lists the pending plans.
+        InvalidInputError: The argument is not a time.
     """
     time = context.parse_instant(requested_time)
     pending = pending_plans(context.active())
@@ -343,13 +343,13 @@ def find_plan(context: TableContext, requested_time: TimeArgument) -> Instant:
 
 class Services:
     """
-    Upkeep of one table.
+    The table services of one table.
 
     Args:
         context: The table.
         properties: Effective properties; each service reads its own keys.
-        settings: Those of writes, made when the table was opened.
-        register_writer: Enters the registry of those who change the table, once.
+        settings: The settings of writes of the opened table.
+        register_writer: Registers this process as a writer of the table.
 
     Raises:
         SettingError: A service's property is wrong.
@@ -376,28 +376,28 @@ class Services:
 
     def clean(self) -> CleanResult | None:
         """
-        Roll back dead writers, then delete what retention no longer keeps.
+        Roll back dead writers, then delete the file slices that retention no longer keeps.
 
         Returns:
-            The receipt, or None when there was nothing to delete.
+            The result, or None without anything to delete.
 
         Raises:
             WriterDisagreementError: A live writer is configured differently.
-            LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: Something outside
-                did not answer.
+            LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: The lock or the
+                storage did not answer.
         """
         self._join_writers()
         return clean(self._context, self._cleaning)
 
     def compact(self) -> ServiceResult | None:
         """
-        Carry out pending compactions, then merge what logs there are, due or not.
+        Execute pending compactions, then merge all log files, due or not.
 
         Returns:
-            The last receipt, or None when there was nothing to compact.
+            The last result, or None without anything to compact.
 
         Raises:
-            UnsupportedTableError: The table keeps no logs.
+            UnsupportedTableError: The table has no logs.
             SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
                 OutcomeUnknownError: As ``clean``.
         """
@@ -407,20 +407,20 @@ class Services:
         self, sort_by: Sequence[str] | None = None, *, curve: str | None = None
     ) -> ServiceResult | None:
         """
-        Carry out pending clusterings, then rewrite small files into big ones, due or not.
+        Execute pending clusterings, then rewrite small files into big ones, due or not.
 
         Args:
-            sort_by: Columns that decide which rows lie together; None for those of
+            sort_by: Columns that sort the rows; None for those of
                 ``hoodie.clustering.plan.strategy.sort.columns``.
             curve: ``linear``, ``zorder`` or ``hilbert``; None for
                 ``hoodie.layout.optimize.strategy``.
 
         Returns:
-            The last receipt; None when nothing would change, or writers changed all of it
-            meanwhile.
+            The last result; None if nothing would change, or if writers changed all of the
+            input meanwhile.
 
         Raises:
-            InvalidInputError: A sort column is not there or has no order.
+            InvalidInputError: A sort column is missing or has no order.
             UnsupportedTableError: The table has a bucket index.
             SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
                 OutcomeUnknownError: As ``clean``.
@@ -436,18 +436,18 @@ class Services:
         return self._run("cluster", Phase.BOTH, properties)
 
     def log_compact(self) -> ServiceResult | None:
-        """Put log files together, due or not. Returns and errors: as ``compact``."""
+        """Merge small log files, due or not. Returns and errors: as ``compact``."""
         return self._run("logcompact", Phase.BOTH)
 
     def schedule(self, service: str) -> ServiceResult | None:
         """
-        Put a plan of a service on the timeline, due or not, and let others carry it out.
+        Commit a plan of a service, due or not, for another executor.
 
         Args:
             service: ``compact``, ``logcompact`` or ``cluster``.
 
         Raises:
-            InstantNotFoundError: No service of that name plans.
+            InstantNotFoundError: No planned service has this name.
             Others: As ``compact``.
         """
         return self._run(service, Phase.SCHEDULE)
@@ -456,22 +456,24 @@ class Services:
         self, *names: str, part: Phase = Phase.BOTH, interval_ms: int | None = None
     ) -> BackgroundServices:
         """
-        Run services on a thread of this process, round after round, until stopped.
+        Run services on a thread of this process, in rounds, until stopped.
 
-        The writer goes on beside them; no lock outside of this machine is needed. What fails
-        is an event (``service.failed``) and a warning of the next write or of ``close``, and
-        the next round tries again.
+        The writer writes at the same time; no lock outside of this machine is needed. A failure
+        emits the event ``service.failed``, and the next write or ``close`` warns of it. The next
+        round tries again.
 
         Args:
-            names: Which ones, all when none is named.
-            part: Of those that plan first, what is done of it.
-            interval_ms: Pause between two rounds; default ``hoodoo.services.interval.ms``.
+            names: Names of services; all services without names.
+            part: The phases that planned services run.
+            interval_ms: Pause between two rounds, in milliseconds; default
+                ``hoodoo.services.interval.ms``.
 
         Returns:
-            What ends them: ``stop()`` waits for the present service. Closing the table does.
+            The running services: ``stop()`` waits for the current service and ends them.
+            Closing the table does the same.
 
         Raises:
-            InvalidInputError: There is no such service.
+            InvalidInputError: No service has one of these names.
             WriterDisagreementError: A live writer is configured differently.
         """
         offered = services_of(self._properties, part, self._settings)
@@ -481,9 +483,10 @@ class Services:
         """
         Start the asynchronous services of a registered writer, once, before its first write.
 
-        They are those of ``hoodie.clean.async``, ``hoodie.archive.async``,
-        ``hoodie.datasource.compaction.async.enable`` and ``hoodie.clustering.async.enabled``,
-        unless ``hoodoo.services.beside.writers`` leaves them to workers. Errors: as ``start``.
+        The options are ``hoodie.clean.async``, ``hoodie.archive.async``,
+        ``hoodie.datasource.compaction.async.enable`` and ``hoodie.clustering.async.enabled``.
+        ``hoodoo.services.beside.writers=false`` leaves these services to workers.
+        Errors: as ``start``.
         """
         self._is_registered = True  # by the writer
         if self._announced_changes:
@@ -501,7 +504,7 @@ class Services:
     ) -> BackgroundServices:
         ports, config = self._at_work().ports, self._context.config
         served = WorkerTable(
-            # Of its own, because a table's view of its chain belongs to one thread.
+            # A context of its own, because only one thread may use a context's commit log.
             context=TableContext.of(ports, config, self._context.limits),
             services=services,
         )
@@ -511,11 +514,11 @@ class Services:
         return started
 
     def take_failures(self) -> tuple[str, ...]:
-        """One line for each service on a thread that failed since they were taken last."""
+        """Return one line for each failure of a background service since the last call."""
         return tuple(line for one in self._started for line in one.take_failures())
 
     def close(self) -> tuple[str, ...]:
-        """End what ``start`` began, each after its present service; the last failures."""
+        """Stop all background services after their current service; return the last failures."""
         for one in self._started:
             one.stop()
         last = self.take_failures()
@@ -537,19 +540,19 @@ class Services:
         self, requested_time: TimeArgument, *, wait_ms: int | None = None
     ) -> ServiceResult | None:
         """
-        Carry out one pending plan, this engine's or Java Hudi's.
+        Execute one pending plan of hoodoo or of Java Hudi.
 
         Args:
-            requested_time: The plan's, in any form of a moment (``Table.as_of``).
-            wait_ms: For how long to wait for another executor of it; a dead one's claim ends
-                with its heartbeat. None for ``hoodoo.services.wait.ms``.
+            requested_time: The plan's time, in any form of ``Table.as_of``.
+            wait_ms: How long to wait for another executor of the plan, in milliseconds; the lease
+                of a dead one ends with its heartbeat. None for ``hoodoo.services.wait.ms``.
 
         Returns:
-            None when it ended without this executor meanwhile.
+            The result; None if another process ended the plan meanwhile.
 
         Raises:
-            InstantNotFoundError: There is no such pending plan.
-            ServiceConflictError: Another executor is at it, and stayed.
+            InstantNotFoundError: No such pending plan.
+            ServiceConflictError: Another executor still runs the plan after the wait.
             CorruptTableError, MalformedNameError: The plan is damaged or hostile.
             Others: As ``compact``.
         """
@@ -563,16 +566,16 @@ class Services:
 
     def cancel(self, requested_time: TimeArgument) -> bool:
         """
-        End a pending plan for good; what was written for it is deleted.
+        Cancel a pending plan and delete the files that were written for it.
 
         Args:
-            requested_time: The plan's, in any form of a moment (``Table.as_of``).
+            requested_time: The plan's time, in any form of ``Table.as_of``.
 
         Returns:
-            False when it had ended meanwhile, completed or cancelled.
+            False if the plan was completed or cancelled meanwhile.
 
         Raises:
-            InstantNotFoundError: There is no such pending plan.
+            InstantNotFoundError: No such pending plan.
             Others: As ``compact``.
         """
         planned = find_plan(self._context, requested_time)
@@ -593,29 +596,29 @@ class Services:
 
     def archive(self) -> ArchiveResult | None:
         """
-        Move what is no longer kept on the active timeline into the history.
+        Move old instants from the active timeline to the archived timeline.
 
         Returns:
-            The receipt, or None when it is not due or everything is still needed.
+            The result; None if it is not due or all instants are still needed.
 
         Raises:
             SettingError: A property of archiving is wrong, or contradicts cleaning.
             WriterDisagreementError: A live writer is configured differently.
-            LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: Something outside
-                did not answer; the next archive goes on where this one ended.
+            LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: The lock or the
+                storage did not answer; the next archive continues from there.
         """
         self._join_writers()
         return archive(self._context, ArchiveRules.from_properties(self._properties))
 
     def expire_partitions(self) -> TtlResult | None:
         """
-        Delete the partitions whose days are over (``hoodie.partition.ttl.*``).
+        Delete expired partitions (``hoodie.partition.ttl.*``).
 
         Returns:
-            The receipt, or None when none has expired, or no days are set.
+            The result; None if no partition has expired, or no number of days is set.
 
         Raises:
-            ConflictError: Others wrote into what expires in every attempt.
+            ConflictError: In each attempt other writers wrote into expired partitions.
             SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
                 OutcomeUnknownError: As ``clean``.
         """
@@ -626,10 +629,10 @@ class Services:
         self, timeline: ActiveTimeline | None = None
     ) -> list[RollbackDecision]:
         """
-        Roll back every pending write whose heartbeat ran out. Errors: as ``clean``.
+        Roll back all pending writes with an expired heartbeat. Errors: as ``clean``.
 
         Args:
-            timeline: The timeline of a moment ago, where the caller has one.
+            timeline: A recent timeline of the caller; None to read it.
         """
         self._join_writers()
         return rollback_dead_writers(self._context, timeline)
@@ -640,7 +643,7 @@ class Services:
 
 
 def run_inline(context: TableContext, services: Sequence[TableService]) -> tuple[str, ...]:
-    """Run once each service that runs after a commit, which remains whatever fails (PUB-9)."""
+    """Run each inline service once; a failure does not undo the commit before it (PUB-9)."""
     failures = []
     for service in services:
         if service.runs_inline:

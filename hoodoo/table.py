@@ -1,4 +1,4 @@
-"""The table that a user holds: options, writes, savepoints and services; its reads are inherited."""
+"""The table of the public API: options, writes, savepoints and services; it inherits its reads."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ from timeline.writer_registry import RegisteredWriter, registered_writers
 
 class Table(TableReader):
     """
-    An opened Hudi table. Make it by ``hoodoo.create_table`` or ``hoodoo.open_table``.
+    An opened Hudi table; ``hoodoo.create_table`` and ``hoodoo.open_table`` return it.
 
-    Each read shows the newest state; ``as_of`` and ``pin`` give one state for repeated reads.
+    Each read uses the newest snapshot; ``as_of`` and ``pin`` return one snapshot for many reads.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Table(TableReader):
         self._services = Services(context, properties, settings, self._register_writer)
         self._writer = TableWriter(context, properties, settings, self._services)
 
-    # ---- what it is
+    # ---- configuration
 
     @property
     def config(self) -> TableConfig:
-        """The table's own configuration. Outside: 1 get until a metadata table is seen to be off."""
+        """The table's own configuration. Outside: 1 get until the metadata table is off."""
         return self._writer.config
 
     @property
@@ -89,14 +89,14 @@ class Table(TableReader):
 
     @property
     def services(self) -> Services:
-        """Upkeep: cleaning, rollback of dead writers."""
+        """The table services, such as cleaning and compaction."""
         return self._services
 
-    # ---- what happened
+    # ---- inspection
 
     def history(self, limit: int | None = None, *, archived: bool = False) -> list[InstantSummary]:
         """
-        Return what happened to the table, newest first: who did what, when, to how many rows.
+        Return the instants of the table, newest first, with writer, times and row counts.
 
         Args:
             limit: The number of instants at most; None for all.
@@ -109,7 +109,7 @@ class Table(TableReader):
 
     def explain(self, instant: TimeArgument) -> InstantSummary:
         """
-        Return what one instant did, and why it was rejected or rolled back; it prints as a text.
+        Return the summary of one instant, with the reason of a rejection or rollback; it prints.
 
         Args:
             instant: Its requested or completion time, in any form of ``as_of``.
@@ -120,7 +120,7 @@ class Table(TableReader):
         return explain_instant(self, instant)
 
     def writers(self) -> list[RegisteredWriter]:
-        """Return the registered writers of the table, living and silent ones."""
+        """Return the registered writers of the table, live and expired ones."""
         return registered_writers(self._context)
 
     def verify(self, *, history: bool = False, all_columns: bool = False) -> Verification:
@@ -129,7 +129,7 @@ class Table(TableReader):
 
         Args:
             history: Check the archived timeline, too.
-            all_columns: Read each column of the rows, not their keys alone.
+            all_columns: Read all columns of the rows, not only the keys.
         """
         return verify(self._context, history=history, all_columns=all_columns)
 
@@ -144,29 +144,29 @@ class Table(TableReader):
         reads: ReadSet | None = None,
     ) -> CommitResult:
         """
-        Replace rows by key, insert what is new; or change some columns of rows that are there.
+        Replace rows by key and insert new rows; or change some columns of existing rows.
 
         Args:
             data: Rows; see ``hoodoo.inputs.to_arrow_table``.
-            batch_id: Makes a repeated call return the first receipt (BATCH-1).
-            partial: Records keep the columns that the rows lack. Rows bring key, partition and
+            batch_id: A repeated call with this id returns the first result (BATCH-1).
+            partial: Records keep the columns that the rows lack. Rows have the key, partition and
                 ordering fields and the columns to change. A merge-on-read table gets log
-                blocks of those columns alone, as from Java's ``MERGE INTO``.
-            reads: What the rows were made from (``TableSnapshot.reads``): refused at once when
-                it holds no longer, as ``hoodoo.write.isolation.level`` asks.
+                blocks of those columns only, as from Java's ``MERGE INTO``.
+            reads: The reads that the rows depend on (``TableSnapshot.reads``). The write is
+                rejected if they changed, by ``hoodoo.write.isolation.level``.
 
         Raises:
-            InvalidInputError: The rows do not fit, or a partial one has a key that is not there
-                (``partial_new_key``); nothing was changed.
-            ConflictError: Refused, with a report of who won.
-            OutcomeUnknownError: The storage never answered; do not repeat blindly.
+            InvalidInputError: The rows do not fit, or a partial row has a new key
+                (``partial_new_key``); the table is unchanged.
+            ConflictError: A concurrent commit conflicts; the error has its report.
+            OutcomeUnknownError: The storage did not answer; call ``resolve`` before a retry.
         """
         return self._write(WriteOperation.UPSERT, data, batch_id, partial=partial, reads=reads)
 
     def insert(
         self, data: object, *, batch_id: str | None = None, reads: ReadSet | None = None
     ) -> CommitResult:
-        """Append rows; small files are filled. Keys are not looked up. Errors: as ``upsert``."""
+        """Append rows and fill small files, without a lookup of keys. Errors: as ``upsert``."""
         return self._write(WriteOperation.INSERT, data, batch_id, reads=reads)
 
     def bulk_insert(self, data: object, *, batch_id: str | None = None) -> CommitResult:
@@ -187,16 +187,16 @@ class Table(TableReader):
         batch_id: str | None = None,
     ) -> CommitResult:
         """
-        Delete the rows that a filter finds, read anew when others change them meanwhile.
+        Delete the rows that match a filter; if other writers change them, read again and retry.
 
         Args:
             filter: As of ``scan``.
-            partitions: Partition paths to look in; None for all. Others cost no refusal there.
+            partitions: Partition paths to search; None for all. Writes to others do not conflict.
             batch_id: As of ``upsert``.
 
         Raises:
-            InvalidInputError: No filter, or it does not fit the table.
-            BudgetSpentError: Others were faster in every attempt.
+            InvalidInputError: The filter is missing or does not fit the table.
+            BudgetSpentError: Each attempt conflicted with other writers.
             ConflictError: As of ``upsert``.
         """
         if filter is None:
@@ -219,12 +219,12 @@ class Table(TableReader):
         batch_id: str | None = None,
     ) -> CommitResult:
         """
-        Replace every partition the rows belong to; without rows none.
+        Replace all partitions of the rows; without rows none.
 
         Args:
             data: Rows; see ``hoodoo.inputs.to_arrow_table``.
-            partitions: Replace these partition paths, also those that no row belongs to. Rows
-                of others are refused.
+            partitions: Replace these partition paths, also those without rows. Rows of other
+                partitions raise an error.
             batch_id: As of ``upsert``.
 
         Errors: as ``upsert``.
@@ -234,16 +234,16 @@ class Table(TableReader):
         return self._write(operation, data, batch_id, overwritten=named)
 
     def insert_overwrite_table(self, data: object, *, batch_id: str | None = None) -> CommitResult:
-        """Replace the whole table; without rows it is empty. Errors: as ``upsert``."""
+        """Replace all rows of the table; without rows it becomes empty. Errors: as ``upsert``."""
         return self._write(WriteOperation.INSERT_OVERWRITE_TABLE, data, batch_id)
 
     def repair_keys(self, *, dry_run: bool = False) -> KeyRepair:
         """
-        Bring rows to the record keys and folders that their columns make (``repair_keys``).
+        Move rows to the record keys and partitions that their columns give (``repair_keys``).
 
-        Earlier releases made a second row of a key that came in another type; ``table verify
-        --all-columns`` finds such rows. The greatest ordering value wins. Writers may go on, except
-        where the form of complex keys changes.
+        Earlier releases wrote a second row for a key of another type; ``table verify
+        --all-columns`` finds such rows. The greatest ordering value wins. Other writers may
+        write meanwhile, unless the form of complex keys changes.
         """
         if dry_run:
             self._writer.refuse()
@@ -287,7 +287,7 @@ class Table(TableReader):
     def check_conflicts(
         self, data: object, operation: Operation = None
     ) -> tuple[ConflictReport, ...]:
-        """What a write of these rows would meet now; it begins nothing (``dry_run_write``)."""
+        """Return the conflicts that a write of these rows would have now (``dry_run_write``)."""
         self._writer.refuse()
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
         deletes, context = not chosen.traits.takes_rows, self._context
@@ -297,7 +297,7 @@ class Table(TableReader):
         return dry_run_write(context, plan, workload)
 
     def _columns(self) -> pa.Schema:
-        """The table's own columns as of a moment ago; none where nothing tells them."""
+        """Return the table's own columns of the cached snapshot; empty if no schema is known."""
         context = self._context
         known = known_schema(context, context.cached_snapshot())
         return pa.schema([]) if known is None else known.arrow
@@ -306,7 +306,7 @@ class Table(TableReader):
         return self._settings.partitions_to_delete
 
     def _workload(self, data: object) -> Workload:
-        """Return rows of any supported form as a workload; released after the write."""
+        """Return rows of any supported form as a workload, which the caller releases."""
         if isinstance(data, str | os.PathLike):
             data = read_rows(Path(data), self._columns())
         return LocalWorkload(self._context.ports, to_arrow_table(data, self._columns))
@@ -345,11 +345,11 @@ class Table(TableReader):
         reads: ReadSet | None = None,
     ) -> CommitResult:
         """
-        Run a write of rows that lie anywhere (this process, a Spark cluster).
+        Run a write of rows of this process or of a Spark cluster.
 
         Raises:
             WriterDisagreementError: A live writer is configured differently.
-            MetadataTableOnError: The metadata table is on and was not switched off.
+            MetadataTableOnError: The metadata table is on, and no option switches it off.
         """
         refuse_other_types(batch_id, reads, self._context.ports.storage.base_uri)
         self._writer.begin()
@@ -372,16 +372,16 @@ class Table(TableReader):
 
     def savepoint(self, instant: TimeArgument | None = None, *, comments: str = "") -> Savepoint:
         """
-        Keep the state as of a write, whatever cleaning would delete.
+        Create a savepoint: cleaning keeps the files of the snapshot of one write.
 
         Args:
-            instant: The write's requested time, in any form of a moment (``as_of``); None for
-                the newest completed one.
+            instant: The write's requested time, in any form of ``as_of``; None for the newest
+                completed write.
             comments: Text for people.
 
         Raises:
-            InstantNotFoundError: No such write, or files of that state were cleaned.
-            InvalidInputError: It has a savepoint already.
+            InstantNotFoundError: No such write, or a clean deleted files of its snapshot.
+            InvalidInputError: The write already has a savepoint.
         """
         self._register_writer()
         chosen = None if instant is None else self._named(instant)
@@ -389,19 +389,19 @@ class Table(TableReader):
 
     @property
     def savepoints(self) -> list[Savepoint]:
-        """The states that are kept."""
+        """The savepoints of the table."""
         return savepoints(self._context)
 
     def delete_savepoint(self, instant: TimeArgument) -> None:
         """
-        Give a kept state up.
+        Delete a savepoint.
 
-        Where later writes were archived (``hoodie.archive.beyond.savepoint``) the saved one is
-        archived before.
+        If later writes are archived (``hoodie.archive.beyond.savepoint``), this archives the
+        savepointed write first.
 
         Raises:
-            InstantNotFoundError: There is no such savepoint.
-            InvalidInputError: It cannot be archived yet, because something still needs it.
+            InstantNotFoundError: No such savepoint.
+            InvalidInputError: The write cannot be archived yet, because it is still needed.
         """
         self._register_writer()
         context = self._context
@@ -413,63 +413,63 @@ class Table(TableReader):
 
     def rollback(self, instant: TimeArgument, *, force: bool = False) -> RollbackResult:
         """
-        Undo one write for good: a pending one, or the newest completed one.
+        Roll back one write: a pending one, or the newest completed one.
 
         Args:
-            instant: Its requested time, in any form of a moment (``as_of``).
-            force: Also while the writer of a pending one gives signs of life.
+            instant: Its requested time, in any form of ``as_of``.
+            force: Roll back a pending write even if its writer is alive.
 
         Raises:
-            InstantNotFoundError: No such write, or the state before it was cleaned.
-            InvalidInputError: Its writer is alive, a savepoint holds it, or it is needed.
+            InstantNotFoundError: No such write, or a clean deleted files of the state before it.
+            InvalidInputError: Its writer is alive, a savepoint needs it, or a later write does.
         """
         self._register_writer()
         return rollback_write(self._context, self._named(instant), force=force)
 
     def restore(self, instant: TimeArgument, *, force: bool = False) -> RestoreResult | None:
         """
-        Take everything after a write away: the table reads as when that write completed.
+        Restore the table to the state of a write; this removes all later writes.
 
         Args:
-            instant: Its requested time in any form of a moment (``as_of``), of a savepoint or
-                any write that is not cleaned.
-            force: Also while writers of what goes give signs of life.
+            instant: The requested time, in any form of ``as_of``, of a savepoint or of a write
+                whose files still exist.
+            force: Restore even if writers of the removed writes are alive.
 
         Returns:
-            None when nothing came after it.
+            The result; None without later writes.
 
         Raises:
-            InstantNotFoundError: No such write, or files of that state were cleaned.
-            InvalidInputError: A later savepoint holds what would go, or a writer is alive.
+            InstantNotFoundError: No such write, or a clean deleted files of its snapshot.
+            InvalidInputError: A later savepoint needs a removed write, or a writer is alive.
         """
         self._register_writer()
         return restore(self._context, self._named(instant), force=force)
 
     def finish_restore(self) -> RestoreResult | None:
         """
-        Carry out the restore that another engine, which has ended, planned and left.
+        Execute the pending restore of another engine whose process ended.
 
         Returns:
-            None when there is none.
+            The result; None without such a restore.
         """
         self._register_writer()
         return finish_restore(self._context)
 
     def resolve(self, instant: TimeArgument) -> Resolution:
-        """Decide whether a write counts that ended unknown: ``timeline.rollback.resolve_unknown.resolve``."""
+        """Resolve a write of unknown outcome (``timeline.rollback.resolve_unknown.resolve``)."""
         self._register_writer()
         return resolve(self._context, self._named(instant))
 
     def _named(self, instant: TimeArgument) -> InstantTime:
         return self._context.parse_instant(instant)
 
-    # ---- life
+    # ---- registration and closing
 
     def _register_writer(self) -> None:
         register_writer(self._context, self._properties, self._settings)
 
     def close(self) -> None:
-        """End services on threads, leave the writer registry and give up connections."""
+        """Stop background services, leave the writer registry and close connections."""
         failures = self._services.close()
         self._writer.close()
         unregister_writer(self._context)

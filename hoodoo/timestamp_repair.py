@@ -1,8 +1,8 @@
 """
-Repair moments that an earlier release of hoodoo divided by a thousand.
+Repair timestamps that an earlier release of hoodoo divided by a thousand.
 
-``hoodoo.verify.timestamps`` finds the rows. They are rewritten only when a user asks for it,
-because a moment of early 1970 may be true.
+``hoodoo.verify.timestamps`` finds the rows. Only an explicit call rewrites them, because a
+timestamp of early 1970 may be correct.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hoodoo.verify.timestamps import MILLIS, doubtful_timestamps
 from timeline.errors import InvalidInputError
 
 _PLACE: Final = (KEY_COLUMN, PARTITION_COLUMN)
-_ROWS_MAX: Final = 500_000  # held in memory at once, and written by one write
+_ROWS_MAX: Final = 500_000  # rows in memory and in one write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimestampRepair:
-    """What a repair did, or would do."""
+    """The result of a repair or of its dry run."""
 
-    columns: tuple[str, ...]  # that hold milliseconds, and so may have such rows
+    columns: tuple[str, ...]  # of millisecond type, which may have such rows
     rows: int
     example: str = ""  # folder and record key of one of them
     writes: int = 0
@@ -34,9 +34,9 @@ class TimestampRepair:
 
 def repair_timestamps(table: Table, *, dry_run: bool = False) -> TimestampRepair:
     """
-    Multiply the moments of ``doubtful_timestamps`` by a thousand, in an upsert of their rows.
+    Multiply the timestamps of ``doubtful_timestamps`` by a thousand, in an upsert of their rows.
 
-    Each write is judged by what it read, so a row that somebody changes meanwhile stays theirs.
+    Each write validates its reads, so it never overwrites a concurrent change of a row.
 
     Args:
         table: The table.
@@ -44,12 +44,12 @@ def repair_timestamps(table: Table, *, dry_run: bool = False) -> TimestampRepair
 
     Raises:
         WriteConflictError: Another writer changed the same partitions; call it again.
-        InvalidInputError: The table's own rule of merging keeps the old rows (``row_stays``).
+        InvalidInputError: The table's merge rule keeps the old rows (``row_stays``).
     """
     context = table.context
     columns = tuple(each.name for each in table.schema if each.type == MILLIS)
     repaired, writes, example = 0, 0, ""
-    keyed = bool(table.config.record_key_fields)  # else rows are found by their meta columns
+    keyed = bool(table.config.record_key_fields)  # else the meta columns address the rows
     before = pa.chunked_array([], pa.string())
     while True:
         with table.pin() as state:

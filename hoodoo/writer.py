@@ -49,13 +49,13 @@ from timeline.writer_registry import Registration, register_process, warn_other_
 
 class TableWriter:
     """
-    Writes of one opened table.
+    The write path of one opened table.
 
     Args:
         context: The table.
         properties: Every effective property.
-        settings: Of writes.
-        services: Runs what is due after a commit.
+        settings: The settings of writes.
+        services: Runs the services that are due after a commit.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class TableWriter:
 
     @property
     def config(self) -> TableConfig:
-        """The table's configuration. Outside: 1 get until a metadata table is seen to be off."""
+        """The table's configuration. Outside: 1 get until the metadata table is off."""
         config = self._config
         if config.metadata_table_on and self._context.limits.without_metadata_table:
             now = load_config(self._context.ports.storage)
@@ -90,12 +90,12 @@ class TableWriter:
 
     def begin(self) -> None:
         """
-        Refuse an impossible write; register the writer and start services before the first one.
+        Refuse an impossible write; before the first write register and start services.
 
         Errors: as ``refuse`` and ``register_writer``.
         """
         with self._beginning:
-            if not self._is_registered:  # nothing that is checked here changes after the open
+            if not self._is_registered:  # the checked values never change after the open
                 self.refuse()
                 self._register()
                 self._is_registered = True
@@ -103,12 +103,12 @@ class TableWriter:
                 self._services.start_background()
 
     def _register(self) -> None:
-        """Register the writer, and record in the table what other engines do not."""
+        """Register the writer, and record bucket rules and misplaced rows in the table."""
         context, settings = self._context, self._settings
         rules = None
         if not has_bucket_rules(context.config):  # another engine's table lacks them
             rules = bucket_rules(settings, context.config)
-        if rules is not None:  # before the registry names rules that are refused here
+        if rules is not None:  # before the registry records these rules
             refuse_other_buckets(context, rules)
         register_writer(context, self._properties, settings, bucket_range_text(settings))
         if rules is not None:
@@ -118,19 +118,19 @@ class TableWriter:
 
     def refuse(self) -> None:
         """
-        Refuse a write that this table does not allow; nothing is begun.
+        Refuse a write that this table does not allow, before it begins.
 
         Raises:
-            MetadataTableOnError: The metadata table is on and is not to be switched off.
-            SettingError: An option asks for what is not done.
-            UnsupportedTableError: A feature of the table cannot be written yet.
+            MetadataTableOnError: The metadata table is on, and no option switches it off.
+            SettingError: hoodoo does not support the value of an option.
+            UnsupportedTableError: hoodoo cannot write a feature of the table.
         """
         config = self._context.config
         off = self._context.limits.without_metadata_table
         refuse_unwritable(config, without_metadata_table=off)
         config.merge.require_known()
         refuse_other_name(self._settings, config)
-        refuse_unsupported(self._properties)  # not by the open: a read does not need these options
+        refuse_unsupported(self._properties)  # not at the open: reads ignore these options
 
     def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """Run one write, alone or in a group. Errors: as ``filegroups.writing.write.write``."""
@@ -147,7 +147,7 @@ class TableWriter:
         self._roll_back_dead_writers(self._context.cached_snapshot())
 
     def after_group(self) -> None:
-        """Run the upkeep that is due after a commit."""
+        """Run the services that are due after a commit, and warn of failures."""
         for warning in (*self._services.after_commit(), *self._services.take_failures()):
             warnings.warn(warning, stacklevel=3)
 
@@ -158,23 +158,23 @@ class TableWriter:
             self._group.close()
 
     def _roll_back_dead_writers(self, looked: Snapshot) -> bool:
-        """RB-11; not what would switch a metadata table off before a write that may be refused."""
+        """Roll back dead writers (RB-11), except where that would switch a metadata table off."""
         eager = self._settings.failed_writes_policy is FailedWritesPolicy.EAGER
         if not eager or self.config.metadata_table_on:
             return False
         return bool(self._services.rollback_dead_writers(looked.active))
 
 
-# ---- Locks that other engines take, too (FOR-1)
+# ---- Locks that other engines share (FOR-1)
 
 
 def refuse_unshared_lock(settings: WriteSettings, lock: Lock, registry: ProviderRegistry) -> None:
     """
-    Pass when nobody else is expected, or the lock excludes Java Hudi (FOR-1).
+    Refuse a lock that does not exclude Java Hudi if foreign writers are expected (FOR-1).
 
     Raises:
-        StorageCapabilityError: Writers of other engines, who know nothing but the lock, would
-            not be excluded.
+        StorageCapabilityError: The lock does not exclude writers of other engines, and these
+            know no other protection.
     """
     if settings.foreign_writers is not ForeignWriters.EXPECTED:
         return
@@ -192,15 +192,15 @@ def refuse_unshared_lock(settings: WriteSettings, lock: Lock, registry: Provider
 
 
 # ---- The registry entry of this writer, removed however the program ends (REG-1)
-# An entry that stays behind seems alive until it was silent for long enough; until then it refuses
-# writers that are configured otherwise, and holds commit slots back from the archive.
+# An abandoned entry counts as alive until it expires. Until then it excludes writers with other
+# settings, and keeps commit slots from being archived.
 
-_LEAVING_MS_MAX = 5_000  # a program must end, whether its storage answers or not
+_LEAVING_MS_MAX = 5_000  # a program must end even if its storage does not answer
 
 _entered: dict[int, tuple[Registration, int]] = {}
-"""By identity of a table's context: its registration, and the process, as a fork's child has none."""
+"""By id of a table's context: its registration and process; a forked child has none."""
 _at_exit: dict[int, Callable[[int], None]] = {}
-"""By process, what leaves them when it ends."""
+"""By process id: the function that leaves the registries when the process ends."""
 
 
 def register_writer(
@@ -217,7 +217,7 @@ def register_writer(
         StorageCapabilityError: The storage cannot do that; or writers of other engines are
             expected, and they do not take this lock.
         UnsafeSetupError: The table's slots are in a slot store (SLOT-6).
-        UnsupportedTableError: The table is of version 6, which is not written.
+        UnsupportedTableError: The table has version 6, which hoodoo does not write.
         SettingError: An option would keep files that a service deletes.
     """
     known, _ = _entered.get(id(context), (None, 0))
@@ -249,7 +249,7 @@ def unregister_writer(context: TableContext) -> None:
 
 @atexit.register
 def _leave_all() -> None:
-    """Leave the registries if the program ends without closing its tables."""
+    """Leave the registries at the end of a program that did not close its tables."""
     for pid in {pid for entry, pid in _entered.values() if pid == _pid_of(entry)}:
         _at_exit[pid](_LEAVING_MS_MAX)
 
@@ -257,7 +257,7 @@ def _leave_all() -> None:
 def _leave() -> None:
     for entry, pid in tuple(_entered.values()):
         if pid == _pid_of(entry):
-            with suppress(Exception):  # it expires after its silence
+            with suppress(Exception):  # the entry expires by itself
                 entry.unregister()
 
 
@@ -331,8 +331,8 @@ def _index_agreement(settings: WriteSettings) -> str:
     """
     Return the text of the index: writers may use different lookups, but of the same scope.
 
-    A lookup in one partition inserts a key again that another partition has, and a global index
-    promises that this does not happen. Buckets must be the same.
+    A lookup in one partition inserts a key again that another partition has; a global index
+    must prevent that. Buckets must be equal.
     """
     if settings.index_type is IndexType.BUCKET:
         fields = ",".join(settings.bucket_hash_fields or settings.record_key_fields)

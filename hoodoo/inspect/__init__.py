@@ -1,1 +1,1 @@
-"""What a person asks about a table: its instants, rejected writes, and contention."""
+"""Inspect a table: its instants, its rejected writes and its contention."""

@@ -1,8 +1,8 @@
 """
-Who meets whom on a table, how often, what it cost and what to change.
+Count the conflicts between the writers of a table, with their cost and advice.
 
-Every commit keeps the refusals that its attempts met on the way. Each by itself is an
-accident; many of one kind between the same writers are a habit of the table that a setting ends.
+Each commit records the rejections of its earlier attempts. A single conflict needs no action; many
+of one kind between the same writers need a change of settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timeline.model.instant import InstantTime
 
 _PLACES_SHOWN_MAX = 3
 
-#: Kind of refusal -> what ends it, for whoever it happens to often.
+#: Kind of rejection -> advice to avoid it if it is frequent.
 _ADVICE: Mapping[str, str] = {
     "write_conflict": (
         "writers change rows of one file group: give each its own partitions or buckets "
@@ -54,34 +54,34 @@ _ADVICE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictCount:
-    """One writer refused by another, or made to wait, of one kind, so many times."""
+    """The number of rejections or waits of one writer by another, of one kind."""
 
     loser: str
     winner: str
     kind: str
     times: int
-    written_again: int  # attempts that were begun anew; the others redid file groups
-    lost_seconds: float  # from begins that were given up to the begin that counted; or waited
-    places: tuple[str, ...]  # where they met most
+    written_again: int  # attempts with a new instant; others rebased file groups
+    lost_seconds: float  # from a rejected begin to the begin that committed; or waited
+    places: tuple[str, ...]  # with the most conflicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """The refusals and waits of a table's writes, most frequent first."""
+    """The rejections and waits of a table's writes, most frequent first."""
 
-    writes: int  # published
-    gave_up: int  # ended unpublished, of those that are remembered
+    writes: int  # committed
+    gave_up: int  # rejected writes on record
     refused_attempts: int
-    waits: int  # for writes that had announced the same, before anything was computed (BEG-8)
+    waits: int  # for announced writes, before any computation (BEG-8)
     meetings: tuple[ConflictCount, ...]
     advice: tuple[str, ...]
 
     def as_document(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the contention in a JSON-ready form."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the contention as lines for people."""
         told = [f"{self.writes} writes published, {self.refused_attempts} attempts refused before"]
         if self.gave_up:
             told[0] += f", {self.gave_up} writes gave up"
@@ -99,10 +99,10 @@ class Contention:
 
 def measure_contention(table: TableReader, *, archived: bool = False) -> Contention:
     """
-    Sum up what the writes of a table met, those among them that gave up in the end.
+    Return the contention of a table, from its committed and its rejected writes.
 
-    Outside: 1 get per completed instant, slot and remembered write that gave up; with ``archived``
-    the history's files.
+    Outside: 1 get per completed instant, slot and rejected write; with ``archived`` the files of
+    the archived timeline.
 
     Raises:
         CorruptTableError: A slot cannot be read.
@@ -135,7 +135,7 @@ _Met = tuple[_Key, bool, float, tuple[str, ...]]
 
 
 def _conflict_counts(account: InstantSummary) -> Iterable[_Met]:
-    """(loser, winner, kind), whether all was written again, seconds lost, where; one each."""
+    """Yield for each conflict its key, whether all was written again, lost seconds, places."""
     for refusal in account.refusals:
         instant = str(refusal.get("instant", ""))
         anew = bool(instant) and instant != account.requested_time
@@ -150,7 +150,7 @@ def _conflict_counts(account: InstantSummary) -> Iterable[_Met]:
 def _key_of(account: InstantSummary, report: Mapping[str, Any]) -> _Key:
     winners = list(report.get("winners", ())) or ["an unknown writer"]
     who = str(winners[0]).rpartition(" by ")[2]
-    winner = who.partition(" (pid ")[0] or who  # all processes of one application together
+    winner = who.partition(" (pid ")[0] or who  # an application counts as one writer
     kind = str(report.get("kind") or report.get("rule", "?"))
     return account.who or account.writer or "an unknown writer", winner, kind
 

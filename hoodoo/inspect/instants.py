@@ -2,7 +2,7 @@
 List and explain the instants of a table: writer, times, conflicts, outcome.
 
 An ``InstantSummary`` joins an instant's files, its commit metadata, its commit slot and the
-rejected attempts before it. Nothing is guessed: what another engine did not record stays empty.
+rejected attempts before it. A value that another engine did not record stays empty.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _UNDECIDED = (
 )
 _UNDONE = "rolled back by {who}, as instant {instant}: what is left of it goes with the next write"
 _ROLLED_BACK = ("rolled back", "rolled back by {who} at {when}, as instant {instant}, {number}")
-#: What leaves no file of an instant, or never had one -> its state, and how that is told.
+#: Kind of slot that leaves no file of an instant -> the state of the instant and its remark.
 _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
     SlotKind.ABORT: _ROLLED_BACK,
     SlotKind.RESTORE: _ROLLED_BACK,
@@ -84,10 +84,10 @@ _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
 
 def list_instants(table: TableReader, *, archived: bool = False) -> list[InstantSummary]:
     """
-    Every instant of a table, ascending by requested time.
+    Return the instants of a table, ascending by requested time.
 
-    Outside: 1 list, 1 get per completed instant and pending write, 1 get per slot; with ``archived`` the
-    history's files.
+    Outside: 1 list, 1 get per completed instant and pending write, 1 get per slot; with
+    ``archived`` the files of the archived timeline.
 
     Raises:
         CorruptTableError: A slot cannot be read.
@@ -107,12 +107,12 @@ def list_instants(table: TableReader, *, archived: bool = False) -> list[Instant
 
 def explain_instant(table: TableReader, requested_time: TimeArgument) -> InstantSummary:
     """
-    The story of one instant, also of one that was refused, rolled back or archived.
+    Return the summary of one instant, also of a rejected, rolled back or archived one.
 
     Raises:
-        InstantNotFoundError: No trace of it is left.
-        InvalidInputError: It is no moment.
-        UnsafeSetupError: Slots would tell, and they are elsewhere than this process is set up for.
+        InstantNotFoundError: No record of the instant remains.
+        InvalidInputError: The argument is not a time.
+        UnsafeSetupError: The table's slots are in another place than this process is set up for.
     """
     context = table.context
     time = context.parse_instant(requested_time)
@@ -138,7 +138,7 @@ def _vanished(
     archived: Sequence[InstantSummary],
     time: InstantTime,
 ) -> InstantSummary:
-    """What is known of an instant whose files are gone: its abort, or its writer's retry."""
+    """Return the summary of an instant without files, from slots, retries and rollbacks."""
     context.identity.assert_decided_here(context.ports)
     for slot in context.commit_log.newest_first():
         named = slot.requested_time == time and slot.kind is not SlotKind.RESTORE
@@ -191,7 +191,7 @@ def _without_files(time: InstantTime, action: Action, state: str, remark: str) -
 
 
 def _refused_first(write: InstantSummary, time: InstantTime) -> InstantSummary | None:
-    """The attempt of a published write that had this requested time and was refused, if any."""
+    """Return the rejected attempt of a committed write with this requested time, or None."""
     for refusal in write.refusals:
         if refusal.get("instant") == time:
             return _rejected_attempt(
@@ -201,7 +201,7 @@ def _refused_first(write: InstantSummary, time: InstantTime) -> InstantSummary |
 
 
 def _rejected_write(write: RejectedWrite, time: InstantTime) -> InstantSummary:
-    """One attempt of a write that gave up, the last one with all that it met."""
+    """Return one attempt of a rejected write; the last attempt has all conflicts."""
     last = time == write.requested_time
     met = write.attempts if last else [one for one in write.attempts if one.get("instant") == time]
     told = f"not published, and given up: {write.message}"
@@ -234,7 +234,7 @@ def _rejected_attempt(
 
 
 def rejected_writes_of(context: TableContext) -> list[InstantSummary]:
-    """The writes that ended unpublished, as ``rejected_writes``; of each its last attempt."""
+    """Return the last attempt of each of the ``rejected_writes``."""
     return [_rejected_write(one, one.requested_time) for one in rejected_writes(context)]
 
 
@@ -242,16 +242,16 @@ _Slots = Mapping[tuple[InstantTime, bool], Slot]
 
 
 def _slots_by_instant(context: TableContext) -> _Slots:
-    """The newest of each instant; those of savepoints apart, which have the time of their write."""
+    """Return the newest slot of each instant; a savepoint has its write's time and an own key."""
     found: dict[tuple[InstantTime, bool], Slot] = {}
     for slot in context.commit_log.newest_first():
         saves = slot.kind in (SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT)
-        found.setdefault((slot.instant_time, saves), slot)  # a plan's end before its beginning
+        found.setdefault((slot.instant_time, saves), slot)  # the end of a plan wins over its start
     return found
 
 
 def _published_by(instant: Instant, slots: _Slots) -> Slot | None:
-    """The slot that an instant completed by; another engine takes none, not for our plan either."""
+    """Return the slot that completed an instant; other engines take none, even for our plans."""
     slot = slots.get((instant.requested_time, instant.action is Action.SAVEPOINT))
     return slot if slot and slot.completion_time == instant.completion_time else None
 
@@ -303,7 +303,7 @@ def _account(
 
 
 def _members(metadata: CommitMetadata, slot: Slot | None) -> list[str]:
-    """The writes that one instant published together (GRP-1), and the batches it holds."""
+    """Return remarks on the writes of a group commit (GRP-1) and on the batches of an instant."""
     size = metadata.extra_metadata.get(GROUP_KEY)
     told = [f"published {size} writes together"] if size else []
     told.extend(
@@ -355,7 +355,7 @@ def _writer_fields(extra: Mapping[str, str]) -> dict[str, Any]:
         "application": who.application,
     }
     token = extra.get(FENCING_TOKEN_KEY, "")
-    if token.isdigit():  # outlives the slot, which archiving removes
+    if token.isdigit():  # remains after archiving deletes the slot
         fields["fencing_token"] = int(token)
     return fields
 
@@ -394,12 +394,12 @@ def _clean_fields(clean: CleanMetadata) -> dict[str, Any]:
 
 
 def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
-    """Whose a pending write is, by what it shows before its first data file (BEG-6)."""
+    """Return the writer and operation that a pending write announces (BEG-6)."""
     path = context.instant_path(pending_file_names(instant.action, instant.requested_time)[0])
     try:
         announced = decode_commit(context.ports.storage.read(path), path=path)
     except (CorruptTableError, ObjectMissingError):
-        return {}  # not there yet, or of a plan
+        return {}  # the file is missing yet, or belongs to a plan
     return {"operation": announced.operation_type, **_writer_fields(announced.extra_metadata)}
 
 
@@ -421,12 +421,12 @@ def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTime
 
 
 def _not_applied_remark(slot: Slot) -> str:
-    """What is told of a slot whose file is not there yet."""
+    """Return the remark on a slot whose completed file is missing."""
     return (_UNDECIDED if slot.timeline_digest else _PUBLISHED).format(slot.number)
 
 
 def _deciding(context: TableContext, instant: Instant) -> Slot | None:
-    """The slot that published a pending write or ended it, whatever its files show."""
+    """Return the slot that committed or ended a pending write, regardless of its files."""
     time = instant.requested_time
     return next(
         (
@@ -465,12 +465,12 @@ def _archived(context: TableContext) -> list[InstantSummary]:
     return told
 
 
-# ---- What is told of one instant: as a document for machines, as a story for people
+# ---- The summary of one instant: JSON for programs, lines for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantSummary:
-    """One instant, told. Empty texts and None mean that nobody wrote it down."""
+    """The summary of one instant. Empty texts and None mean that no record has the value."""
 
     requested_time: InstantTime
     completion_time: InstantTime | None
@@ -486,7 +486,7 @@ class InstantSummary:
     fencing_token: int | None = None
     attempts: int | None = None
     refusals: tuple[Mapping[str, Any], ...] = ()
-    waits: tuple[Mapping[str, Any], ...] = ()  # for writes that had announced the same (BEG-8)
+    waits: tuple[Mapping[str, Any], ...] = ()  # for announced writes (BEG-8)
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
@@ -496,18 +496,18 @@ class InstantSummary:
     partitions: tuple[str, ...] = ()
     file_groups: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    zone: TimelineZone = UTC_ZONE  # in which the times are told
+    zone: TimelineZone = UTC_ZONE  # of the printed times
 
     @property
     def who(self) -> str:
-        """The application if it has a name, else process and host."""
+        """The name of the application, else process and host."""
         if self.application:
             return self.application
         return f"pid {self.pid} on {self.host}" if self.host else ""
 
     @property
     def seconds(self) -> float | None:
-        """From the request to the completion."""
+        """Seconds from the requested time to the completion time; None if pending."""
         if self.completion_time is None:
             return None
         wall_ms = self.zone.wall_ms
@@ -515,13 +515,13 @@ class InstantSummary:
 
     @property
     def rows_text(self) -> str:
-        """``+inserted ~updated -deleted``, what is zero left out."""
+        """``+inserted ~updated -deleted``, without zeros."""
         parts = (("+", self.rows_inserted), ("~", self.rows_updated), ("-", self.rows_deleted))
         return " ".join(f"{sign}{count}" for sign, count in parts if count)
 
     @property
     def rejections_text(self) -> tuple[str, ...]:
-        """One line for each refused attempt: the rule, who won, what is done again."""
+        """One line for each rejected attempt: the rule, the winners, the repeated work."""
         return tuple(
             f"{each.get('rule', '?')} {each.get('why', '')}; won by "
             + ("; ".join(each.get("winners", ())) or "nobody known")
@@ -531,7 +531,7 @@ class InstantSummary:
 
     @property
     def waits_text(self) -> tuple[str, ...]:
-        """One line for each wait: how long, for whom."""
+        """One line for each wait: its length and the awaited writers."""
         return tuple(
             f"{each.get('wait_ms', '?')} ms for what was announced before: "
             + ("; ".join(each.get("winners", ())) or "nobody known")
@@ -539,7 +539,7 @@ class InstantSummary:
         )
 
     def as_document(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the summary in a JSON-ready form."""
         document = asdict(replace(self, zone=UTC_ZONE)) | {"zone": self.zone.name}
         document["seconds"] = self.seconds
         return document
@@ -580,7 +580,7 @@ class InstantSummary:
 
 
 def time_text(time: InstantTime) -> str:
-    """An instant time as people read it: ``2026-11-21 10:09:56.962``."""
+    """Return an instant time in the form ``2026-11-21 10:09:56.962``."""
     text = time if len(time) == 17 else f"{time}000"
     date = f"{text[:4]}-{text[4:6]}-{text[6:8]}"
     return f"{date} {text[8:10]}:{text[10:12]}:{text[12:14]}.{text[14:]}"

@@ -1,9 +1,9 @@
 """
-Writes that were refused for good: what they met, for whoever asks later.
+Record writes that were finally rejected, with their conflicts.
 
-A refused write leaves nothing on the timeline, and a published one tells what its earlier attempts
-met. Of one that gives up only its client hears, which may be gone when somebody asks why rows are
-missing. So its last word is kept beside the table, a few hundred of them.
+A committed write records the conflicts of its earlier attempts. A rejected write leaves nothing on
+the timeline: only its client gets the error, and the client may have ended when a user misses the
+rows. So hoodoo keeps a few hundred records of rejected writes in the table's folder.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from timeline.model.file_names import REJECTED_WRITES
 
 REJECTED_WRITES_MAX: Final = 256
 _TIME: Final = re.compile(r"[0-9]{17}")
-_SLACK = 32  # so many more before the oldest go, since each look costs a listing's length
+_SLACK = 32  # extra records before the oldest are deleted, so that deletes are rare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedWrite:
-    """One write that ended unpublished; ``attempts`` are the reports of its refusals, oldest first."""
+    """One rejected write; ``attempts`` are the reports of its conflicts, oldest first."""
 
     requested_time: str  # of its last attempt
     action: str
@@ -43,7 +43,7 @@ class RejectedWrite:
     attempts: tuple[Mapping[str, Any], ...]
 
     def has(self, instant: str) -> bool:
-        """Whether one of its attempts had this requested time."""
+        """Return whether one of its attempts had this requested time."""
         return any(one.get("instant") == instant for one in self.attempts)
 
 
@@ -51,9 +51,9 @@ def record_rejected_write(
     context: TableContext, plan: WriteRequest, error: ConflictError | RolledBackError
 ) -> None:
     """
-    Keep what a write met that gives up now; where that fails its error still tells all.
+    Record the conflicts of a rejected write; a failure here is ignored, as the error has them too.
 
-    Outside: 1 put, 1 list, and once in a while some deletes.
+    Outside: 1 put, 1 list, and sometimes deletes of old records.
     """
     attempts = error.fields.get("attempts") if isinstance(error, BudgetSpentError) else None
     reports = attempts or [error.fields.get("report")]
@@ -87,7 +87,7 @@ def record_rejected_write(
 
 def rejected_writes(context: TableContext) -> list[RejectedWrite]:
     """
-    Those that are remembered, oldest first; an unreadable one is left out.
+    Return the recorded rejected writes, oldest first, without unreadable records.
 
     Outside: 1 list, 1 get each.
     """
