@@ -1,4 +1,4 @@
-"""Repair rows under a wrong record key or in a wrong folder: plan each step, and write it."""
+"""Repair rows with a wrong record key or in a wrong partition: plan each step and write it."""
 
 from __future__ import annotations
 
@@ -40,44 +40,44 @@ from timeline.properties.setting_enums import GLOBAL_INDEXES
 from timeline.rules.isolation import Isolation
 from timeline.writer_registry import refuse_with_writers
 
-# ---- Which rows a repair of keys writes next, and which it deletes: a decision about known rows
-# Every step keeps, of each record, the row that wins among those that are known. So no record can
-# go missing, whatever a write in between made of the rows, and wherever a repair stops.
+# ---- The next step of a repair: the rows to write and the rows to delete, decided on known rows
+# Each step keeps the winning row of each record among the known rows. So no record is lost,
+# regardless of writes between the steps and of the step at which a repair stops.
 
 RIGHT_KEY, RIGHT_PATH = "_right_key", "_right_path"
-#: Behind the key of a row that waits until its place is free.
+#: Suffix of the key of a row that waits until its address is free.
 ASIDE = "~hoodoo-repair"
 
 
 def no_texts() -> pa.Array:
-    """None yet; no constant, since the first array of all imports pandas."""
+    """Return an empty array; not a constant, because the first array imports pandas."""
     return pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRows:
     """
-    Rows with the meta columns, and the keys and paths that are right for them.
+    Rows with the meta columns, and with their right keys and partition paths.
 
-    Of every place where one of them lies or belongs, all rows are there.
+    They include all rows at each stored and each right address of a row.
 
     Shapes: rows (n rows), masks (n,).
     """
 
     rows: pa.Table
-    wrong: Mask  # lies elsewhere than its columns say
-    complete: Mask  # all wrong rows of its record are there
+    wrong: Mask  # stored at another address than its columns give
+    complete: Mask  # all wrong rows of its record are included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairStep:
-    """What one write does: it writes rows under other addresses, or deletes addresses."""
+    """One write: it upserts rows under other addresses, or deletes addresses."""
 
     upserts: pa.Table | None = None
     deletes: pa.Table | None = None
-    moved: int = 0  # upserts that come to their right place
-    aside: int = 0  # deletes of rows that were put aside, which are there twice
-    returns: bool = False  # some come back from where they were put aside
+    moved: int = 0  # upserts to the right address
+    aside: int = 0  # deletes of rows under a waiting key, which are duplicates
+    returns: bool = False  # some upserted rows had a waiting key
     done: pa.Array = field(default_factory=no_texts)
     key_twice: pa.Array = field(default_factory=no_texts)
 
@@ -86,20 +86,20 @@ def next_step(
     known: KnownRows, ordering_fields: Sequence[str], done: pa.Array, *, by_key: bool
 ) -> RepairStep:
     """
-    Decide what the next write does.
+    Return the next step of a repair.
 
-    A winner is written to its right place. Where a wrong row of another record lies there, an upsert
-    would merge the two, so the winner is written under a key of its own. When no winner is left to
-    write, the step deletes each address that holds neither a winner nor a right row.
+    The step writes each winner to its right address. If a wrong row of another record has that
+    address, an upsert would merge the two, so the winner gets a waiting key. If no winner remains
+    to write, the step deletes each address that holds neither a winner nor a right row.
 
     Args:
         known: The rows.
-        ordering_fields: Compared left to right; empty where the newer row always wins.
-        done: What earlier steps did, of ``Step.done``; nothing is done twice.
-        by_key: A key is unique in the table; else in its partition.
+        ordering_fields: Compared left to right; empty if the newer row always wins.
+        done: The results of earlier steps (``RepairStep.done``), which are not repeated.
+        by_key: Whether a key is unique in the table; else in its partition.
 
     Returns:
-        The step; without upserts and deletes when nothing can be done.
+        The step; without upserts and deletes if no work is possible.
     """
     rows, wrong = known.rows, known.wrong
     stored, right = (
@@ -112,12 +112,12 @@ def next_step(
     lies, belongs, waits = np.asarray(told.indices).reshape(3, rows.num_rows)
     records, _ = _codes(record_names(rows, by_key=by_key))
     sources = _joined(stored, rows.column(COMMIT_TIME_COLUMN), rows.column(SEQUENCE_COLUMN))
-    # What was written and not taken has lost by the table's own rule of merging.
+    # A wrong row that was written to its right address and is still wrong lost the merge.
     offered = _in(_joined(sources, right), done) & wrong
     wins = _winners(rows, records, offered, ~wrong, ordering_fields)
 
     def counts(mask: Mask) -> npt.NDArray[np.intp]:
-        """By place: how many of some rows lie there."""
+        """Return by address the number of the chosen rows stored there."""
         return np.bincount(lies[mask], minlength=len(told.dictionary))
 
     def held(mask: Mask) -> Mask:
@@ -138,10 +138,10 @@ def next_step(
         )
     stays = wins | ~wrong
     loses = known.complete & ~wins & wrong
-    if by_key:  # right rows in other folders lose, too
+    if by_key:  # right rows in other partitions lose, too
         touched = np.isin(records, records[known.complete & wrong])
         stays, loses = wins | (~wrong & ~touched), known.complete & ~wins & touched
-    # A delete takes the rows of one file group, so it is done again while rows become fewer.
+    # A delete removes the rows of one file group, so it repeats while the number of rows falls.
     everything = counts(np.ones(rows.num_rows, np.bool_))[lies]
     names = _joined(stored, pa.array(everything))
     goes = held(loses & ~held(stays)[lies] & ~_in(names, done))[lies]
@@ -157,7 +157,7 @@ def next_step(
 
 
 def record_names(rows: pa.Table, *, by_key: bool) -> pa.Array:
-    """Which record each row is of. Shapes: rows (n rows) -> (n,) texts."""
+    """Return the name of each row's record. Shapes: rows (n rows) -> (n,) texts."""
     if by_key:
         return one_array(rows.column(RIGHT_KEY))
     return _places(rows, RIGHT_KEY, RIGHT_PATH)
@@ -170,11 +170,11 @@ def _winners(
     right: Mask,
     ordering_fields: Sequence[str],
 ) -> Mask:
-    """Of each record the row that stays."""
+    """Return the mask of the rows that win, one of each record."""
     columns: dict[str, object] = {"new": pa.array(~offered)}
     for number, name in enumerate(ordering_fields):
         values = ordering_column(rows, name)
-        columns[f"known {number}"] = pc.is_valid(values)  # nulls are below all others
+        columns[f"known {number}"] = pc.is_valid(values)  # nulls order below all values
         columns[f"order {number}"] = values
     columns["time"] = pc.cast(rows.column(COMMIT_TIME_COLUMN), pa.string())
     columns["sequence"] = pc.cast(rows.column(SEQUENCE_COLUMN), pa.string())
@@ -182,7 +182,7 @@ def _winners(
     keys = [(name, "ascending") for name in columns]
     order = np.asarray(pc.sort_indices(pa.table(columns), sort_keys=keys))
     last = np.zeros(int(records.max(initial=-1)) + 1, np.intp)
-    last[records[order]] = order  # the last one of each record stays
+    last[records[order]] = order  # the last row of each record wins
     wins = np.zeros(rows.num_rows, np.bool_)
     wins[last] = True
     return wins
@@ -199,7 +199,7 @@ def _distinct(rows: pa.Table) -> pa.Table:
 
 
 def _places(rows: pa.Table, key: str, path: str) -> pa.Array:
-    """Record key and partition path as one text."""
+    """Return record key and partition path as one text."""
     return _joined(rows.column(key), rows.column(path))
 
 
@@ -217,35 +217,36 @@ def _in(texts: pa.Array, some: pa.Array) -> Mask:
     return np.asarray(pc.is_in(texts, value_set=some)).astype(np.bool_)
 
 
-# ---- Rows under a wrong record key or in a wrong folder are brought to where their columns say
-# Each step is a write like any other, judged by what it read: first the newest row of a record
-# goes under its right key, then what lies elsewhere is deleted there. Whoever reads meanwhile sees
-# a record twice, as before, and never misses one; a repair that stopped goes on when it runs again.
+# ---- Moving rows to the addresses that their columns give
+# Each step is an ordinary write that validates its reads. First it writes the newest row of a
+# record under its right key, then it deletes the rows of the record at other addresses. Meanwhile
+# readers see a record twice, as before, and never miss one. A stopped repair continues at its next
+# run.
 #
-# A row whose right place holds a wrong row of another record waits under a key of its own until
-# that one is gone. So no chain and no circle of such rows takes more than four writes.
+# If the right address of a row holds a wrong row of another record, the row waits under a key of
+# its own until that row is deleted. So a chain or circle of such rows takes at most four writes.
 
-_ROWS_MAX = 500_000  # held in memory at once, and written by one step
+_ROWS_MAX = 500_000  # rows in memory and in one write
 _HASHES = 1 << 32
-_NO_COLUMN: Final = ("",)  # that says the folder of a row; its meta column does
+_NO_COLUMN: Final = ("",)  # gives the partition of a row; its meta column does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRepair:
-    """What a repair did, or would do."""
+    """The result of a repair or of its dry run."""
 
-    rows: int  # found under a wrong key or in a wrong folder
-    rewritten: int = 0  # that won, and lie under their right key now
-    deleted: int = 0  # where they were, of all of them
+    rows: int  # found with a wrong key or in a wrong partition
+    rewritten: int = 0  # winners that have their right address now
+    deleted: int = 0  # at their old addresses
     writes: int = 0
 
 
 class _NothingToDoError(Exception):
-    """No row is left in a window, or none that can be brought to its place."""
+    """A window has no wrong rows, or none that a step can move."""
 
 
 class _CompactionDueError(Exception):
-    """The next rows go where logs deleted others, which would come back."""
+    """The next rows go to addresses of rows deleted in logs, so a compaction must come first."""
 
 
 def repair_keys(
@@ -258,31 +259,31 @@ def repair_keys(
     dry_run: bool = False,
 ) -> KeyRepair:
     """
-    Bring rows to the record keys and folders that their columns make.
+    Move rows to the record keys and partitions that their columns give.
 
-    Of several rows of one record the greatest ordering value wins, and of equal ones, or without
-    ordering fields, the row that was written last. With a global index the rows of one key in
-    several folders are one record. Other writers may go on, except where the form of complex keys
-    changes: they remember the form that they found.
+    Among the rows of one record the greatest ordering value wins. Among equal values, or without
+    ordering fields, the last written row wins. With a global index the rows of one key in several
+    partitions are one record. Other writers may write meanwhile, unless the form of complex keys
+    changes, because they cache the form that they found.
 
     Args:
         table: The table.
-        settings: The caller's.
-        plan_for: Plans one write.
-        publish: Carries out one attempt.
+        settings: The caller's settings.
+        plan_for: Returns the request of one write.
+        publish: Runs one attempt.
         compact: Merges all logs into base files.
         dry_run: Only count the rows.
 
-    Outside: each write reads the table once; at most four writes for half a million rows, and of
-    merge-on-read tables a compaction where rows come to places of others.
+    Outside: each write reads the table once; at most four writes for half a million rows. A
+    merge-on-read table needs a compaction if rows move to addresses of other rows.
 
     Raises:
-        UnsupportedTableError: Its keys cannot be made again (``keys_of_others``).
+        UnsupportedTableError: The columns do not give the keys (``keys_of_others``).
         InvalidInputError: Two rows have one stored key and path, and only one of them is right,
-            so that a delete would take both (``key_twice``), or the table does not take rows
-            under their right keys (``row_stays``); the other rows are repaired. Or the form of
-            keys changes and another writer is at work (``writers_at_work``).
-        BudgetSpentError: Others changed the same partitions in every attempt.
+            so a delete would remove both (``key_twice``). Or the table does not accept rows under
+            their right keys (``row_stays``). In both cases the other rows are repaired. Or the
+            form of keys changes while another writer is registered (``writers_at_work``).
+        BudgetSpentError: In each attempt other writers changed the same partitions.
     """
     context = table.context
     if not context.config.populate_meta_fields or not context.config.record_key_fields:
@@ -295,7 +296,7 @@ def repair_keys(
     if dry_run:
         with table.pin() as state:
             return KeyRepair(rows=_count(context, state, settings))
-    context.key_encodings.clear()  # what was found long ago
+    context.key_encodings.clear()  # the cached forms may be old
     repair = _Repair(
         context=context, table=table, settings=settings, plan_for=plan_for, commit=publish
     )
@@ -325,10 +326,10 @@ def repair_keys(
 @dataclass(slots=True, kw_only=True)
 class _Repair:
     """
-    A repair between its writes.
+    The state of a repair between its writes.
 
-    Records are chosen by ranges of their hashes, a window, so that all rows of a record are
-    judged together. Rows put aside for those of another window wait for the next round.
+    A window is a range of record hashes, so it has all rows of a record. Rows that wait for rows
+    of another window stay until the next round.
     """
 
     context: TableContext
@@ -336,14 +337,14 @@ class _Repair:
     settings: WriteSettings
     plan_for: Callable[[WriteOperation], WriteRequest]
     commit: Callable[[WriteRequest, Workload], CommitResult]
-    start: int = 0  # the window, its end not in it
+    start: int = 0  # the window, without its end
     end: int = _HASHES
     done: pa.Array = field(default_factory=no_texts)
     step: RepairStep = field(default_factory=RepairStep)
     compacted: bool | None = None  # since the last delete; None: nothing was deleted
-    remaining: int = 0  # wrong rows that the last look at the window found
+    remaining: int = 0  # wrong rows in the last read of the window
     remaining_in_round: int = 0
-    remaining_before: int | None = None  # by the round before
+    remaining_before: int | None = None  # after the previous round
     key_twice: pa.Array = field(default_factory=no_texts)
     rewritten: int = 0
     deleted: int = 0
@@ -351,11 +352,11 @@ class _Repair:
 
     @property
     def by_key(self) -> bool:
-        """Whether a key is unique in the whole table for the caller."""
+        """Whether the caller's index makes a key unique in the whole table."""
         return self.settings.index_type in GLOBAL_INDEXES
 
     def attempt(self, refusals: tuple[ConflictReport, ...]) -> CommitResult:
-        """Read the window's rows, and carry out the next step for them."""
+        """Read the window's rows and write their next step."""
         with self.table.pin() as state:
             keys = keys_of_table(self.context, state.snapshot, self.settings)
             window = self._window(_found(self.context, state, keys))
@@ -385,7 +386,7 @@ class _Repair:
                 workload.release()
 
     def count(self, receipt: CommitResult) -> None:
-        """Take note of what the last attempt wrote."""
+        """Add the result of the last attempt to the counters."""
         step = self.step
         self.done = pa.concat_arrays([self.done, step.done])
         if step.deletes is not None:
@@ -396,10 +397,10 @@ class _Repair:
 
     def is_over(self) -> bool:
         """
-        Move to the next window. Returns whether no wrong rows are left.
+        Move to the next window; return whether no wrong rows remain.
 
         Raises:
-            InvalidInputError: A whole round found rows that cannot be repaired.
+            InvalidInputError: A round left as many wrong rows as the round before.
         """
         if self.remaining and len(self.step.key_twice):
             self.key_twice = self.step.key_twice
@@ -409,7 +410,7 @@ class _Repair:
             return False
         if not self.remaining_in_round:
             return True
-        # After a round each record has one wrong row, put aside, which the next one places.
+        # After a round each record has at most one wrong row; the next round moves it.
         if self.remaining_before is not None and self.remaining_in_round >= self.remaining_before:
             raise self._stuck()
         self.start, self.remaining_before, self.remaining_in_round = 0, self.remaining_in_round, 0
@@ -417,7 +418,7 @@ class _Repair:
         return False
 
     def _window(self, found: Iterable[pa.Table]) -> pa.Table | None:
-        """All wrong rows of some records; the window is made smaller until memory holds them."""
+        """Return all wrong rows of the window, which shrinks until they fit into memory."""
         kept: list[pa.Table] = []
         count = 0
         for rows in found:
@@ -428,7 +429,7 @@ class _Repair:
                 continue
             whole = pa.concat_tables(kept)
             hashes = np.sort(self._hashes(whole))
-            above = hashes[hashes > hashes[0]]  # a record is never parted
+            above = hashes[hashes > hashes[0]]  # never splits a record
             if len(above):
                 self.end = int(max(hashes[len(hashes) // 2], above[0]))
                 kept = [whole.filter(pa.array(self._inside(whole)))]
@@ -444,7 +445,7 @@ class _Repair:
         return inside
 
     def _known(self, state: TableSnapshot, keys: KeySpec, window: pa.Table) -> KnownRows:
-        """The window's rows and all others that lie at their places, wrong or right."""
+        """Return the window's rows and all other rows at their addresses, wrong or right."""
         wanted = pc.unique(
             pa.concat_arrays([_texts(window, KEY_COLUMN), *_right_keys(window)]).drop_null()
         )
@@ -452,7 +453,7 @@ class _Repair:
         others = pa.array(~(wrong & self._inside(rows)))
         tables, masks = [rows.filter(others)], [wrong[np.asarray(others)]]
         strange = rows.filter(pa.array(wrong & ~self._inside(rows)))
-        if strange.num_rows:  # of records in other windows: is there a better row of each?
+        if strange.num_rows:  # records of other windows may have better rows
             more = pc.unique(pa.concat_arrays(_right_keys(strange)))
             more = more.filter(pc.invert(pc.is_in(more, value_set=wanted)))
             rows, wrong = _rows_of(self.context, state, keys, more)
@@ -470,7 +471,7 @@ class _Repair:
     def _plan(
         self, operation: WriteOperation, state: TableSnapshot, keys: KeySpec, read: pa.Table
     ) -> WriteRequest:
-        """A write of whole rows to the very places that they name."""
+        """Return a write of whole rows to the addresses in their meta columns."""
         plan = self.plan_for(operation)
         rules = replace(
             plan.rules,
@@ -485,7 +486,7 @@ class _Repair:
         return replace(plan, rules=rules, reads=self._reads(state, read))
 
     def _reads(self, state: TableSnapshot, read: pa.Table) -> ReadSet:
-        """What must not change meanwhile; a key that is unique in the table comes in any folder."""
+        """Return the reads to validate; a table-wide key may be in any partition."""
         columns = (KEY_COLUMN, RIGHT_KEY) if self.by_key else (PARTITION_COLUMN, RIGHT_PATH)
         named = pc.unique(pa.concat_arrays([_texts(read, name) for name in columns])).drop_null()
         if not self.by_key:
@@ -495,11 +496,11 @@ class _Repair:
 
     def is_compaction_due(self) -> bool:
         """
-        Whether logs deleted rows that base files hold still.
+        Return whether logs deleted rows that base files still contain.
 
-        A row that goes where one of them was may lose against it: of a delete and a later row in
-        logs the row is left, and in event-time order the base file's may be greater. A delete of
-        a key that lies in several files finds the one that is deleted already.
+        A new row at such an address may lose: the logs fold its delete and the new row to the row,
+        and in event-time mode the base file's row may be greater. A delete of a key in several
+        files finds the row that is already deleted.
         """
         if self.context.config.table_type is not TableType.MERGE_ON_READ:
             return False
@@ -530,7 +531,7 @@ def _count(context: TableContext, state: TableSnapshot, settings: WriteSettings)
 
 
 def _found(context: TableContext, state: TableSnapshot, keys: KeySpec) -> Iterator[pa.Table]:
-    """Rows that lie elsewhere, batch by batch, with the address that is right."""
+    """Yield the wrong rows, batch by batch, with their right address."""
     for one in state.file_slices():
         read = plan_scan(context, state.snapshot, [one], with_hoodie_columns=True).read
         path = one.file_group.partition_path
@@ -546,7 +547,7 @@ def _found(context: TableContext, state: TableSnapshot, keys: KeySpec) -> Iterat
 
 
 def _changes_form(wrong: pa.Table, keys: KeySpec) -> bool:
-    """Whether keys get the field's name before them, or lose it."""
+    """Return whether the repair adds the field's name to keys, or removes it."""
     if not keys.has_two_forms:
         return False
     stored, right = wrong.column(KEY_COLUMN), wrong.column(RIGHT_KEY)
@@ -559,9 +560,9 @@ def _rows_of(
     context: TableContext, state: TableSnapshot, keys: KeySpec, wanted: pa.Array
 ) -> tuple[pa.Table, Mask]:
     """
-    All rows stored under some keys, with the address that is right, and which lie elsewhere.
+    Return all rows under some stored keys, with their right address, and the mask of wrong rows.
 
-    A record index is not asked: it knows one place of a key, and rows may lie in several.
+    The record index is not used: it knows one position of a key, and rows may be in several.
     """
     slices = state.file_slices()
     if has_record_index(context.config):
@@ -589,6 +590,6 @@ def _texts(rows: pa.Table, name: str) -> pa.Array:
 
 
 def _right_keys(rows: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """Under which rows belong, and under which they wait."""
+    """Return the right keys of rows, and their waiting keys."""
     keys = _texts(rows, RIGHT_KEY)
     return keys, pc.binary_join_element_wise(keys, ASIDE, "")
