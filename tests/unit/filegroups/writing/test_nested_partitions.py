@@ -242,6 +242,17 @@ def test_a_bulk_insert_does_not_trust_a_partition_that_a_failed_write_opened(wri
     assert partitions(one) == ["a"]
 
 
+def test_a_partition_counts_as_committed_only_if_the_write_of_that_time_wrote_to_it() -> None:
+    """A discarded attempt leaves no instant, so a later write may have its requested time."""
+    one, other = two_writers()
+    time = upsert(other, [row("a")]).requested_time
+    left = f"commitTime={time}\npartitionDepth=2\n".encode()
+    one.context.ports.storage.write("a/b/.hoodie_partition_metadata", left)
+    with pytest.raises(InvalidInputError):
+        put(one, WriteOperation.BULK_INSERT, [row("a/b")])
+    assert partitions(one) == ["a"]
+
+
 def test_members_of_a_group_nest_no_partitions():
     table, _ = two_writers()
     works = []
