@@ -20,7 +20,6 @@ from filegroups.writing.write_request import RowRules
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError
 from timeline.model.file_names import PARTITION_METADATA
-from timeline.model.instant import InstantTime
 from timeline.partitions import (
     inner_partitions,
     is_partition,
@@ -227,7 +226,8 @@ def refuse_nesting(
     Validation checks partitions that concurrent writes open (C21).
 
     Outside: 1 get for each partition that was not listed yet, and 1 list unless a committed write
-    opened it; these overlap. 1 get for each such write whose metadata is not in memory. The times of the archived timeline, if that write may be archived.
+    opened it; these overlap. 1 get for each such write whose metadata is not in memory; these
+    overlap, too. The times of the archived timeline, if that write may be archived.
     For new or empty partitions with slashes in their values at most 2 stats of each parent folder,
     and a walk below those that have folders. Before the first write of a table only the stats.
 
@@ -275,15 +275,19 @@ def _list_partitions(
     snapshot = view.snapshot
     writes = {one.requested_time: one for one in snapshot.active.completed_writes}
 
-    def is_committed(path: str, time: InstantTime | None) -> bool:
-        write = writes.get(time or "")
-        if write is None:
-            return time is not None and time in snapshot.archived.completions
-        # A discarded attempt leaves no instant, so another writer may draw the same requested time
-        # within its millisecond. The write must have written to this partition, too.
-        return path in snapshot.commits.read(write).partition_to_write_stats
-
-    committed = {path for path, time in zip(unseen, times, strict=True) if is_committed(path, time)}
+    created = [
+        (path, time, writes.get(time or "")) for path, time in zip(unseen, times, strict=True)
+    ]
+    named = sorted({write for _, _, write in created if write}, key=lambda one: one.requested_time)
+    metadata = dict(zip(named, context.ports.for_each(snapshot.commits.read, named), strict=True))
+    # A discarded attempt leaves no instant, so another writer may draw the same requested time
+    # within its millisecond. The write must have written to this partition, too.
+    committed = {
+        path
+        for path, time, write in created
+        if (write is None and time is not None and time in snapshot.archived.completions)
+        or (write is not None and path in metadata[write].partition_to_write_stats)
+    }
     view.note_metadata_files(committed)
     view.latest_slices([path for path in unseen if path not in committed])
     return committed
