@@ -40,7 +40,6 @@ from timeline.model.instant import Instant, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.pending_plans import pending_rollback_of
 from timeline.ports.ports import ClusterExecutor, ObjectMissingError, Ports, create_if_absent
-from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import finish_abandoned, is_abandoned
 from timeline.snapshot import Snapshot
 
@@ -75,7 +74,7 @@ def is_plan_leased(context: TableContext, plan: Instant) -> bool:
     beats = _beats(context, plan)
     if beats is not None:
         return beats
-    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
+    if not context.has_foreign_writers:
         return False
     storage = context.ports.storage
     inflight = pending_file_names(plan.action, plan.requested_time)[0]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from enum import Enum, auto
+from functools import cached_property, partial
 from itertools import count
 from typing import TypeVar
 
@@ -235,6 +236,14 @@ class TableIdentity:
             )
 
 
+class ProtocolKind(Enum):
+    """The commit protocols; ``timeline.commit.section`` has the class of each."""
+
+    LOCAL = auto()
+    OBJECT_STORE = auto()
+    SHARED_WITH_JAVA = auto()
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableContext:
     """Everything that a function needs to know about one opened table."""
@@ -302,6 +311,19 @@ class TableContext:
             zone=zone,
             limits=chosen,
         )
+
+    @cached_property
+    def protocol(self) -> ProtocolKind:
+        """The commit protocol of this table; its settings and storage choose it once."""
+        if self.limits.foreign_writers is ForeignWriters.EXPECTED:
+            return ProtocolKind.SHARED_WITH_JAVA
+        far = self.ports.storage.capabilities.high_latency
+        return ProtocolKind.OBJECT_STORE if far else ProtocolKind.LOCAL
+
+    @property
+    def has_foreign_writers(self) -> bool:
+        """Whether Java Hudi may write to the table, too."""
+        return self.protocol is ProtocolKind.SHARED_WITH_JAVA
 
     @property
     def non_blocking(self) -> bool:

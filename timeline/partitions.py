@@ -22,7 +22,6 @@ from timeline.model.file_names import (
 from timeline.model.instant import InstantTime
 from timeline.ports.ports import ObjectMissingError, Stats, Storage
 from timeline.properties.properties_file import parse_properties
-from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import Snapshot
 
 _DEPTH_MAX = 32
@@ -163,7 +162,7 @@ def _uncover(context: TableContext, folder: str) -> None:
     if not files or not any(one.is_folder for one in entries):
         return
     snapshot = context.snapshot()
-    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+    if context.has_foreign_writers:
         pending = {one.requested_time for one in snapshot.active.pending}
         if not pending.isdisjoint(data_file_time(one.name) for one in entries):
             return

@@ -24,7 +24,7 @@ from timeline.model.file_names import instant_file_name, pending_file_names, tim
 from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.plans import ClusteringPlan
 from timeline.ports.ports import ObjectMissingError
-from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters
+from timeline.properties.setting_enums import ClusteringUpdates
 from timeline.rules.conflicts import Rejected, RuleId
 from timeline.snapshot import ActiveTimeline
 
@@ -56,7 +56,7 @@ def file_groups_to_avoid(
     else only plans that another engine made. Outside: 1 get per plan.
     """
     updates = context.limits.clustering_updates
-    foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    foreign = context.has_foreign_writers
     all_of_them = foreign or updates is ClusteringUpdates.REJECT
     return {
         FileGroupId(partition_path, file_id): instant

@@ -40,7 +40,6 @@ from timeline.model.plans import CleanMetadata
 from timeline.model.table_config import TableConfig
 from timeline.pending_plans import pending_compactions
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows
-from timeline.properties.setting_enums import ForeignWriters
 from timeline.reader_lease import ReaderLease, read_clean
 from timeline.rules.isolation import Isolation, ReadScope
 from timeline.snapshot import ActiveTimeline, Snapshot
@@ -425,7 +424,7 @@ def may_be_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease
     slots of that time are truncated. In the last case also the archived timeline.
     """
     taken = lease.may_lose_files()
-    alone = context.limits.foreign_writers is not ForeignWriters.EXPECTED
+    alone = not context.has_foreign_writers
     if taken or (taken is False and alone and context.commit_log.known_head):
         return bool(taken)
     seen = {one.requested_time for one in snapshot.active.instants if one.action is Action.CLEAN}

@@ -57,7 +57,6 @@ from timeline.model.file_names import (
 from timeline.model.instant import Action, Instant, InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import ObjectMissingError, Storage
-from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import raise_low_water_mark, slots_since_snapshot
 
@@ -221,7 +220,7 @@ def _last_of(slots: Sequence[Slot]) -> int | None:
 
 def _alone(context: TableContext) -> AbstractContextManager[object]:
     """Hold the lock where another engine may archive too; it respects only the lock."""
-    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+    if context.has_foreign_writers:
         return context.ports.lock.acquire("archive")
     return nullcontext()
 

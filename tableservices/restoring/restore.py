@@ -52,7 +52,6 @@ from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError
 from timeline.properties.properties_file import refuse_behind_metadata_table
-from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_metadata
 from timeline.snapshot import Snapshot
 
@@ -215,7 +214,7 @@ def _take(
         )
     )
 
-    expected = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    expected = context.has_foreign_writers
     shown: Instant | None = None
     commit = open_commit(context, f"restore to {planned.target.requested_time}")
     try:

@@ -41,7 +41,7 @@ from timeline.ports.ports import (
     staged,
 )
 from timeline.properties.properties_file import load_config, switch_metadata_table_off
-from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
+from timeline.properties.setting_enums import CommitLockMode
 from timeline.reader_lease import defer_leased_deletes
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import is_archived_since, is_truncated_since
@@ -402,7 +402,7 @@ def _has_completed(context: TableContext, target: InstantTime, actions: Sequence
     It completes only inflight instants, so the inflight file is deleted first. Outside: 1 delete
     per action, 1 list.
     """
-    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
+    if not context.has_foreign_writers:
         return False
     for action in actions:
         context.ports.storage.delete(timeline_path(pending_file_names(action, target)[0]))

@@ -1,28 +1,28 @@
-"""Choose the commit protocol of a table, and enter its commit section."""
+"""Open a commit by the protocol of a table, and enter its commit section."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from timeline.commit.commit_lock import WriteToCommit
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol, LocalCommit
 from timeline.commit.shared_with_java import SharedWithJava
-from timeline.context import TableContext
-from timeline.properties.setting_enums import ForeignWriters
+from timeline.context import ProtocolKind, TableContext
+
+_COMMITS: Final[Mapping[ProtocolKind, type[CommitProtocol]]] = {
+    ProtocolKind.LOCAL: LocalCommit,
+    ProtocolKind.OBJECT_STORE: ObjectStoreCommit,
+    ProtocolKind.SHARED_WITH_JAVA: SharedWithJava,
+}
 
 
 def open_commit(
     context: TableContext, purpose: str, write: WriteToCommit | None = None
 ) -> CommitProtocol:
-    """
-    Return a new commit by the protocol of this table; arguments: as ``CommitProtocol``.
-
-    Settings and storage choose the protocol, and neither changes while the table is open.
-    """
-    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
-        return SharedWithJava(context, purpose, write)
-    if context.ports.storage.capabilities.high_latency:
-        return ObjectStoreCommit(context, purpose, write)
-    return LocalCommit(context, purpose, write)
+    """Return a new commit by the protocol of this table; arguments: as ``CommitProtocol``."""
+    return _COMMITS[context.protocol](context, purpose, write)
 
 
 def protocol_of(context: TableContext) -> CommitProtocol:

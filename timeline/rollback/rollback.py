@@ -56,7 +56,6 @@ from timeline.partitions import delete_hiding_metadata
 from timeline.pending_plans import pending_rollback_of, rollback_target
 from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.properties.properties_file import refuse_behind_metadata_table
-from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import ActiveTimeline
 
 # ---- Completed rollbacks and restores
@@ -226,7 +225,7 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
                 return ending
             left = pending_rollback_of(context, section.timeline, target.requested_time)
             if left is not None and not is_abandoned(context, left):
-                if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+                if context.has_foreign_writers:
                     # Java deletes without the lock, and fails if files it deletes are missing.
                     why = "another engine is rolling it back"
                     return RollbackDecision(target=target.requested_time, slot=None, why=why)
