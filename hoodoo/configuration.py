@@ -23,7 +23,6 @@ from filegroups.settings.known_keys import (
     effect_of_value,
     hudi_keys,
     key_warnings,
-    keys_without_effect,
     unsupported_keys,
 )
 from filegroups.settings.read_settings import ReadSettings
@@ -309,18 +308,6 @@ def problem_of(error: HoodooError) -> Problem:
         layer=str(error.fields.get("layer", "")),
         message=error.message,
     )
-
-
-def ignored_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[str, ...]:
-    """Return warnings about keys without effect, for example misspelled keys."""
-    return key_warnings(properties, _declared(_options(properties, more)))
-
-
-def given_keys_without_effect(
-    properties: PropertySet, *, more: Iterable[Option] = ()
-) -> Mapping[str, str]:
-    """Return the given keys that have no effect by design, with the reason."""
-    return keys_without_effect(properties, _declared(_options(properties, more)))
 
 
 def declared_keys(more: Iterable[Option] = ()) -> frozenset[str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from filegroups.reading.read import view_of
+from filegroups.settings.known_keys import key_warnings, keys_without_effect
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
 from filegroups.writing.write_request import FileRules
-from hoodoo.configuration import given_keys_without_effect, ignored_keys
+from hoodoo.configuration import declared_keys
 from hoodoo.factory import file_rules_of, service_context
 from lockproviders.registry import registry_for
 from lockproviders.settings import LockSettings
@@ -219,13 +221,18 @@ def service_options() -> tuple[Option, ...]:
     return tuple({option.key: option for option in options}.values())
 
 
+@cache
+def _declared_keys() -> frozenset[str]:
+    return declared_keys(service_options())
+
+
 def warn_ignored_keys(properties: PropertySet, events: EventSink) -> None:
     """Warn of keys without effect; keys without effect by design only emit an event."""
-    options = service_options()
-    told = ignored_keys(properties, more=options)
+    declared = _declared_keys()
+    told = key_warnings(properties, declared)
     if told:
         warnings.warn("; ".join(told), stacklevel=3)
-    silent = given_keys_without_effect(properties, more=options)
+    silent = keys_without_effect(properties, declared)
     if silent:
         events.emit("options.without_effect", keys=", ".join(silent))
 

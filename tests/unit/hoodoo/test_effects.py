@@ -10,13 +10,19 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.settings.known_keys import WARNED, WITHOUT_EFFECT, Effect, effect_of, hudi_keys
+from filegroups.settings.known_keys import (
+    WARNED,
+    WITHOUT_EFFECT,
+    Effect,
+    effect_of,
+    hudi_keys,
+    key_warnings,
+    keys_without_effect,
+)
 from hoodoo.configuration import (
     Layers,
     declared_keys,
     describe,
-    given_keys_without_effect,
-    ignored_keys,
 )
 from hoodoo.services import service_options
 from timeline.errors import SettingError
@@ -84,7 +90,7 @@ def test_no_key_stands_in_both_tables() -> None:
 
 def told(**said: str) -> tuple[str, ...]:
     properties = as_property_set({key.replace("__", "."): text for key, text in said.items()})
-    return ignored_keys(properties, more=service_options())
+    return key_warnings(properties, DECLARED)
 
 
 def test_keys_of_one_reason_are_told_together() -> None:
@@ -152,8 +158,8 @@ def test_what_a_table_says_of_itself_is_not_told() -> None:
     raw = {"hoodie.table.metadata.partitions": "files", "hoodie.database.name": "default"}
     raw |= {"hoodie.table.something.of.a.later.release": "1"}
     properties = Layers(environment={}).load(raw)
-    assert ignored_keys(properties, more=service_options()) == ()
-    assert given_keys_without_effect(properties, more=service_options()) == {}
+    assert key_warnings(properties, DECLARED) == ()
+    assert keys_without_effect(properties, DECLARED) == {}
 
 
 SAID = {
