@@ -87,7 +87,8 @@ class TableConfig:
 
     `partition_field_types` has one entry per partition field: its type in a CUSTOM key generator,
     else None. `metadata_partitions` names the partitions of the metadata table, also those still
-    being built; if it is not empty the metadata table is on. `timeline_path` is below `.hoodie`,
+    being built; if it is not empty the metadata table is on. With `slash_separated_dates` the value
+    `2024-05-03` has the folder `2024/05/03`, since Hudi 1.2. `timeline_path` is below `.hoodie`,
     `history_path` below the timeline; both are checked to be plain folder names. `merge` defines
     how two versions of a record are merged.
     """
@@ -107,6 +108,7 @@ class TableConfig:
     url_encode_partitioning: bool
     populate_meta_fields: bool
     drop_partition_columns: bool
+    slash_separated_dates: bool
     cdc_enabled: bool
     base_file_format: str
     timeline_timezone: str
@@ -122,11 +124,6 @@ class TableConfig:
         """The suffix of a partition's metadata file: empty (a text file), or that of base files."""
         in_base_format = self.raw.get("hoodie.partition.metafile.use.base.format", "false")
         return ".parquet" if in_base_format.lower() == "true" else ""
-
-    @property
-    def slash_separated_dates(self) -> bool:
-        """Whether a value like ``2024-05-03`` has the folder ``2024/05/03``, since Hudi 1.2."""
-        return self.raw.get(_SLASH_SEPARATED_DATES, "").strip().lower() == "true"
 
     @property
     def may_have_old_logs(self) -> bool:
@@ -194,6 +191,7 @@ class TableConfig:
             url_encode_partitioning=text.flag("hoodie.datasource.write.partitionpath.urlencode"),
             populate_meta_fields=text.flag("hoodie.populate.meta.fields", default=True),
             drop_partition_columns=text.flag("hoodie.datasource.write.drop.partition.columns"),
+            slash_separated_dates=mapping.get(_SLASH_SEPARATED_DATES, "").strip().lower() == "true",
             cdc_enabled=text.flag("hoodie.table.cdc.enabled"),
             base_file_format=mapping.get("hoodie.table.base.file.format") or "PARQUET",
             timeline_timezone=text.zone("hoodie.table.timeline.timezone"),

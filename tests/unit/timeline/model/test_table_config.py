@@ -80,6 +80,7 @@ def test_javas_properties_become_typed_fields(table_version: int) -> None:
         url_encode_partitioning=False,
         populate_meta_fields=True,
         drop_partition_columns=False,
+        slash_separated_dates=False,
         cdc_enabled=False,
         base_file_format="PARQUET",
         timeline_timezone="UTC",
