@@ -2,11 +2,12 @@
 Every key of Hudi, and the effect it has here: done, refused, warned about, or none by design.
 
 ``hudi_keys.json`` lists the keys of Hudi 1.2 with default, older spellings and a line of
-explanation. Three literal tables say what becomes of a key that no option reads. A key of
-``UNSUPPORTED`` would change the table or the result of a read: it is refused by name. A key of
-``WARNED`` requests something that hoodoo does not do; the user gets a warning. A key of
-``WITHOUT_EFFECT`` changes no row, no file and no promise, whatever its value. A pattern that ends
-in ``*`` matches a family; the longest matching pattern counts.
+explanation, ``key_effects.json`` the keys of ``WARNED`` and ``WITHOUT_EFFECT``. These and
+``UNSUPPORTED`` say what becomes of a key that no option reads. A key of ``UNSUPPORTED`` would
+change the table or the result of a read: it is refused by name. A key of ``WARNED`` requests
+something that hoodoo does not do; the user gets a warning. A key of ``WITHOUT_EFFECT`` changes no
+row, no file and no promise, whatever its value. A pattern that ends in ``*`` matches a family; the
+longest matching pattern counts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from enum import Enum
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from timeline.errors import SettingError
 from timeline.properties.options import TABLE_LAYER, PropertySet
@@ -59,12 +60,16 @@ class KnownKey:
     doc: str
 
 
+def _data(file: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(files(__package__).joinpath(file).read_text("utf-8"))
+    return found
+
+
 @cache
 def hudi_keys() -> Mapping[str, KnownKey]:
     """Return Hudi's keys by each spelling, in lower case."""
-    content = files("filegroups.settings").joinpath("hudi_keys.json").read_text(encoding="utf-8")
     found: dict[str, KnownKey] = {}
-    for key, (default, aliases, doc) in json.loads(content).items():
+    for key, (default, aliases, doc) in _data("hudi_keys.json").items():
         known = KnownKey(key=key, default=default, aliases=tuple(aliases), doc=doc)
         for spelling in (key, *aliases):
             found.setdefault(spelling.casefold(), known)
@@ -285,178 +290,18 @@ class KeyEffect:
     why: str = ""
 
 
-def _patterns(table: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    return MappingProxyType({pattern: why for why, text in table for pattern in text.split()})
+def _patterns(effect: str) -> Mapping[str, str]:
+    """Return the reason of each key or family with an effect, from ``key_effects.json``."""
+    reasons = _data("key_effects.json")[effect]
+    return MappingProxyType({key: why for why, keys in reasons.items() for key in keys})
 
 
 #: By key or family, the reason of a warning. A boolean key causes it if true, another key if its
 #: value differs from Hudi's default.
-WARNED: Final = _patterns(
-    (
-        (
-            "the metadata table is neither built nor maintained; readers list folders",
-            "hoodie.metadata.*",
-        ),
-        (
-            "hoodoo does not sync catalogs; register the table with the catalog's own tools",
-            """hoodie.datasource.hive_sync.* hoodie.datasource.meta.sync.*
-            hoodie.datasource.meta_sync.* hoodie.meta.sync.* hoodie.meta_sync.*
-            hoodie.datasource.partition_extractor_class hoodie.table.partition_extractor_class
-            hoodie.spark.polaris.catalog.class hoodie.gcp.*""",
-        ),
-        (
-            "hoodoo calls no program after a commit; use the event publish.done",
-            "hoodie.write.commit.callback.*",
-        ),
-        (
-            "rows that cannot be written fail the write; there is no error table",
-            "hoodie.errortable.* hoodie.write.ignore.failed",
-        ),
-        ("hoodoo sends no metrics; use its events", "hoodie.metrics.*"),
-        ("hoodoo has no streamer", "hoodie.streamer.* hoodie.deltastreamer.* hoodie.kafka.*"),
-        (
-            (
-                "SQL statements of this kind are not run here, use the option "
-                "hoodie.datasource.write.operation"
-            ),
-            "hoodie.sql.* hoodie.spark.sql.*",
-        ),
-        (
-            "a bulk insert does not sort; cluster the table by sort columns",
-            "hoodie.bulkinsert.sort.* hoodie.bulkinsert.user.defined.partitioner.sort.columns",
-        ),
-        (
-            "Java classes are not loaded",
-            """hoodie.client.init.callback.classes hoodie.compact.merge.handle.class
-            hoodie.compaction.plan.generator hoodie.fileid.prefix.provider.class
-            hoodie.record.size.estimator.class hoodie.storage.class hoodie.io.factory.class
-            hoodie.avro.write.support.class hoodie.parquet.flink.rowdata.write.support.class
-            hoodie.parquet.spark.row.write.support.class hoodie.write.concat.handle.class
-            hoodie.write.merge.handle.class hoodie.writestatus.class""",
-        ),
-        (
-            "bootstrapped tables are not written",
-            "hoodie.bootstrap.* hoodie.clean.delete.bootstrap.*",
-        ),
-        ("the number of buckets does not change", "hoodie.bucket.index.*"),
-        (
-            "rows take the table's schema; give the rows the types that you want",
-            "hoodie.write.schema hoodie.avro.schema hoodie.bulkinsert.schema.ddl",
-        ),
-        (
-            (
-                "hoodoo uses no service manager; 'hoodoo services worker' runs services "
-                "in another process"
-            ),
-            "hoodie.table.service.manager.*",
-        ),
-        ("hoodoo uses no metaserver", "hoodie.metaserver.*"),
-        ("checks before a commit are not run", "hoodie.precommit.validators.*"),
-        (
-            "expression indexes and secondary indexes are not supported",
-            "hoodie.expression.index.* hoodie.index.name hoodie.datasource.write.secondarykey.column",
-        ),
-        (
-            (
-                "a batch of a stream is known by its query and number, and one that fails ends the "
-                "query"
-            ),
-            "hoodie.datasource.write.streaming.*",
-        ),
-        (
-            "a range returns the changes in its files, and never falls back to a full scan",
-            "hoodie.datasource.read.incr.fallback.fulltablescan.enable",
-        ),
-        (
-            "ranges are read in the form of the table's own version",
-            (
-                "hoodie.datasource.read.incr.table.version "
-                "hoodie.datasource.read.streaming.table.version"
-            ),
-        ),
-        (
-            (
-                "a load returns the table's rows; use 'hoodoo timeline show' and 'hoodoo "
-                "files' for the rest"
-            ),
-            (
-                "hoodie.datasource.read.table.valued.function.* "
-                "hoodie.datasource.read.create.filesystem.relation"
-            ),
-        ),
-        (
-            "partition columns are read as files and folders have them",
-            (
-                "hoodie.datasource.read.extract.partition.values.from.path "
-                "hoodie.datasource.read.partition.value.extractor.enabled"
-            ),
-        ),
-        ("blobs are returned as stored", "hoodie.read.blob.inline.mode"),
-        ("holes of a timeline are resolved by its slots", "hoodie.read.timeline.holes.*"),
-        (
-            "a failed service after a write is a warning; the write is committed",
-            "hoodie.fail.writes.on.inline.table.service.exception hoodie.fail.on.timeline.archiving",
-        ),
-        ("only 'hoodoo table upgrade' upgrades a table", "hoodie.write.auto.upgrade"),
-        ("a batch without rows commits an instant", "hoodie.allow.empty.commit"),
-        (
-            "an insert keeps rows of equal keys apart; use upsert to merge them",
-            "hoodie.merge.allow.duplicate.on.inserts",
-        ),
-        (
-            "the configured lock is used",
-            "hoodie.auto.adjust.lock.configs hoodie.fs.atomic_creation.support",
-        ),
-        ("a compaction covers all partitions", "hoodie.compaction.partition.path.regex"),
-        (
-            "cleans have no such limit or record",
-            (
-                "hoodie.clean.max.commits.to.clean "
-                "hoodie.write.empty.clean.interval.hours hoodie.prewrite.cleaner.policy"
-            ),
-        ),
-        (
-            "clustering chooses files by size and partition",
-            "hoodie.clustering.plan.strategy.earliest.commit.to.cluster hoodie.layout.optimize.enable",
-        ),
-        ("a rollback keeps no backup of files", "hoodie.rollback.instant.backup.*"),
-        (
-            "hoodoo does not record event times",
-            "hoodie.payload.event.time.field hoodie.write.track.event.time.watermark",
-        ),
-        ("a commit has its own metadata only", "hoodie.write.rolling.metadata.*"),
-        ("secrets are hidden by the names of their keys", "hoodie.sensitive.config.keys"),
-        (
-            "tasks that run twice are always refused",
-            "hoodie.block.writes.on.speculative.execution",
-        ),
-        (
-            "a schema change of another writer is always a conflict",
-            "hoodie.write.concurrency.schema.conflict.resolution.enable",
-        ),
-        ("keys are always checked", "hoodie.write.complex.keygen.validation.enable"),
-        ("timestamps are written in UTC", "hoodie.parquet.write.utc-timezone.enabled"),
-        ("columns of files have no ids", "hoodie.parquet.field_id.write.enabled"),
-        (
-            "the operation of a write chooses what it replaces",
-            "hoodie.bulkinsert.overwrite.operation.type",
-        ),
-        ("record indexes are not maintained", "hoodie.record.index.update.partition.path"),
-        (
-            "written rows are not read again",
-            "hoodie.merge.data.validation.enabled hoodie.fail.job.on.duplicate.data.file.detection",
-        ),
-        (
-            "the table's own properties have this; no option sets it",
-            """hoodie.archivelog.folder hoodie.timeline.path
-            hoodie.timeline.history.path hoodie.table.create.schema hoodie.table.index.defs.path
-            hoodie.table.initial.version hoodie.table.legacy.payload.class
-            hoodie.table.log.file.format hoodie.table.metadata.partitions
-            hoodie.table.metadata.partitions.inflight hoodie.table.secondary.indexes.metadata
-            hoodie.table.checksum""",
-        ),
-    )
-)
+WARNED: Final = _patterns("warned")
+
+#: By key or family, why the key needs no effect.
+WITHOUT_EFFECT: Final = _patterns("without_effect")
 
 #: Booleans of ``WARNED`` for which hoodoo behaves as with true.
 _TRUE_HERE: Final = frozenset(
@@ -468,105 +313,6 @@ _TRUE_HERE: Final = frozenset(
         "hoodie.write.complex.keygen.validation.enable",
         "hoodie.write.concurrency.schema.conflict.resolution.enable",
     }
-)
-
-#: By key or family, why the key needs no effect.
-WITHOUT_EFFECT: Final = _patterns(
-    (
-        (
-            "the machine or Spark's own settings choose the number of tasks",
-            """hoodie.archive.delete.parallelism hoodie.bulkinsert.shuffle.parallelism
-            hoodie.clean.parallelism hoodie.clustering.group.read.parallelism
-            hoodie.clustering.max.parallelism hoodie.delete.shuffle.parallelism
-            hoodie.file.listing.parallelism hoodie.finalize.write.parallelism
-            hoodie.global.index.reconcile.parallelism hoodie.global.simple.index.parallelism
-            hoodie.insert.shuffle.parallelism hoodie.markers.delete.parallelism
-            hoodie.rollback.parallelism hoodie.simple.index.parallelism
-            hoodie.bloom.index.parallelism hoodie.bootstrap.parallelism
-            hoodie.errortable.insert.shuffle.parallelism
-            hoodie.errortable.upsert.shuffle.parallelism
-            hoodie.clean.optimize.using.local.engine.context
-            hoodie.clustering.plan.generation.use.local.engine.context
-            hoodie.bucket.index.remote.partitioner.enable""",
-        ),
-        (
-            "a file group bounds memory, caches and buffers",
-            """hoodie.memory.* hoodie.common.spillable.diskmap.type
-            hoodie.common.diskmap.compression.enabled hoodie.file.index.cache.*
-            hoodie.hfile.block.cache.* hoodie.bloom.index.input.storage.level
-            hoodie.bloom.index.use.caching hoodie.simple.index.input.storage.level
-            hoodie.simple.index.use.caching hoodie.record.index.input.storage.level
-            hoodie.record.index.use.caching hoodie.write.status.storage.level
-            hoodie.write.tagged.record.storage.level hoodie.write.buffer.*
-            hoodie.write.executor.* hoodie.cdc.file.group.iterator.memory.spill.bytes
-            hoodie.release.resource.on.completion.enable hoodie.errortable.source.rdd.persist""",
-        ),
-        (
-            "there is no timeline server and no file system view to tune",
-            """hoodie.embed.timeline.server* hoodie.filesystem.view.*
-            hoodie.filesystem.remote.backup.view.enable hoodie.write.markers.type
-            hoodie.markers.timeline_server_based.*""",
-        ),
-        (
-            "hoodoo has one way to write and merge rows",
-            """hoodie.datasource.write.row.writer.enable hoodie.file.group.reader.enabled
-            hoodie.write.merge.handle.fallback hoodie.merge.use.record.positions
-            hoodie.write.record.positions hoodie.compaction.lazy.block.read
-            hoodie.compaction.reverse.log.read hoodie.combine.before.delete
-            hoodie.clustering.plan.strategy.binary.copy.schema.evolution.enable
-            hoodie.rollback.using.markers hoodie.rollback.avoid.duplicate.plan
-            hoodie.skip.default.partition.validation""",
-        ),
-        (
-            "the way to find files does not change the rows of an answer",
-            """hoodie.enable.data.skipping hoodie.file.index.enable
-            hoodie.layout.optimize.data.skipping.enable hoodie.bucket.index.query.pruning
-            hoodie.datasource.read.file.index.* hoodie.datasource.read.incr.skip_cluster
-            hoodie.datasource.read.incr.skip_compact""",
-        ),
-        (
-            "the way to search filters does not change the keys that are found",
-            """hoodie.bloom.index.bucketized.* hoodie.bloom.index.fileid.key.sorting.enable
-            hoodie.bloom.index.keys.per.bucket hoodie.bloom.index.prune.by.ranges
-            hoodie.bloom.index.use.treebased.filter hoodie.bloom.index.use.metadata""",
-        ),
-        (
-            (
-                "it concerns base files of another format or the metadata table, which "
-                "are not written"
-            ),
-            """hoodie.hfile.* hoodie.orc.* hoodie.lance.* hoodie.metadata.max.*
-            hoodie.metadata.repartition.*
-            hoodie.metadata.range.repartition.* hoodie.metadata.spillable.map.path
-            hoodie.metadata.file.cache.max.size.mb hoodie.metadata.compact.*
-            hoodie.metadata.bloom.filter.* hoodie.metadata.derive.from.datatable.clean.policy
-            hoodie.metadata.index.bloom.filter.parallelism
-            hoodie.metadata.index.column.stats.parallelism
-            hoodie.metadata.index.expression.parallelism
-            hoodie.metadata.index.partition.stats.parallelism
-            hoodie.metadata.index.secondary.parallelism
-            hoodie.metadata.record.preparation.parallelism""",
-        ),
-        (
-            "sizes are estimated from commits",
-            """hoodie.parquet.compression.ratio hoodie.logfile.to.parquet.compression.ratio
-            hoodie.record.size.estimation.threshold
-            hoodie.record.size.estimator.average.metadata.size
-            hoodie.layout.optimize.build.curve.sample.size
-            hoodie.layout.optimize.curve.build.method""",
-        ),
-        (
-            "the commit protocol does this without a setting",
-            """hoodie.time.generator.* hoodie.write.concurrency.async.conflict.detector.*
-            hoodie.write.concurrency.early.conflict.check.commit.conflict
-            hoodie.consistency.check.* hoodie.optimistic.consistency.guard.*
-            hoodie.clean.multiple.enabled hoodie.commits.archival.batch
-            hoodie.timeline.manifest.retained.versions hoodie.table.services.incremental.enabled
-            hoodie.write.can.ignore.post.commit.failures""",
-        ),
-        ("the call gives the path", "hoodie.base.path"),
-        ("internal switches of Java Hudi", "_.hoodie.allow.multi.write.on.same.instant _hoodie.*"),
-    )
 )
 
 
