@@ -17,7 +17,7 @@ from hoodoo.history_checker.table_history import check_history
 from hoodoo.services import warn_ignored_keys
 from hoodoo.verify.hash_chain import HashChainCoverage, Witness, check_commit_log, verify_hash_chain
 from hoodoo.verify.records import check_records
-from timeline.commit.apply import is_applied
+from timeline.commit.apply import is_applied, may_overlap, newest_slots
 from timeline.commit_log import slots_with_removed_file
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InternalError
@@ -262,6 +262,7 @@ class _Verification:
     evidence: HashChainCoverage | None = None
     problems: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
+    damaged: set[InstantTime] = field(default_factory=set)  # commits without their completed file
     instants: int = 0
     file_slices: int = 0
     rows: int = 0
@@ -357,7 +358,18 @@ class _Verification:
                 break
             if look + 1 < _LOOKS:
                 self.context.ports.clock.sleep_ms(_PAUSE_MS)
+        newest_two = newest_slots(self.context, self.context.commit_log.known_head)
         for slot in waiting:
+            if may_overlap(slot) and slot.number < newest_two[0].number:
+                self.damaged.add(slot.requested_time)
+                self.problem(
+                    "completed_missing",
+                    timeline_path(str(slot.file_name)),
+                    "its slot decided this commit, but its completed file is missing, so readers "
+                    f"miss its rows; run 'hoodoo explain TABLE {slot.requested_time} --resolve' to "
+                    "create the file again",
+                )
+                continue
             self.note(
                 "slot_unsettled", slot_path(slot.number), _WAITING[bool(slot.timeline_digest)]
             )
@@ -453,7 +465,7 @@ class _Verification:
         archived = self.context.archived_timeline.times()
         for path in sizes:
             time = data_file_time(path.rpartition("/")[2])
-            if time is None or time in done:
+            if time is None or time in done or time in self.damaged:
                 continue
             counts = now.is_archived(time, lambda: archived)
             if counts and not (exact and archived.rules_out(time)):

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from timeline.commit.apply import not_applied
-from timeline.commit.section import apply_pending_slots
+from timeline.commit.section import apply_pending_slots, open_commit
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.rollback.rollback import rollback, rollback_records
+from timeline.rollback.rollback import restore_completed_file, rollback, rollback_records
 from timeline.snapshot import ActiveTimeline
 
 #: The newest slot of these kinds may be ended before any of its files is visible (FOR-9).
@@ -169,6 +169,10 @@ def _after_commit(context: TableContext, commit: Slot) -> Resolution | None:
     time = commit.requested_time
     if _apply_last(context, commit):
         return _from_commit_log(context, time)  # it may be void now
+    pending = context.active().find(time)
+    if pending is not None and not pending.completed:
+        with open_commit(context, f"resolve {time}").section() as section:
+            restore_completed_file(context, section, commit)
     why = f"as number {commit.number} of this table"
     published = _published(time, commit.completion_time, why)
     return _taken_away_without_slot(context, time) or published

@@ -21,7 +21,14 @@ from timeline.codecs.instant_avro import (
     encode_rollback_plan,
 )
 from timeline.codecs.legacy_commit import decode_archived_rollback
-from timeline.commit.apply import apply, data_files_of
+from timeline.commit.apply import (
+    apply,
+    data_files_of,
+    is_applied,
+    may_overlap,
+    revert_if_restored,
+    try_apply,
+)
 from timeline.commit.begin import StartedWrite
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.markers import delete_markers
@@ -262,7 +269,8 @@ def _ending_of(
             continue
         if slot.kind is SlotKind.VOID:
             break  # its commit slot right below is void (FOR-4)
-        if slot.kind is SlotKind.COMMIT:  # the refresh applied it, unless it was removed since
+        if slot.kind is SlotKind.COMMIT:
+            restore_completed_file(context, section, slot)
             return RollbackDecision(target=time, slot=None, why="it was published")
         if slot.kind is SlotKind.ABORT:
             apply(context, slot)  # RB-5: repeat the deletes
@@ -276,6 +284,24 @@ def _ending_of(
             context.ports.storage.delete(context.instant_path(name))
         return RollbackDecision(target=time, slot=None, why="it was published and is archived")
     return None
+
+
+def restore_completed_file(context: TableContext, section: CommitSection, commit: Slot) -> None:
+    """
+    Create the completed file of an older commit again, if it was deleted by mistake (RB-3).
+
+    The refresh applies only the newest slots (PUB-3). Nothing happens if another engine removes the
+    commit, or if it decides with its file whether the slot counts (FOR-4).
+    """
+    timeline = section.timeline
+    if not may_overlap(commit) or is_applied(commit, timeline, context.archived_timeline):
+        return
+    restored = any(one.action is Action.RESTORE for one in timeline.pending)
+    if restored or pending_rollback_of(context, timeline, commit.requested_time) is not None:
+        return
+    try_apply(context, commit)
+    revert_if_restored(context, commit, section.lease)
+    context.ports.events.emit("publish.helped", number=commit.number)
 
 
 def _abort_slot(

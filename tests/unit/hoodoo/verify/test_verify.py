@@ -211,6 +211,61 @@ def test_a_completed_file_that_was_edited_is_found(path: Path) -> None:
     assert "completed_differs" in kinds(check(path))
 
 
+def older_commit_without_completed_file(folder: Path, table_type: str) -> tuple[str, bytes]:
+    """Four writes; delete the completed file of the second, or of a compaction, and return both."""
+    schema = pa.schema([("id", pa.int64())])
+    with hoodoo.create_table(
+        folder, schema=schema, record_key=["id"], table_type=table_type, properties=MANUAL
+    ) as table:
+        for k in range(3):
+            table.bulk_insert({"id": [k]})
+        chosen = completed(folder)[1:2]
+        if table_type == "MERGE_ON_READ":
+            table.upsert({"id": [0]})
+            table.services.compact()
+            chosen = completed(folder)
+        table.bulk_insert({"id": [3]})
+        table.bulk_insert({"id": [4]})
+    content = chosen[0].read_bytes()
+    chosen[0].unlink()
+    return str(chosen[0]), content
+
+
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_an_older_commit_without_its_completed_file_is_found_and_resolve_creates_it(
+    tmp_path: Path, table_type: str
+) -> None:
+    """RB-3; a decided commit stays decided, so no file of it is a leftover."""
+    name, content = older_commit_without_completed_file(tmp_path / "t", table_type)
+    found = check(tmp_path / "t")
+    assert (kinds(found), found.notes) == (["completed_missing"], ())
+    time = Path(name).name[:17]
+    assert f"hoodoo explain TABLE {time} --resolve" in found.problems[0].message
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert table.resolve(time).completion_time == Path(name).name[18:35]
+        assert Path(name).read_bytes() == content
+        assert table.count() == 5
+    assert check(tmp_path / "t").ok
+
+
+def test_a_clean_creates_the_missing_completed_file_of_an_older_commit(tmp_path: Path) -> None:
+    name, content = older_commit_without_completed_file(tmp_path / "t", "COPY_ON_WRITE")
+    with hoodoo.open_table(tmp_path / "t") as table:
+        table.services.clean()
+        assert Path(name).read_bytes() == content
+
+
+def test_a_completed_file_that_another_engine_is_restoring_away_is_not_created(
+    tmp_path: Path,
+) -> None:
+    """Java's restore deletes the completed file before the data files."""
+    name, _ = older_commit_without_completed_file(tmp_path / "t", "COPY_ON_WRITE")
+    (Path(name).parent / "29990101000000000.restore.inflight").touch()
+    with hoodoo.open_table(tmp_path / "t") as table:
+        table.resolve(Path(name).name[:17])
+        assert not Path(name).exists()
+
+
 def test_a_damaged_slot_is_found(path: Path) -> None:
     first = slots(path)[0]
     first.write_bytes(first.read_bytes().replace(b'"n":1', b'"n":7'))
