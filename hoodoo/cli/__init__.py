@@ -1,5 +1,5 @@
 """
-The command line: one file per noun, one file that prints, no rule of its own.
+The command line: one module for each command, and one module that prints.
 
 ``main`` is the entry point of the installed command.
 """

@@ -1,4 +1,4 @@
-"""``python -m hoodoo.cli``: the command line where no script is installed."""
+"""``python -m hoodoo.cli``: the command line without an installed script."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-The command ``hoodoo``: the nouns together, and the one place where errors end.
+The command ``hoodoo``: the list of its commands, and the handler of all errors.
 
-No error of ours reaches a user as a traceback: one line that says what to do next, and an
-exit code by what that is (``exits``). A noun's module is imported when the noun is called.
+An error of hoodoo prints one line with the next step, never a traceback. The exit code says what
+kind of next step that is. The module of a command is imported when the command is called.
 """
 
 from __future__ import annotations
@@ -18,65 +18,68 @@ import click
 from timeline.errors import HoodooError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hoodoo.cli.invocation import Invocation
 
 
-#: A signal may come between the decision and its receipt.
+#: A signal may arrive between the commit and its result.
 _PERHAPS_DONE = (
-    "; it happened as a whole or not at all: see 'hoodoo timeline show TABLE' before you do it "
-    "again, a write with a --batch-id can simply be repeated"
+    "; the change is complete or absent. Check 'hoodoo log TABLE' before you repeat it. A write "
+    "with a --batch-id can be repeated at once"
 )
 
-#: Noun -> the module of its command, and the first sentence of its help.
+#: Command -> the module of the command, and the first sentence of its help.
 _COMMANDS = {
     "committer": (
         "hoodoo.cli.committer",
-        "Publish the small writes of many processes of this host together until SIGTERM or Ctrl-C.",
+        "Commit small writes of this host together.",
     ),
-    "config": ("hoodoo.cli.config", "Show and check the settings a writer would have."),
+    "completion": ("hoodoo.cli.completion", "Print the completion script of a shell."),
+    "config": ("hoodoo.cli.config", "Show and check the settings of a writer."),
     "demo": (
         "hoodoo.cli.demo",
-        "Put 336,776 real flights into one table by two PySpark writers at once.",
+        "Run two PySpark writers on real flight data.",
     ),
     "explain": (
         "hoodoo.cli.explain",
-        "Tell what the instant with this requested time did, who did it and what it met.",
+        "Explain an instant, or the conflict rules.",
     ),
-    "files": ("hoodoo.cli.files", "Show the newest slice of every file group."),
+    "files": ("hoodoo.cli.files", "Show the newest slice of each file group."),
     "locks": (
         "hoodoo.cli.locks",
-        "Look into the lock that writers of a table share, and use it for other work.",
+        "Test, show, break and use the table lock.",
     ),
     "log": (
         "hoodoo.cli.log",
-        "Show what happened to TABLE, newest first: who wrote, when, how many rows.",
+        "List the instants of a table, newest first.",
     ),
-    "read": ("hoodoo.cli.read", "Print the rows of TABLE, one JSON object a row."),
+    "read": ("hoodoo.cli.read", "Print rows, or save them to a file."),
     "restore": (
         "hoodoo.cli.recovery",
-        "Take TABLE back to its state as of the write INSTANT (a requested time) for good.",
+        "Restore a table to an earlier state.",
     ),
     "rollback": (
         "hoodoo.cli.recovery",
-        "Undo the write INSTANT (a requested time) of TABLE for good.",
+        "Undo one write.",
     ),
     "savepoint": (
         "hoodoo.cli.recovery",
-        "Savepoints: states of a table that cleaning leaves whole.",
+        "Keep a state of a table from cleaning.",
     ),
     "services": (
         "hoodoo.cli.services",
-        "Table services: cleaning, compaction; once, planned ahead, or by a worker.",
+        "Run cleaning, compaction and other services.",
     ),
-    "table": ("hoodoo.cli.table", "Create, show, verify, tidy, upgrade or drop a table."),
-    "timeline": ("hoodoo.cli.timeline", "What happened on a table, and when."),
+    "table": ("hoodoo.cli.table", "Create, show, verify, repair or drop a table."),
+    "timeline": ("hoodoo.cli.timeline", "Show the timeline of a table."),
     "write": (
         "hoodoo.cli.write",
-        "Write the rows of a file into TABLE; with --key it is created when it is not there.",
+        "Write the rows of a file into a table.",
     ),
     "writers": (
         "hoodoo.cli.writers",
-        "Writers and readers of a table: show them (hoodoo writers TABLE), forget a dead one.",
+        "Show writers and readers, or forget one.",
     ),
 }
 
@@ -96,7 +99,7 @@ class _Application(click.Group):
         ctx: click.Context,  # noqa: ARG002 - click's
         formatter: click.HelpFormatter,
     ) -> None:
-        """Write the nouns without importing them."""
+        """Write the commands without importing their modules."""
         room = formatter.width - 6 - max(map(len, _COMMANDS))
         with formatter.section("Commands"):
             formatter.write_dl(
@@ -105,6 +108,17 @@ class _Application(click.Group):
                     for name in sorted(_COMMANDS)
                 ]
             )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command without importing the modules of all."""
+        from click.shell_completion import CompletionItem
+
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(name, help=_COMMANDS[name][1])
+            for name in sorted(_COMMANDS)
+            if name.startswith(incomplete)
+        ] + options
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -115,27 +129,27 @@ class _Application(click.Group):
             _invocation(ctx).printer.error(error)
             ctx.exit(exit_code(error))
         except BrokenPipeError:
-            # The reader of the pipe has seen enough (`| head`); nothing is wrong.
+            # The reader of the pipe ended, as `| head` does.
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
             ctx.exit(0)
         except KeyboardInterrupt:
             from hoodoo.cli.invocation import INTERRUPTED
 
-            told = _invocation(ctx)
-            told.printer.remark("interrupted" + (_PERHAPS_DONE if told.changes else ""))
+            called = _invocation(ctx)
+            called.printer.remark("interrupted" + (_PERHAPS_DONE if called.changes else ""))
             ctx.exit(INTERRUPTED)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:  # noqa: BLE001 - the user gets a sentence, not a traceback
             from hoodoo.cli.invocation import ERROR
 
-            told = _invocation(ctx)
-            told.printer.unexpected(error, debug=told.debug)
+            called = _invocation(ctx)
+            called.printer.unexpected(error, debug=called.debug)
             ctx.exit(ERROR)
 
 
 def _invocation(ctx: click.Context) -> Invocation:
-    """Return how the command was called; defaults if it failed before that was known."""
+    """Return the settings of the command; the defaults if it failed before they were read."""
     from hoodoo.cli.invocation import Invocation
     from hoodoo.cli.printing import Output, Printer
     from hoodoo.configuration import Layers
@@ -158,9 +172,16 @@ def _version() -> str:
 )
 @click.version_option(_version(), prog_name="hoodoo")
 def main() -> None:
-    """
-    Read, write and look after Apache Hudi tables, with many writers at once.
+    r"""
+    Read, write and maintain Apache Hudi tables with many concurrent writers.
 
-    Exit codes: 0 done, 1 error, 2 usage, 3 refused by a conflict, 4 lock not obtained,
-    5 verify or check found problems, 6 outcome unknown.
+    TABLE is a path or URI. A command that takes an INSTANT or a TIME accepts an instant of
+    'hoodoo log TABLE', its first digits, @-1 for the newest write, 2026-01-31T12:00, 2h or yesterday.
+
+    \b
+    Exit codes:
+      0  done                       4  lock not obtained
+      1  error                      5  a check found problems
+      2  wrong usage                6  outcome unknown
+      3  rejected by a conflict     130  interrupted
     """

@@ -1,4 +1,4 @@
-"""``hoodoo committer``: one process that publishes what the writers of a host offer it."""
+"""``hoodoo committer``: one process that commits the small writes of a host together."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from timeline.ports.ports import Clock
 @click.option(
     "--socket",
     type=click.Path(path_type=Path),
-    help="Where writers find it; else hoodoo.group.commit.service.",
+    help="The socket for writers. Default: hoodoo.group.commit.service.",
 )
 @click.option(
     "--health",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File that tells, as JSON, what the committer did so far.",
+    help="A JSON file with the state and the counts of the committer.",
 )
-@click.option("--events", is_flag=True, help="Tell every event on standard error.")
+@click.option("--events", is_flag=True, help="Print every event on standard error.")
 @reading
 def committer(
     invocation: Invocation,
@@ -40,11 +40,11 @@ def committer(
     events: bool,
 ) -> None:
     """
-    Publish the small writes of many processes of this host together until SIGTERM or Ctrl-C.
+    Commit small writes of this host together.
 
-    Give it the properties of its writers; they find it by hoodoo.group.commit.service. The first
-    signal lets the present group end, a second one breaks it off. Writers whose committer is
-    gone publish by themselves.
+    It runs until SIGTERM or Ctrl-C and needs the properties of its writers, which find it by
+    hoodoo.group.commit.service. The first signal ends it after the current group, a second one
+    interrupts the group. Without a committer the writers commit themselves.
     """
     import_all()
     stop = stop_on_signals()
@@ -61,12 +61,12 @@ def committer(
         listener = held.enter_context(
             closing(SocketListener(path, clock, send_ms=min(one.answer_ms for one in served)))
         )
-        told = _HealthReporter(health, clock)
-        serving = Committer(listener, served, watcher=told)
-        told.tell("serving", serving.report)
-        invocation.printer.remark(f"publishing for writers at {path}")
+        reporter = _HealthReporter(health, clock)
+        serving = Committer(listener, served, watcher=reporter)
+        reporter.write("serving", serving.report)
+        invocation.printer.remark(f"commits for writers at {path}")
         report = serving.run(stop)
-        told.tell("ended", report)
+        reporter.write("ended", report)
     invocation.printer.remark(
         f"{report.groups} instants of {report.writes} writes, {report.handed_back} handed back, "
         f"{report.lost} lost, {report.failures} failed"
@@ -82,10 +82,10 @@ class _HealthReporter:
 
     def rested(self, report: CommitterReport) -> None:
         """As ``Watcher``."""
-        self.tell("serving", report)
+        self.write("serving", report)
 
-    def tell(self, state: str, report: CommitterReport) -> None:
-        """What it did so far."""
+    def write(self, state: str, report: CommitterReport) -> None:
+        """Write the state and the counts."""
         if self.health is not None:
             write_health_file(
                 self.health, {"state": state, "at_ms": self.clock.now_ms(), **asdict(report)}
@@ -95,7 +95,7 @@ class _HealthReporter:
 def _no_socket() -> SettingError:
     key = WriteSettings.options["group_service"].key
     return SettingError(
-        f"writers must know where the committer listens; say --socket, or set {key} for both",
+        f"writers must know the socket of the committer; use --socket, or set {key} for both",
         kind="committer_socket",
         key=key,
         value="",

@@ -1,4 +1,4 @@
-"""``hoodoo config``: which value each setting has, and where it comes from."""
+"""``hoodoo config``: the value of each setting, and its source."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from timeline.writer_registry import refuse_disagreement
 
 @click.group()
 def config() -> None:
-    """Show and check the settings a writer would have."""
+    """Show and check the settings of a writer."""
 
 
 @config.command()
 @click.argument("address", metavar="[TABLE]", required=False)
-@click.option("--set-only", is_flag=True, help="Leave out what nobody set.")
+@click.option("--set-only", is_flag=True, help="Leave out defaults.")
 @reading
 def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None:
     """
-    Show every effective value with its layer, and what becomes of it; secrets are hidden.
+    Show the effective value of each setting.
 
-    Effect: done, refused, warned (it asks for what is not done), none (by design), unknown.
+    'from' is the layer of the value. 'effect' is done, refused, warned (hoodoo does not do it),
+    none (by design) or unknown. Secrets are hidden.
     """
     values = describe(_properties(invocation, address), more=service_options())
     if set_only:
         values = tuple(value for value in values if value.layer != DEFAULT_LAYER)
     if invocation.printer.for_people:
-        invocation.printer.grid(
-            ("key", "value", "from", "effect"),
-            [(each.key, each.value, each.layer, _becomes(each)) for each in values],
-        )
+        for each in values:
+            invocation.printer.line(f"{each.key} = {each.value}", style="bold")
+            invocation.printer.line(f"  from {each.layer}; {_effect_text(each)}")
         return
     invocation.printer.document(
         {
@@ -64,7 +64,7 @@ def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None
     )
 
 
-def _becomes(value: EffectiveValue) -> str:
+def _effect_text(value: EffectiveValue) -> str:
     return f"{value.effect}: {value.why}" if value.why else value.effect
 
 
@@ -73,9 +73,10 @@ def _becomes(value: EffectiveValue) -> str:
 @reading
 def check_command(invocation: Invocation, *, address: str | None) -> None:
     """
-    Check the settings; exit code 5 when a writer would refuse them.
+    Check the settings.
 
-    With a TABLE also whether they agree with those of the writers that seem alive.
+    Exit code 5 if a writer would reject them. With a TABLE they must also agree with the
+    settings of live writers.
     """
     problems = _problems(invocation, address)
     ok = all(problem.severity is not Severity.ERROR for problem in problems)
@@ -83,10 +84,10 @@ def check_command(invocation: Invocation, *, address: str | None) -> None:
     if printer.for_people:
         if problems:
             printer.grid(
-                ("severity", "kind", "key", "from", "what"),
-                [(p.severity.value, p.kind, p.key, p.layer, p.message) for p in problems],
+                ("severity", "kind", "from", "key", "text"),
+                [(p.severity.value, p.kind, p.layer, p.key, p.message) for p in problems],
             )
-        printer.line("a writer accepts these settings" if ok else "a writer refuses these settings")
+        printer.line("a writer accepts these settings" if ok else "a writer rejects these settings")
     else:
         printer.document(
             {
@@ -110,7 +111,7 @@ def check_command(invocation: Invocation, *, address: str | None) -> None:
 def _problems(invocation: Invocation, address: str | None) -> tuple[Problem, ...]:
     try:
         properties = _properties(invocation, address)
-    except SettingError as error:  # the table is not what they say
+    except SettingError as error:  # the table differs from the settings
         return (problem_of(error),)
     problems = check(properties, more=service_options(), makes=(services_of,))
     if address is not None and all(one.severity is not Severity.ERROR for one in problems):
@@ -119,11 +120,11 @@ def _problems(invocation: Invocation, address: str | None) -> tuple[Problem, ...
 
 
 def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
-    """What keeps a writer with these settings from the table now; it enters nothing."""
+    """Return the problem that a writer with these settings has now; it writes nothing."""
     try:
         with invocation.open_table(address) as opened:
             context, settings = opened.context, opened.settings
-            # As each write does; with the operation that is configured.
+            # The checks of each write, with the configured operation.
             write_request_of(
                 settings, opened.config, operation_of(settings, opened.config.record_key_fields)
             )

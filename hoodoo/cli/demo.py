@@ -1,4 +1,4 @@
-"""``hoodoo demo``: two writers and a cleaning worker on real data, then what happened."""
+"""``hoodoo demo``: two writers and a cleaning worker on real data."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ _STYLES = {"loader": "cyan", "corrector": "magenta", "cleaner": "yellow"}
     type=click.Path(path_type=Path),
     default=Path("demo-table"),
     show_default=True,
-    help="Where the table goes; it stays for inspection.",
+    help="The path of the table; it is kept.",
 )
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", hidden=True)
 @click.option("--half-months", type=click.IntRange(1, 24), hidden=True)
 @reading
 def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | None) -> None:
     """
-    Put 336,776 real flights into one table by two PySpark writers at once.
+    Run two PySpark writers on real flight data.
 
-    A loader writes the months in order, a corrector upserts corrections into them at the same
-    time, and a worker cleans. Then the timeline is shown and every row is checked.
+    A loader writes 336,776 flights month by month. A corrector upserts corrections at the same
+    time, and a worker cleans. Then the command prints the timeline and checks every row.
 
-    With --props the processes take their lock where that file says, for example
-    configs/multi_writer_zookeeper.properties; without, in a file beside the table.
+    --props chooses the lock of the processes, for example
+    configs/multi_writer_zookeeper.properties. Default: a lock file next to the table.
     """
     if engine == "spark" and importlib.util.find_spec("pyspark") is None:
         raise MissingExtraError(
-            "the demonstration's writers are PySpark jobs; install hoodoo[demo] and a Java 17",
+            "the writers of the demo are PySpark jobs; install hoodoo[demo] and Java 17",
             extra="demo",
         )
     printer = invocation.printer
-    told = printer.tells
+    is_plain = printer.is_plain
 
     def say(who: str, what: str, manner: str) -> None:
-        if told:
+        if is_plain:
             at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
             style = {"bad": "red", "good": "green"}.get(manner, _STYLES.get(who, ""))
             printer.line(f"{at} {who:<10} {what}", style=style)
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _as_interrupt)
-    invocation.layers.load()  # a wrong file is told before anything starts
+    invocation.layers.load()  # reject a wrong file before the processes start
     settings = DemoSettings(
         props=tuple(Path(str(source)) for source in invocation.layers.props),
         hoodie_conf=invocation.layers.hoodie_conf,
     )
     outcome = run_demo(path, engine=engine, say=say, batches_max=half_months, settings=settings)
-    if told:
-        _tell(invocation, outcome)
+    if is_plain:
+        _print_outcome(invocation, outcome)
     else:
         printer.document(as_document(outcome))
     if not outcome.ok:
@@ -72,19 +72,19 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
 
 
 def _as_interrupt(*_: object) -> NoReturn:
-    """Ending the demonstration from outside ends its processes, too."""
+    """End the processes of the demo with it."""
     raise KeyboardInterrupt
 
 
-def _tell(invocation: Invocation, outcome: DemoResult) -> None:
+def _print_outcome(invocation: Invocation, outcome: DemoResult) -> None:
     printer = invocation.printer
     printer.line()
-    printer.line("What happened (UTC)", style="bold")
+    printer.line("Timeline", style="bold")
     print_timeline(printer, list(outcome.accounts))
     printer.line()
     printer.line(
-        f"{outcome.overlaps} pairs of writes were under way at the same time; "
-        f"{len(outcome.rejected_commits)} writes were refused by a conflict and done again."
+        f"{outcome.overlaps} pairs of writes overlapped in time; "
+        f"{len(outcome.rejected_commits)} writes were rejected by a conflict and retried."
     )
     comparison, verification = outcome.comparison, outcome.verification
     style = "green" if comparison.ok else "bold red"
@@ -96,7 +96,7 @@ def _tell(invocation: Invocation, outcome: DemoResult) -> None:
         printer.line(f"  {problem.kind} {problem.path}: {problem.message}", style="red")
     printer.line(f"It took {outcome.seconds:.0f} seconds.")
     printer.line()
-    printer.line("Look around:", style="bold")
+    printer.line("Next commands:", style="bold")
     for command in _commands(outcome):
         printer.line(f"  {command}")
 
@@ -107,11 +107,11 @@ def _commands(outcome: DemoResult) -> list[str]:
     if hoodoo.is_absolute() and hoodoo.is_relative_to(Path.cwd()):
         name = str(hoodoo.relative_to(Path.cwd()))
     writes = [one for one in outcome.accounts if one.action == "commit" and one.completion_time]
-    told = outcome.rejected_commits[-1:] or tuple(writes[-1:])
+    explained = outcome.rejected_commits[-1:] or tuple(writes[-1:])
     past = writes[-5:][:1]
     return [
         f"{name} timeline show {path}",
-        *(f"{name} explain {path} {one.requested_time}" for one in told),
+        *(f"{name} explain {path} {one.requested_time}" for one in explained),
         f"{name} read {path} --filter \"month = 12 AND remark = 'diverted'\" --limit 5",
         *(f"{name} read {path} --as-of {one.requested_time} --limit 5" for one in past),
         *(f"{name} read {path} --since {one.completion_time} --limit 5" for one in past),

@@ -1,4 +1,4 @@
-"""``hoodoo explain``: the story of one instant, or the rules of conflicts."""
+"""``hoodoo explain``: one instant, the contention of a table, or the conflict rules."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ from timeline.rules.conflicts import MATRIX, RuleId
 @click.command()
 @click.argument("address", metavar="[TABLE", required=False)
 @click.argument("instant", metavar="INSTANT]", required=False)
-@click.option("--matrix", is_flag=True, help="Print the rules by which writes meet.")
+@click.option("--matrix", is_flag=True, help="Print the conflict rules.")
 @click.option(
-    "--contention", is_flag=True, help="Sum up who met whom on TABLE, and what would end it."
+    "--contention", is_flag=True, help="Add up the conflicts of TABLE, with advice against them."
 )
-@click.option(
-    "--resolve", is_flag=True, help="Decide first whether a write counts that nobody answered."
-)
+@click.option("--resolve", is_flag=True, help="First decide a write whose outcome is unknown.")
 @reading
 def explain(
     invocation: Invocation,
@@ -42,10 +40,10 @@ def explain(
     resolve: bool,
 ) -> None:
     """
-    Tell what the instant with this requested time did, who did it and what it met.
+    Explain an instant, or the conflict rules.
 
-    With --resolve a publication that was cut off is finished, and a write whose writer gives no
-    sign of life is rolled back: then it is published or not, and stays so.
+    An INSTANT is explained with its writer, times, rows and conflicts. --resolve completes an
+    interrupted commit and rolls back the write of a dead writer. The outcome is then final.
     """
     if matrix:
         _print_matrix(invocation)
@@ -55,32 +53,23 @@ def explain(
         return
     if address is None or instant is None or contention:
         raise click.UsageError(
-            "name a TABLE and an INSTANT, or a TABLE and --contention, or say --matrix"
+            "name a TABLE and an INSTANT, or a TABLE and --contention, or use --matrix"
         )
     with invocation.open_table(address) as opened:
         instant = instant_named(opened, instant)
         resolution = opened.resolve(instant) if resolve else None
-        story = explain_instant(opened, instant)
-    if invocation.printer.for_people:
-        if resolution is not None:
-            invocation.printer.line(resolution.text)
-        for line in story.lines():
-            invocation.printer.line(line)
-        return
-    document = story.as_document()
+        summary = explain_instant(opened, instant)
+    document, lines = summary.as_document(), summary.lines()
     if resolution is not None:
         document |= {"outcome": resolution.outcome.value, "why": resolution.why}
-    invocation.printer.document(document)
+        lines = [resolution.text, *lines]
+    invocation.printer.result(document, *lines)
 
 
 def _print_contention(invocation: Invocation, address: str) -> None:
     with invocation.open_table(address) as opened:
-        told = measure_contention(opened, archived=True)
-    if invocation.printer.for_people:
-        for line in told.lines():
-            invocation.printer.line(line)
-        return
-    invocation.printer.document(told.as_document())
+        found = measure_contention(opened, archived=True)
+    invocation.printer.result(found.as_document(), *found.lines())
 
 
 def _print_matrix(invocation: Invocation) -> None:
@@ -104,7 +93,7 @@ def _print_matrix(invocation: Invocation) -> None:
     if invocation.printer.for_people:
         invocation.printer.line("Two writes in one file group:")
         _print_grid(invocation, ("mine", "theirs", "rule", "redo", "why"), cells)
-        invocation.printer.line("Two actions, where a strategy says nothing else:")
+        invocation.printer.line("Two actions, unless a strategy has its own rule:")
         shown = ("strategy", "mine", "theirs", "standing", "rule", "outcome", "why")
         _print_grid(invocation, shown, actions)
         return

@@ -1,4 +1,4 @@
-"""``hoodoo files``: the files that make up a table."""
+"""``hoodoo files``: the data files of a table."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import click
 
 from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.printing import short_id, size_text
 from timeline.model.file_names import FileSlice
 
 
 @click.command()
 @click.argument("address", metavar="TABLE")
-@click.option("--as-of", metavar="TIME", help="As it was at this time.")
+@click.option("--as-of", metavar="TIME", help="Show the state at this time or instant.")
 @reading
 def files(invocation: Invocation, *, address: str, as_of: str | None) -> None:
-    """Show the newest slice of every file group."""
+    """Show the newest slice of each file group."""
     with invocation.open_table(address) as opened:
         shown = opened if as_of is None else opened.as_of(time_named(opened, as_of))
         slices = sorted(
@@ -25,17 +26,18 @@ def files(invocation: Invocation, *, address: str, as_of: str | None) -> None:
         )
     if invocation.printer.for_people:
         invocation.printer.grid(
-            ("partition", "file id", "base instant", "bytes", "log files"),
+            ("partition", "file id", "base instant", "size", "log files"),
             [
                 (
                     one.file_group.partition_path,
-                    one.file_group.file_id,
+                    short_id(one.file_group.file_id),
                     one.base_instant_time,
-                    one.size_bytes,
+                    size_text(one.size_bytes),
                     len(one.log_files),
                 )
                 for one in slices
             ],
+            empty="the table has no data files",
         )
         return
     invocation.printer.document({"as_of": as_of, "file_slices": [_shape(one) for one in slices]})

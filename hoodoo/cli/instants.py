@@ -1,9 +1,9 @@
-"""Instants and times as a person writes them: ``@-1``, the first digits, ``2h``, ``yesterday``."""
+"""The short forms of instants and times: ``@-1``, the first digits, ``2h``, ``yesterday``."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Final
 
 from hoodoo.table import Table
@@ -51,12 +51,12 @@ def time_named(table: Table, text: str, *, completed: bool = False) -> str:
     found = _instant_of(table, plain)
     if found is not None:
         return found[1] if completed else found[0]
-    zone, now = table.context.zone, datetime.now(UTC)
+    now_ms = table.context.ports.clock.now_ms()
     if match := _AGO.fullmatch(plain):
-        now -= timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+        now_ms -= int(match[1]) * _SECONDS[match[2]] * 1000
     elif plain not in ("now", "today", "yesterday"):
         return text
-    digits = zone.instant_time(WallMs(int(now.timestamp() * 1000)))
+    digits = table.context.zone.instant_time(WallMs(now_ms))
     if plain in ("today", "yesterday"):
         day = date(int(digits[:4]), int(digits[4:6]), int(digits[6:8]))
         return str(day - timedelta(days=plain == "yesterday"))
@@ -71,7 +71,7 @@ def _instant_of(table: Table, text: str) -> tuple[InstantTime, InstantTime] | No
             one = writes[-int(match[1])]
             return one.requested_time, one.completion_time or one.requested_time
         raise InvalidInputError(
-            f"the active timeline has {len(writes)} completed writes, and {text} is an older one; "
+            f"the active timeline has only {len(writes)} completed writes: {text}; "
             "'hoodoo log TABLE' lists them",
             kind="instant_time",
             value=text,

@@ -1,4 +1,4 @@
-"""What every command has in common: settings, output, progress, results, exit codes."""
+"""The parts that all commands share: settings, output, progress, results, exit codes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from timeline.ports.ports import EventSink, Value
 from timeline.rules.retry import RetryScope
 from timeline.system import FanOut, LoggingEvents
 
-# ---- Exit codes: what a script may rely on, in one place
-# Sorted by what the caller does next, like the errors they come from.
+# ---- Exit codes: a script may rely on them. They follow the reaction of an error.
 
 DONE: Final = 0
 ERROR: Final = 1
@@ -38,7 +37,7 @@ INTERRUPTED: Final = 130  # as a shell reports SIGINT
 
 
 def exit_code(error: HoodooError) -> int:
-    """The exit code of an error."""
+    """Return the exit code of an error."""
     if error.reaction is Reaction.REDO:
         return REFUSED
     if error.reaction is Reaction.ASK:
@@ -48,7 +47,7 @@ def exit_code(error: HoodooError) -> int:
     return ERROR
 
 
-# ---- What every command has in common: where settings come from, how results are written
+# ---- One run of a command: the sources of its settings, and the form of its results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,26 +66,33 @@ class Invocation:
         address: str,
         code: Mapping[str, object] | None = None,
         *,
-        told: Sequence[EventSink] = (),
+        sinks: Sequence[EventSink] = (),
     ) -> Table:
-        """Open a table under the given layers; ``told`` hear its events. Errors: as there."""
+        """
+        Open a table with the layers of this command. Errors: as ``hoodoo.open_table``.
+
+        Args:
+            address: Path or URI of the table.
+            code: More properties, stronger than the layers.
+            sinks: Receive the events of the table.
+        """
         layers = self.layers.with_code(code) if code else self.layers
-        events = FanOut([LoggingEvents(), _DamageReporter(self.printer), *told])
+        events = FanOut([LoggingEvents(), _DamageReporter(self.printer), *sinks])
         return open_table(address, properties=layers, events=events)
 
     def confirm(self, question: str) -> None:
         """
-        Ask before something that cannot be taken back.
+        Ask before a change that cannot be undone.
 
         Raises:
-            InvalidInputError: Nobody is there to ask and ``--yes`` was not given.
+            InvalidInputError: Standard input is no terminal, and ``--yes`` is missing.
             click.Abort: The answer was no.
         """
         if self.yes:
             return
         if not sys.stdin.isatty():
             raise InvalidInputError(
-                f"this cannot be taken back; say --yes, or look with --dry-run first: {question}",
+                f"this cannot be undone. Add --yes, or try --dry-run first: {question}",
                 kind="not_confirmed",
             )
         click.confirm(question, abort=True, err=True)
@@ -94,7 +100,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class _DamageReporter:
-    """Says once a file what reading left out: rows may be missing from an answer that looks whole."""
+    """Warns once for each damaged file: rows may be missing from the result."""
 
     printer: Printer
     paths: set[Value] = field(default_factory=set)
@@ -105,21 +111,21 @@ class _DamageReporter:
         if name == "log.corrupt" and path not in self.paths:
             self.paths.add(path)
             self.printer.remark(
-                f"{path}: damaged from byte {fields['offset']} on, and that part was left out; "
-                "'hoodoo table verify' tells whether rows are lost"
+                f"{path}: damaged from byte {fields['offset']} on. The result leaves that part "
+                "out; 'hoodoo table verify' checks whether rows are lost"
             )
 
 
 def reading(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that changes nothing its ``Invocation`` as first argument."""
+    """Pass an ``Invocation`` to a command that changes nothing."""
     return _with_settings(_with_output(_wrapped(command)))
 
 
 def changing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a command that changes a table: also ``--dry-run`` and ``--yes``."""
+    """Do the same for a command that changes a table, with ``--dry-run`` and ``--yes``."""
     made = _with_settings(_with_output(_wrapped(command)))
-    made = click.option("--yes", is_flag=True, help="Do not ask before what is final.")(made)
-    return click.option("--dry-run", is_flag=True, help="Say what would happen, change nothing.")(
+    made = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(made)
+    return click.option("--dry-run", is_flag=True, help="Show the changes without making them.")(
         made
     )
 
@@ -135,10 +141,10 @@ def _wrapped(command: Callable[..., Any]) -> Callable[..., Any]:
             printer=Printer(Output(output) if output else None, quiet=values.pop("quiet")),
             debug=values.pop("debug"),
             yes=values.pop("yes", False),
-            changes=not values.get("dry_run", True),  # who only reads has no such option
+            changes=not values.get("dry_run", True),  # reading commands lack this option
             dry_run=values.pop("dry_run", False),
         )
-        # The outermost group reports errors and must know how.
+        # The outermost group prints errors in the form that --output asks for.
         click.get_current_context().find_root().obj = invocation
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -153,21 +159,21 @@ def _with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
         "--hoodie-conf",
         multiple=True,
         metavar="KEY=VALUE",
-        help="One property; may be repeated. Stronger than --props.",
+        help="One property; overrides --props. May be repeated.",
     )(command)
     return click.option(
         "--props",
         multiple=True,
         metavar="FILE",
-        help="A properties file; may be repeated, later ones win.",
+        help="A properties file. May be repeated; later files win.",
     )(command)
 
 
 def _with_output(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
-        "--debug", is_flag=True, help="Show the traceback of an unexpected error."
+        "--debug", is_flag=True, help="Print the traceback of an unexpected error."
     )(command)
-    command = click.option("--quiet", "-q", is_flag=True, help="No remarks and no progress.")(
+    command = click.option("--quiet", "-q", is_flag=True, help="Print no remarks and no progress.")(
         command
     )
     return click.option(
@@ -175,15 +181,15 @@ def _with_output(command: Callable[..., Any]) -> Callable[..., Any]:
         "-o",
         type=click.Choice([each.value for each in Output]),
         default=None,
-        help="Default: table on a terminal, else ndjson for rows and json for the rest.",
+        help="Default: table on a terminal, else ndjson for rows and json for other results.",
     )(command)
 
 
-# ---- The progress of long work as a bar, for a person who watches standard error
+# ---- The progress of long work, as a bar on a terminal
 
 
 class _Bar:
-    """An event sink that moves the bar; the work is one round of one service at a time."""
+    """An event sink that moves the bar of one round of one service."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
@@ -199,19 +205,19 @@ class _Bar:
 
 @contextmanager
 def progress_events(invocation: Invocation) -> Iterator[Sequence[EventSink]]:
-    """Who else hears the events of a table while it is worked on; nobody without a watcher."""
-    if not (invocation.printer.tells and sys.stderr.isatty()):
+    """Yield the sinks that show progress; none without a terminal."""
+    if not (invocation.printer.is_plain and sys.stderr.isatty()):
         yield ()
         return
     with Progress(console=Console(stderr=True), transient=True) as shown:
         yield (_Bar(shown),)
 
 
-# ---- Receipts as documents: what a command that changed something says it did
+# ---- Results of changing commands as documents
 
 
 def commit_result_document(receipt: CommitResult) -> dict[str, Any]:
-    """The promised shape; what had to be done again and why is added when there was anything."""
+    """Return the result as a document; retries and their reasons only if there were any."""
     document: dict[str, Any] = {
         "action": receipt.action,
         "operation": receipt.operation,
@@ -242,7 +248,7 @@ def commit_result_document(receipt: CommitResult) -> dict[str, Any]:
 
 
 def nothing_to_do(action: str, operation: str) -> dict[str, Any]:
-    """The same shape when there was nothing to do, or only a look was wanted."""
+    """Return the same document for a command with nothing to do, or with ``--dry-run``."""
     return {
         "action": action,
         "operation": operation,

@@ -1,4 +1,4 @@
-"""``hoodoo locks``: test a lock, list and break holders, and run a command under it."""
+"""``hoodoo locks``: test a lock, show and break its holders, and run a command under it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import contextlib
 import ctypes
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -20,7 +19,9 @@ from typing import Any
 
 import click
 
+from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
+from hoodoo.cli.printing import short_id, wall_text
 from hoodoo.factory import compose_ports
 from hoodoo.table import Table
 from lockproviders.acquire import ProviderLock
@@ -28,14 +29,12 @@ from lockproviders.audit import AUDIT_FOLDER, AuditedHolding, read_audit, record
 from lockproviders.client import BreakableLockClient, describe_owner, parse_note
 from lockproviders.doctor import LockExamination, examine
 from timeline.errors import HoodooError, InvalidInputError, UnsafeSetupError
-from timeline.model.instant import UTC_ZONE, TimelineZone
-from timeline.model.time_arguments import TimeArgument, parse_time_travel
+from timeline.model.time_arguments import parse_time_travel
 from timeline.ports.ports import Lease
 
-# ---- A command run under a lease, as flock(1) runs one under a file's lock
-# Its own file because it is the one place of the command line that starts processes. What
-# the lease cannot promise to a foreign command is kept here: it is ended when the lease is
-# lost, and by the kernel when this process dies, so that no two of them run at once.
+# ---- A command under a lease, as flock(1) runs one under the lock of a file
+# A lost lease ends the command. If this process dies, the kernel ends the command. So two
+# commands never run at the same time.
 
 NOT_FOUND = 127  # as shells report it
 CANNOT_RUN = 126
@@ -57,22 +56,22 @@ _PR_SET_PDEATHSIG = 1
 
 def run_under(lease: Lease, command: Sequence[str], *, kill_after_seconds: float) -> int:
     """
-    Run a command while the lease is held; signals reach it, its exit code is returned.
+    Run a command while the lease is held, forward signals to it, and return its exit code.
 
-    It finds ``HOODOO_LOCK_OWNER`` and, where the provider has them, ``HOODOO_LOCK_TOKEN`` in
-    its environment: a fencing token that other systems may check.
+    Its environment has ``HOODOO_LOCK_OWNER`` and, from providers with fencing tokens,
+    ``HOODOO_LOCK_TOKEN``, which other systems may check.
 
     Args:
-        lease: Held; stays so.
-        command: Program and arguments; no shell looks at them.
-        kill_after_seconds: Between SIGTERM and SIGKILL, when the lease is lost.
+        lease: A held lease; the caller releases it.
+        command: Program and arguments, without a shell.
+        kill_after_seconds: Time between SIGTERM and SIGKILL after the lease is lost.
 
     Returns:
-        The command's exit code; 128 and the signal's number when one ended it; 126 or 127
-        when it could not be started.
+        The command's exit code; 128 plus the number of a signal that ended it; 126 or 127
+        if it could not start.
 
     Raises:
-        LeaseLostError: The lease was lost; the command has been ended.
+        LeaseLostError: The lease was lost; the command has ended.
     """
     forwarding = _Forwarding()
     with forwarding:
@@ -115,10 +114,10 @@ def _start(lease: Lease, command: Sequence[str], *, own_group: bool) -> subproce
 
 def _dying_with(parent: int) -> Callable[[], None] | None:
     """
-    Has the kernel end the command when this process dies, because its lock ends then, too.
+    Return a hook by which the kernel ends the command when this process dies.
 
-    Looked up before the fork: the child of a process with threads does as little as possible.
-    Linux only; elsewhere a killed ``locks run`` leaves its command behind.
+    The hook is made before the fork, because the child of a process with threads must do little.
+    Linux only; on other systems the command outlives a killed ``locks run``.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is None or not sys.platform.startswith("linux"):
@@ -127,38 +126,38 @@ def _dying_with(parent: int) -> Callable[[], None] | None:
     def before_exec() -> None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)  # it died in between
+            os.kill(os.getpid(), signal.SIGKILL)  # the parent died meanwhile
 
     return before_exec
 
 
 class _Forwarding:
-    """Signals of this process, handed to the command instead of ending this process."""
+    """Forwards the signals of this process to the command."""
 
     def __init__(self) -> None:
-        # At a terminal the kernel sends Ctrl-C to the command itself, and job control must
-        # see both in one group; elsewhere the command gets a group, to be ended as a whole.
+        # On a terminal the kernel sends Ctrl-C to the command itself, and job control needs
+        # both in one group. Otherwise the command gets its own group, which ends as a whole.
         self.at_terminal = sys.stdin is not None and sys.stdin.isatty()
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         self._before: dict[int, object] = {}
 
     def to(self, process: subprocess.Popen[bytes]) -> None:
-        """Hand over what came while the command was being started, and what comes."""
+        """Forward the signals that arrived during the start, and later ones."""
         self._process = process
         while self._early:
             self._send(self._early.pop(0))
 
     def end(self, process: subprocess.Popen[bytes], kill_after_seconds: float) -> None:
-        """SIGTERM, then SIGKILL; also to what it started, which may outlive it."""
+        """Send SIGTERM, then SIGKILL, to the command and to its children."""
         self._process = process
         self._send(signal.SIGTERM)
-        looks_left = round(kill_after_seconds / POLL_SECONDS)
+        polls_left = round(kill_after_seconds / POLL_SECONDS)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(kill_after_seconds)
         pause = threading.Event()
-        while process.returncode is not None and self._is_group_left(process) and looks_left > 0:
-            looks_left -= 1
+        while process.returncode is not None and self._is_group_left(process) and polls_left > 0:
+            polls_left -= 1
             pause.wait(POLL_SECONDS)
         if process.returncode is None:
             self._send(signal.SIGKILL)
@@ -168,7 +167,7 @@ class _Forwarding:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def _is_group_left(self, process: subprocess.Popen[bytes]) -> bool:
-        """Whether anybody is in the command's own group; at a terminal it has none."""
+        """Return whether a process of the command's own group is left; none on a terminal."""
         if self.at_terminal:
             return False
         try:
@@ -196,7 +195,7 @@ class _Forwarding:
             else:
                 os.killpg(process.pid, number)
         except ProcessLookupError:
-            return  # ended by itself
+            return  # it has ended
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -208,7 +207,7 @@ class _Forwarding:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
 
-# ---- ``hoodoo locks``: does the lock exclude, who holds it, who held it, and a command under it
+# ---- ``hoodoo locks``: check the lock, its holders now and before, and run commands under it
 
 CONTENDER_DEADLINE_MS = 100
 SHOWN_MAX = 1_000
@@ -216,7 +215,7 @@ SHOWN_MAX = 1_000
 
 @click.group()
 def locks() -> None:
-    """Look into the lock that writers of a table share, and use it for other work."""
+    """Test, show, break and use the table lock."""
 
 
 # ---- doctor
@@ -230,15 +229,16 @@ def locks() -> None:
     default=10,
     show_default=True,
     metavar="SECONDS",
-    help="Longest lease that is waited out; the lock is held meanwhile. 0: none.",
+    help="Wait for the end of a lease of at most this length, while the lock is held. 0: do not.",
 )
 @reading
 def doctor(invocation: Invocation, *, address: str, expire_within: int) -> None:
     """
-    Try the lock: reach, acquire, contend, release, fence, expire, clock.
+    Check that the lock works.
 
-    Takes the lock of a living table for moments, and for a lease where that is short. Exit
-    code 5 when something is wrong; every such line says what to change.
+    Checks: reach, acquire, contend, release, fence, expire, clock. The command takes the lock of
+    the table for moments, or for the length of a short lease. Exit code 5 if a check fails; its
+    line says what to change.
     """
     with invocation.open_table(address) as opened:
         ports = opened.context.ports
@@ -257,19 +257,20 @@ def doctor(invocation: Invocation, *, address: str, expire_within: int) -> None:
         finally:
             rival.close()
     _print_examination(invocation, found)
-    compiled_anew = _compiled_anew()
-    if compiled_anew:
+    without_bytecode = _packages_without_bytecode()
+    if without_bytecode:
         invocation.printer.remark(
-            f"beside the lock: PYTHONDONTWRITEBYTECODE is set and {', '.join(compiled_anew)} have "
-            "no byte code, so each Python process of a Spark job compiles them again, a second or "
-            "two of a core; unset it, or run 'python -m compileall -q' of their site-packages once"
+            "apart from the lock: PYTHONDONTWRITEBYTECODE is set and these packages have no byte "
+            f"code: {', '.join(without_bytecode)}. Each Python process of a Spark job compiles "
+            "them for one or two seconds. Unset it, or run 'python -m compileall -q' once in "
+            "their site-packages"
         )
     if not found.ok:
         raise click.exceptions.Exit(PROBLEMS_FOUND)
 
 
-def _compiled_anew() -> list[str]:
-    """What Spark's Python processes import, where each has to compile it for itself."""
+def _packages_without_bytecode() -> list[str]:
+    """Return the packages that each Python process of Spark compiles again."""
     if not sys.dont_write_bytecode or find_spec("pyspark") is None:
         return []
     found = {name: find_spec(name) for name in ("pyspark", "pyarrow", "hoodoo")}
@@ -287,7 +288,7 @@ def _print_examination(invocation: Invocation, found: LockExamination) -> None:
         return
     printer.line(f"provider {found.provider}")
     printer.grid(
-        ("check", "ok", "seconds", "what"),
+        ("check", "ok", "seconds", "result"),
         [
             (
                 check.name,
@@ -307,7 +308,11 @@ def _print_examination(invocation: Invocation, found: LockExamination) -> None:
 @click.argument("address", metavar="TABLE")
 @reading
 def holders(invocation: Invocation, *, address: str) -> None:
-    """Show who holds the lock now, since when and what for; nothing is taken."""
+    """
+    Show the present holder of the lock.
+
+    The command does not take the lock.
+    """
     with invocation.open_table(address) as opened:
         lock = _lock_of(opened)
         text = lock.holder()
@@ -323,28 +328,24 @@ def holders(invocation: Invocation, *, address: str) -> None:
         return
     printer.line(f"{document['provider']} {document['identity']}")
     if text is None:
-        printer.line("free, as far as the provider can tell")
+        printer.line("free, as far as the provider knows")
         return
     one = _holder_document(text, now_ms)
-    printer.grid(
-        ("owner", "pid", "host", "application", "since", "held", "for", "alone"),
-        [
-            (
-                one["owner"] or one["text"],
-                one["pid"],
-                one["host"],
-                one["application"],
-                one["since"],
-                None if one["held_seconds"] is None else f"{one['held_seconds']:.1f} s",
-                one["purpose"],
-                "no, with other writers of hoodoo" if one["shared"] else "yes",
-            )
-        ],
+    printer.facts(
+        {
+            "owner": one["owner"] or one["text"],
+            "process": f"{one['pid']} on {one['host']}" if one["pid"] else None,
+            "application": one["application"],
+            "since": one["since"],
+            "held": None if one["held_seconds"] is None else f"{one['held_seconds']:.1f} s",
+            "purpose": one["purpose"],
+            "alone": "no, with other writers of hoodoo" if one["shared"] else "yes",
+        }
     )
 
 
 def _holder_document(text: str, now_ms: int) -> dict[str, Any]:
-    """What is known of a holder; of a Java one only what it wrote, as ``text``."""
+    """Return the facts of a holder; of a Java holder only its note, as ``text``."""
     note = parse_note(text) or {}
     since_ms = note.get("since_ms")
     known = isinstance(since_ms, int) and 0 <= since_ms < 1 << 42
@@ -368,66 +369,53 @@ def _holder_document(text: str, now_ms: int) -> dict[str, Any]:
 # ---- audit
 
 
-_AGO = re.compile(r"(\d{1,6})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-def _moment(_ctx: click.Context, _option: click.Parameter, text: str | None) -> TimeArgument | None:
-    """A moment (in the table's zone where it names none), or as ``30m`` ago."""
-    if text is None:
-        return None
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago is not None:
-            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        parse_time_travel(text, UTC_ZONE)
-    except (InvalidInputError, OverflowError) as error:
-        raise click.BadParameter(
-            "write 2026-01-31T12:00:00Z, 2026-01-31, or 30m, 2h, 7d for so long ago"
-        ) from error
-    return text
-
-
 @locks.command()
 @click.argument("address", metavar="TABLE")
-@click.option("--since", callback=_moment, help="Only what was held after this time, or 2h ago.")
-@click.option("--until", callback=_moment, help="Only what was held before this time.")
+@click.option("--since", metavar="TIME", help="Only holders after this time.")
+@click.option("--until", metavar="TIME", help="Only holders before this time.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=SHOWN_MAX, show_default=True, help="The newest."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=SHOWN_MAX,
+    show_default=True,
+    help="Show the newest ones.",
 )
 @reading
 def audit(
     invocation: Invocation,
     *,
     address: str,
-    since: TimeArgument | None,
-    until: TimeArgument | None,
+    since: str | None,
+    until: str | None,
     limit: int,
 ) -> None:
-    """Show who held the lock and how long, as recorded under hoodoo.lock.audit=true."""
+    """
+    List earlier holders of the lock.
+
+    Writers record them with hoodoo.lock.audit=true. TIME is 2026-01-31T12:00, 2h or yesterday.
+    """
     with invocation.open_table(address) as opened:
-        storage, zone = opened.context.ports.storage, opened.context.zone
-        span = {"since_ms": _as_ms(since, zone), "until_ms": _as_ms(until, zone)}
+        storage = opened.context.ports.storage
+        span = {"since_ms": _as_ms(opened, since), "until_ms": _as_ms(opened, until)}
         found = read_audit(storage, **span)[-limit:]
     printer = invocation.printer
     if not printer.for_people:
         printer.document({"holdings": [_holding_document(one) for one in found]})
         return
     if not found:
-        printer.line(f"nothing on record in {AUDIT_FOLDER}; writers record with hoodoo.lock.audit")
+        printer.line(f"no records in {AUDIT_FOLDER}; writers make them with hoodoo.lock.audit=true")
         return
     printer.grid(
-        ("since", "held", "owner", "for", "provider", "token", "renewed", "ended"),
+        ("since (UTC)", "held", "token", "renewed", "owner", "ended", "purpose"),
         [
             (
-                _text(one.start_ms),
+                wall_text(one.start_ms),
                 f"{one.held_ms / 1000:.3f} s",
-                one.owner,
-                one.purpose,
-                one.provider,
                 one.fencing_token,
                 one.renewals,
+                short_id(one.owner),
                 f"{one.ended} by {one.by}" if one.by else one.ended,
+                one.purpose,
             )
             for one in found
         ],
@@ -448,14 +436,15 @@ def _holding_document(one: AuditedHolding) -> dict[str, Any]:
 
 @locks.command("break")
 @click.argument("address", metavar="TABLE")
-@click.option("--owner", help="Only if this one holds it, as `locks holders` shows it.")
+@click.option("--owner", help="Only if this owner holds it, as 'locks holders' prints it.")
 @changing
 def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> None:
     """
-    Take the lock away from its holder, who finds out at its next renewal.
+    Take the lock from a dead holder.
 
-    For a holder that is dead, where waiting for the end of its lease takes too long: one that
-    lives may publish for a third of its lease yet. Asks first, and leaves a line for `locks audit`.
+    Use it if you cannot wait for the end of the lease. A live holder notices it at its next renewal
+    and can commit until then, for a third of its lease. The command asks first and records the
+    break for 'locks audit'.
     """
     with invocation.open_table(address) as opened:
         lock = _lock_of(opened)
@@ -472,7 +461,7 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
         text = lock.holder()
         if text is None:
             raise InvalidInputError(
-                f"nobody holds the lock, there is nothing to break: {lock.identity}",
+                f"the lock has no holder to break: {lock.identity}",
                 kind="not_held",
                 identity=lock.identity,
             )
@@ -495,18 +484,19 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
                     identity=lock.identity,
                 )
             except HoodooError as error:
-                # It is broken all the same, and whoever believed otherwise would break the next one.
+                # The lock is broken. A retry would break the lock of the next holder.
                 invocation.printer.remark(
-                    f"the lock was taken away, but not noted for 'locks audit': {error.message}"
+                    f"the lock is broken, but not recorded for 'locks audit': {error.message}"
                 )
-    invocation.printer.document(document)
+    done = "would break" if invocation.dry_run else "broke"
+    invocation.printer.result(document, f"{done} the lock of {describe_owner(text)}")
 
 
 def _changed(text: str | None, wanted: str) -> InvalidInputError:
-    now = "nobody" if text is None else describe_owner(text)
+    now = "no holder" if text is None else describe_owner(text)
     return InvalidInputError(
-        f"the lock has another holder, nothing was broken; look at it with 'hoodoo locks "
-        f"holders': {now} instead of {wanted[:200]!a}",
+        f"the lock has another holder, so it was not broken. 'hoodoo locks holders' shows it: "
+        f"{now} instead of {wanted[:200]!a}",
         kind="holder_changed",
         holder=now,
     )
@@ -516,7 +506,7 @@ def _changed(text: str | None, wanted: str) -> InvalidInputError:
 
 
 class _WithCommand(click.Command):
-    """Everything behind a lone ``--`` is a command, whatever its options look like."""
+    """Takes everything after ``--`` as a command, with its options."""
 
     MARK = "hoodoo.command"
 
@@ -532,7 +522,7 @@ class _WithCommand(click.Command):
 
 
 class _Seconds(click.FloatRange):
-    """Of all numbers only those that a clock can count."""
+    """Accepts numbers but NaN."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -549,7 +539,7 @@ class _Seconds(click.FloatRange):
     "--wait",
     type=_Seconds(min=0, max=604_800),
     metavar="SECONDS",
-    help="How long to wait for the lock; 0 tries once. Default: hoodoo.lock.deadline.ms.",
+    help="Longest wait for the lock; 0 tries once. Default: hoodoo.lock.deadline.ms.",
 )
 @click.option(
     "--kill-after",
@@ -557,9 +547,9 @@ class _Seconds(click.FloatRange):
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between SIGTERM and SIGKILL, when the lock is lost.",
+    help="Time between SIGTERM and SIGKILL after the lock is lost.",
 )
-@click.option("--purpose", help="Shown to whoever waits; the command's name by default.")
+@click.option("--purpose", help="Text for waiting writers. Default: the command's name.")
 @reading
 def run(
     invocation: Invocation,
@@ -570,18 +560,19 @@ def run(
     purpose: str | None,
 ) -> None:
     """
-    Run COMMAND while holding the lock of TABLE (or of hoodie.base.path), as flock(1) does.
+    Run a command under the table lock.
 
-    Exit code: the command's own; 4 when the lock could not be had in time, and 1 when it was
-    lost, after which the command gets SIGTERM, then SIGKILL.
+    It works as flock(1) does. Default of TABLE: hoodie.base.path. The exit code is that of
+    COMMAND; 4 if the lock was not obtained in time, and 1 if it was lost. A lost lock ends
+    COMMAND by SIGTERM, then SIGKILL.
     """
     command: list[str] = click.get_current_context().meta.get(_WithCommand.MARK, [])
     if not command:
-        raise click.UsageError("write the command behind a lone --, as in: run TABLE -- make x")
+        raise click.UsageError("write the command after --, as in: run TABLE -- make x")
     chosen = address or invocation.layers.load().get("hoodie.base.path")
     if not chosen:
         raise click.UsageError("name TABLE, or hoodie.base.path in a --props file")
-    # A command may well take longer than a publication; nobody is to be alarmed by that.
+    # A command may take longer than a commit, and that needs no warning.
     code: dict[str, object] = {"hoodoo.lock.hold.budget.ms": 0}
     if wait is not None:
         code["hoodoo.lock.deadline.ms"] = round(wait * 1000)
@@ -607,8 +598,11 @@ def _provider_lock(lock: object) -> ProviderLock:
     return lock
 
 
-def _as_ms(moment: TimeArgument | None, zone: TimelineZone) -> int | None:
-    return None if moment is None else zone.wall_ms(parse_time_travel(moment, zone))
+def _as_ms(opened: Table, text: str | None) -> int | None:
+    if text is None:
+        return None
+    zone = opened.context.zone
+    return zone.wall_ms(parse_time_travel(time_named(opened, text), zone))
 
 
 def _text(at_ms: int) -> str:

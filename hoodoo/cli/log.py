@@ -1,19 +1,21 @@
-"""``hoodoo log``: a line for each instant of a table, newest first."""
+"""``hoodoo log``: list the instants of a table, newest first."""
 
 from __future__ import annotations
 
 import click
-from rich.filesize import decimal
 
 from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.printing import size_text
 from hoodoo.inspect.instants import InstantSummary, time_text
 
 
 @click.command()
 @click.argument("address", metavar="TABLE")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, help="Instants at most.")
-@click.option("--writer", metavar="TEXT", help="Only writers whose name or host contains TEXT.")
-@click.option("--action", metavar="TEXT", help="Only this action or operation: commit, upsert, ..")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Lines."
+)
+@click.option("--writer", metavar="TEXT", help="Only writers with TEXT in name or host.")
+@click.option("--action", metavar="TEXT", help="Only this action or operation.")
 @click.option("--archived", is_flag=True, help="Include the archived timeline.")
 @reading
 def log(
@@ -26,9 +28,10 @@ def log(
     archived: bool,
 ) -> None:
     """
-    Show what happened to TABLE, newest first: who wrote, when, how many rows.
+    List the instants of a table, newest first.
 
-    '@-1' and the first digits of an instant name it in other commands.
+    Each line has writer, time and row counts: + inserted, ~ updated, - deleted. Other commands
+    accept '@-1' or the first digits of an instant.
     """
     with invocation.open_table(address) as opened:
         zone = opened.context.zone.name
@@ -47,16 +50,17 @@ def log(
             (
                 one.requested_time,
                 time_text(one.completion_time)[:19] if one.completion_time else one.state,
-                _what(one),
+                _action_text(one),
                 one.rows_text or (f"-{one.files_deleted} files" if one.files_deleted else ""),
-                decimal(one.bytes_written) if one.bytes_written else "",
+                size_text(one.bytes_written) if one.bytes_written else "",
                 one.who,
             )
             for one in found
         ],
+        empty="no instant",
     )
 
 
-def _what(one: InstantSummary) -> str:
+def _action_text(one: InstantSummary) -> str:
     retried = f", attempt {one.attempts}" if (one.attempts or 1) > 1 else ""
     return f"{one.operation.lower() or one.action}{retried}"

@@ -1,8 +1,8 @@
 """
-The one file that prints: documents, rows, tables for people, errors and progress.
+The one module that prints: documents, rows, tables for people, errors and progress.
 
-Results go to standard output, everything else to standard error. Tables and colour are for
-terminals, and NO_COLOR is honoured (by rich); scripts get JSON whose shapes are promised.
+Results go to standard output, everything else to standard error. Tables and colours are for
+terminals, and rich honours NO_COLOR. Programs get JSON of a fixed shape.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import itertools
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich.cells import cell_len
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -32,15 +35,32 @@ from timeline.errors import HoodooError
 
 ROWS_SHOWN_MAX = 200
 _WIDTH_OF_FILES = 200
-_WHOLE_MAX = 24
+_GAP = 2  # between two columns
+_TEXT_MIN = 30  # the least width of a wrapped text
+_SHORT_ID = 8
 
 
 class Output(Enum):
-    """How results are written."""
+    """The form of results."""
 
     TABLE = "table"
     JSON = "json"
     NDJSON = "ndjson"
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size for people: ``1.2 kB``."""
+    return decimal(size_bytes)
+
+
+def short_id(text: str) -> str:
+    """Return the first digits of an id; commands that take an id accept them."""
+    return text[:_SHORT_ID]
+
+
+def wall_text(at_ms: int) -> str:
+    """Return a wall time in ms for people, in UTC: ``2026-11-21 10:09:56``."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 class Printer:
@@ -48,7 +68,7 @@ class Printer:
     Writes to the process's standard streams.
 
     Args:
-        output: What ``--output`` says; None chooses by whether a person is watching.
+        output: The value of ``--output``; None chooses by whether standard output is a terminal.
         quiet: No remarks and no progress.
     """
 
@@ -58,13 +78,20 @@ class Printer:
 
     @property
     def for_people(self) -> bool:
-        """Whether tables are wanted."""
+        """Whether results are tables and sentences."""
         return (self._output or self._default(Output.JSON)) is Output.TABLE
 
     @property
-    def tells(self) -> bool:
-        """Whether a story may be told: no machine-readable form was asked for."""
+    def is_plain(self) -> bool:
+        """Whether no machine-readable form was asked for."""
         return self._output in (None, Output.TABLE)
+
+    def result(self, document: Any, *lines: str) -> None:
+        """Print lines for a person, or the document with the same facts for a program."""
+        if not self.for_people:
+            self.document(document)
+        for line in lines if self.for_people else ():
+            self.line(line)
 
     def document(self, value: Any) -> None:
         """Print one JSON document; ``ndjson`` puts it on one line."""
@@ -73,48 +100,89 @@ class Printer:
         sys.stdout.write(text + "\n")
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Print rows as they come, and return how many."""
+        """Print the rows of each batch at once, and return their number."""
         chosen = self._output or self._default(Output.NDJSON)
         if chosen is Output.TABLE:
             return self._row_table(batches)
         return _row_lines(batches, as_array=chosen is Output.JSON)
 
-    def grid(self, headings: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
-        """Print a table for people."""
+    def grid(
+        self, headings: Sequence[str], lines: Iterable[Sequence[object]], *, empty: str = ""
+    ) -> None:
+        """
+        Print a table for people.
+
+        Columns without a value are left out. The last column wraps between words. If the other
+        columns do not fit the screen, each row becomes a block of lines, so nothing is cut.
+
+        Args:
+            headings: The names of the columns.
+            lines: The cells of each row; None is empty.
+            empty: The sentence for a table without rows.
+        """
+        rows = [list(line) for line in lines]
+        if not rows and empty:
+            self.line(empty)
+            return
+        texts = [["" if cell is None else escape_text(cell) for cell in row] for row in rows]
+        kept = [at for at in range(len(headings)) if not rows or any(row[at] for row in texts)]
+        console = _console(sys.stdout)
+        widths = [_width([headings[at], *(row[at] for row in texts)]) for at in kept]
+        left = console.width - sum(widths[:-1]) - _GAP * (len(kept) - 1)
+        words = (word for row in texts for word in row[kept[-1]].split())
+        if left < min(widths[-1], max(_TEXT_MIN, _width(words))):
+            for number, row in enumerate(texts):
+                if number:
+                    self.line()
+                self.facts({headings[at]: row[at] for at in kept})
+            return
         made = Grid(box=None, header_style="bold", pad_edge=False)
-        cells = [[escape_text("" if cell is None else cell) for cell in line] for line in lines]
-        for number, heading in enumerate(headings):
-            longest = max((len(line[number]) for line in cells), default=0)
-            # Times and names stay on one line of a narrow terminal, long texts are folded.
-            short = longest <= _WHOLE_MAX
-            made.add_column(heading, overflow="ellipsis" if short else "fold", no_wrap=short)
-        for line in cells:
-            made.add_row(*(Text(cell) for cell in line))
+        for at in kept:
+            is_number = bool(rows) and all(isinstance(row[at], int) for row in rows)
+            made.add_column(
+                headings[at],
+                justify="right" if is_number else "left",
+                overflow="fold",
+                no_wrap=at != kept[-1],
+            )
+        for row in texts:
+            made.add_row(*(Text(row[at]) for at in kept))
+        console.print(made)
+
+    def facts(self, values: Mapping[str, object]) -> None:
+        """Print names and values below each other; empty values are left out."""
+        made = Grid.grid(padding=(0, _GAP, 0, 0))
+        made.add_column(no_wrap=True, style="bold")
+        made.add_column(overflow="fold")
+        for name, value in values.items():
+            if value not in (None, ""):
+                made.add_row(Text(escape_text(name)), Text(escape_text(value)))
         _console(sys.stdout).print(made)
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """Print one line of a result for people."""
-        _console(sys.stdout).print(Text(escape_text(text), style=style), soft_wrap=True)
+        """Print one line of a result for people; on a terminal it wraps between words."""
+        soft = not sys.stdout.isatty()
+        _console(sys.stdout).print(Text(escape_text(text), style=style), soft_wrap=soft)
 
     def remark(self, text: str) -> None:
-        """Say something beside the result, on standard error."""
+        """Print a remark on standard error, apart from the result."""
         if not self._quiet:
             _console(sys.stderr).print(Text(escape_text(text)), soft_wrap=True)
 
     def progress(self, text: str) -> None:
-        """Tell where the work is, on standard error and only to a person."""
+        """Print the progress on standard error, on a terminal only."""
         if sys.stderr.isatty():
             self.remark(text)
 
     def error(self, error: HoodooError) -> None:
-        """Print one error: a line for people, one object for scripts that asked for JSON."""
+        """Print one error: a line for people, one JSON object for programs."""
         if self._output in (Output.JSON, Output.NDJSON):
             sys.stderr.write(compact_json(error.as_document()) + "\n")
             return
         self._error_line(error.message)
 
     def unexpected(self, error: BaseException, *, debug: bool) -> None:
-        """Print a defect of ours: no traceback unless asked for."""
+        """Print a defect of hoodoo; the traceback only with ``--debug``."""
         what = f"{type(error).__name__}: {error}"
         if debug:
             sys.stderr.write("".join(traceback.format_exception(error)))
@@ -122,7 +190,7 @@ class Printer:
             document = {"kind": "unexpected", "reaction": "report", "message": what}
             sys.stderr.write(compact_json(document) + "\n")
             return
-        hint = "" if debug else "; run it again with --debug and report what it prints"
+        hint = "" if debug else "; run it again with --debug and report the output"
         self._error_line(f"unexpected, please report it{hint}: {what}")
 
     def _error_line(self, message: str) -> None:
@@ -150,7 +218,7 @@ class Printer:
         )
         if more:
             self.remark(
-                f"only the first {ROWS_SHOWN_MAX} rows are shown; all of them with --output ndjson"
+                f"only the first {ROWS_SHOWN_MAX} rows are shown; --output ndjson prints all"
             )
         return len(shown)
 
@@ -163,14 +231,17 @@ class Printer:
             console.print(Text(line, style=style), no_wrap=True, overflow="ignore", crop=False)
         if fitted.hidden:
             self.remark(
-                f"no room for {len(fitted.hidden)} more columns; choose by --columns, or see all "
+                f"no room for {len(fitted.hidden)} more columns. Choose by --columns, or print all "
                 f"with --output ndjson: {', '.join(fitted.hidden)}"
             )
 
 
+def _width(cells: Iterable[str]) -> int:
+    return max((int(cell_len(cell)) for cell in cells), default=0)
+
+
 def _console(stream: Any) -> Console:
-    """A console of the moment: a test may have replaced the stream since."""
-    # A file has no edge to fold lines at.
+    """Return a console of the current stream; a file gets wide lines."""
     width = None if stream.isatty() else _WIDTH_OF_FILES
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
@@ -195,5 +266,5 @@ def _row_lines(batches: Iterable[pa.RecordBatch], *, as_array: bool) -> int:
 
 
 def _small(batch: pa.RecordBatch, rows: int = 16_384) -> Iterable[pa.RecordBatch]:
-    """Pieces whose text stays far below what one Arrow string may hold."""
+    """Split a batch so that its text fits one Arrow string."""
     return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))

@@ -8,6 +8,7 @@ import click
 
 from hoodoo.cli.instants import instant_named
 from hoodoo.cli.invocation import Invocation, changing, nothing_to_do, reading
+from hoodoo.inspect.instants import time_text
 from hoodoo.writer import register_writer
 from tableservices.restoring.restore import plan_restore
 from tableservices.restoring.rollback import plan_rollback
@@ -20,14 +21,14 @@ from timeline.errors import InstantNotFoundError
 @click.command()
 @click.argument("address", metavar="TABLE")
 @click.argument("instant", metavar="INSTANT")
-@click.option("--force", is_flag=True, help="Even if its writer still gives signs of life.")
+@click.option("--force", is_flag=True, help="Even if its writer seems alive.")
 @changing
 def rollback(invocation: Invocation, *, address: str, instant: str, force: bool) -> None:
     """
-    Undo the write INSTANT (a requested time) of TABLE for good.
+    Undo one write.
 
-    Either a pending write, or the newest completed one: what may be built on it, or is held
-    by a savepoint, is not undone.
+    INSTANT is a pending write or the newest completed write. A write with later changes or a
+    savepoint cannot be rolled back.
     """
     with invocation.open_table(address) as opened:
         context = opened.context
@@ -52,26 +53,35 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
                 document["requested_time"] = done.requested_time
                 document["completion_time"] = done.completion_time
                 document["attempts"] = 1
-    invocation.printer.document(document)
+    invocation.printer.result(document, _rollback_text(invocation, instant, document))
+
+
+def _rollback_text(invocation: Invocation, instant: str, document: dict[str, Any]) -> str:
+    files = len(document["files_deleted"])
+    if invocation.dry_run:
+        return f"would roll back {instant} and delete {files} data files"
+    if document["rolled_back"] is None:
+        return f"not rolled back: {instant}; {document['why']}"
+    return f"rolled back {instant} and deleted {files} data files"
 
 
 @click.command()
 @click.argument("address", metavar="TABLE")
 @click.argument("instant", metavar="INSTANT", required=False)
-@click.option("--force", is_flag=True, help="Even if writers still give signs of life.")
-@click.option("--finish", is_flag=True, help="Finish what another engine, now ended, began.")
+@click.option("--force", is_flag=True, help="Even if writers seem alive.")
+@click.option("--finish", is_flag=True, help="Finish the restore of another engine that ended.")
 @changing
 def restore(
     invocation: Invocation, *, address: str, instant: str | None, force: bool, finish: bool
 ) -> None:
     """
-    Take TABLE back to its state as of the write INSTANT (a requested time) for good.
+    Restore a table to an earlier state.
 
-    Everything after that write is taken away, begun writes and plans included. End the
-    writers first. The files of a state are certainly there where a savepoint holds it.
+    TABLE gets its state after the write INSTANT. All later instants are removed, with pending
+    writes and plans. Stop the writers first. A savepoint keeps the files of a state.
     """
     if (instant is None) is not finish:
-        raise click.UsageError("name an instant to go back to, or say --finish instead of one")
+        raise click.UsageError("name the INSTANT to restore, or use --finish")
     with invocation.open_table(address) as opened:
         context = opened.context
         instant = None if instant is None else instant_named(opened, instant)
@@ -102,24 +112,38 @@ def restore(
                     "files_deleted": list(done.files),
                     "attempts": 1,
                 }
-    invocation.printer.document(document)
+    invocation.printer.result(document, _restore_text(invocation, document))
 
 
-# ---- ``hoodoo savepoint``: keep a state of a table whatever cleaning would delete, and give it up
+def _restore_text(invocation: Invocation, document: dict[str, Any]) -> str:
+    if "restored_to" not in document:
+        return "would finish the restore" if invocation.dry_run else "no restore to finish"
+    counts = (
+        f"{len(document['instants_taken_away'])} instants and "
+        f"{len(document['files_deleted'])} data files"
+    )
+    if invocation.dry_run:
+        return f"would restore to {document['restored_to']} and remove {counts}"
+    return f"restored to {document['restored_to']} and removed {counts}"
 
 
+# ---- ``hoodoo savepoint``: keep the files of a state from cleaning, and end that
 @click.group()
 def savepoint() -> None:
-    """Savepoints: states of a table that cleaning leaves whole."""
+    """Keep a state of a table from cleaning."""
 
 
 @savepoint.command()
 @click.argument("address", metavar="TABLE")
 @click.argument("instant", metavar="[INSTANT]", required=False)
-@click.option("--comment", default="", help="Text for people, kept with the savepoint.")
+@click.option("--comment", default="", help="A text that is stored with the savepoint.")
 @changing
 def create(invocation: Invocation, *, address: str, instant: str | None, comment: str) -> None:
-    """Keep the state of TABLE as of the write INSTANT (default: the newest completed one)."""
+    """
+    Keep the state after a write.
+
+    INSTANT is the write. Default: the newest completed write.
+    """
     with invocation.open_table(address) as opened:
         context = opened.context
         instant = None if instant is None else instant_named(opened, instant)
@@ -127,14 +151,16 @@ def create(invocation: Invocation, *, address: str, instant: str | None, comment
             made = plan_savepoint(context, instant)
         else:
             made = opened.savepoint(instant, comments=comment)
-    invocation.printer.document(
+    invocation.printer.result(
         {
             **nothing_to_do("savepoint", "savepoint"),
             "requested_time": made.requested_time,
             "completion_time": made.completion_time,
             "attempts": 0 if invocation.dry_run else 1,
             "files_kept": list(made.files),
-        }
+        },
+        f"{'would keep' if invocation.dry_run else 'keeps'} the state of {made.requested_time} "
+        f"with {len(made.files)} files",
     )
 
 
@@ -142,17 +168,24 @@ def create(invocation: Invocation, *, address: str, instant: str | None, comment
 @click.argument("address", metavar="TABLE")
 @reading
 def show(invocation: Invocation, *, address: str) -> None:
-    """Show the savepoints of TABLE."""
+    """List the savepoints of a table."""
     with invocation.open_table(address) as opened:
-        found = opened.savepoints
+        found, zone = opened.savepoints, opened.context.zone.name
     printer = invocation.printer
     if printer.for_people:
         printer.grid(
-            ("instant", "made", "by", "comment", "files"),
+            ("instant", f"made ({zone})", "files", "by", "comment"),
             [
-                (one.requested_time, one.completion_time, one.made_by, one.comments, len(one.files))
+                (
+                    one.requested_time,
+                    time_text(one.completion_time or one.requested_time)[:19],
+                    len(one.files),
+                    one.made_by,
+                    one.comments,
+                )
                 for one in found
             ],
+            empty="the table has no savepoint",
         )
         return
     printer.document(
@@ -176,14 +209,18 @@ def show(invocation: Invocation, *, address: str) -> None:
 @click.argument("instant", metavar="INSTANT")
 @changing
 def delete(invocation: Invocation, *, address: str, instant: str) -> None:
-    """Give up the savepoint of the write INSTANT; the next clean may delete its files."""
+    """
+    Delete the savepoint of a write.
+
+    INSTANT is the write. The next clean may delete the files of that state.
+    """
     with invocation.open_table(address) as opened:
         context = opened.context
         instant = instant_named(opened, instant)
         known = [one for one in savepoints(context) if one.requested_time == instant]
         if not known and invocation.dry_run:
             raise InstantNotFoundError(
-                f"no savepoint of this write: {instant}",
+                f"this write has no savepoint: {instant}; 'hoodoo savepoint list' shows them",
                 kind="no_such_savepoint",
                 requested_time=instant,
             )
@@ -193,4 +230,5 @@ def delete(invocation: Invocation, *, address: str, instant: str) -> None:
             register_writer(opened.context, opened.properties, opened.settings)
             document["completion_time"] = delete_savepoint(context, instant)
             document["attempts"] = 1
-    invocation.printer.document(document)
+    done = "would delete" if invocation.dry_run else "deleted"
+    invocation.printer.result(document, f"{done} the savepoint of {instant}")

@@ -19,64 +19,65 @@ from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.variant import variant_json
 from timeline.errors import CorruptTableError
 
-# ---- Texts from tables, made harmless for a terminal (SEC19)
-# A record may hold an escape sequence that repaints the screen or a mark that reverses the
-# reading direction; whatever is printed passes through here.
+# ---- Texts from tables, made harmless for a terminal
+# A record may contain an escape sequence that repaints the screen, or a mark that reverses the
+# reading direction. All printed texts pass these functions.
 
 # Control characters (C0, DEL, C1), line separators, and marks that change the reading direction.
 _HOSTILE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _HOSTILE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
-#: For Arrow's regular expressions: a text that is no JSON string as it stands.
+#: A regular expression of Arrow for texts that JSON has to escape.
 NEEDS_ESCAPE = (
     "[^ -!#-\\[\\]-~\u00a0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\U0010ffff]"
 )
 
 
 def escape_text(text: object) -> str:
-    """The text on one line, hostile characters spelled out."""
+    """Return the text on one line, with hostile characters as escapes."""
     return _HOSTILE.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON that can be printed anywhere; still the same value for a parser."""
+    """Return JSON without hostile characters; a parser reads the same value."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return _HOSTILE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def compact_json(value: Any) -> str:
-    """The same without blanks, for one line of many."""
+    """Return the same JSON without blanks, for JSON lines."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     return _HOSTILE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-# ---- Rows as JSON lines, a column at a time: no Python loop over rows of plain types
+# ---- Rows as JSON lines, column by column, without a Python loop over rows of plain types
 # Timestamps become ISO 8601 with their zone, dates ISO, decimals and 64-bit integers JSON
-# numbers, binary base64, structs and maps objects. Only binary columns and texts that need
-# escapes are taken value by value, because Arrow has no kernel for them.
+# numbers, binary base64, structs and maps objects. Arrow has no kernel for binary columns and
+# for texts that need escapes, so Python converts these values.
 
 _NOT_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
 def json_lines(batch: pa.RecordBatch) -> pa.Array:
     """
-    One JSON object for each row.
+    Return one JSON object for each row.
 
-    Shapes: batch (n rows); result (n,) string, order kept.
+    Shapes: batch (n rows); result (n,) string in the same order.
     """
     if batch.num_columns == 0:
         return pa.array(["{}"] * batch.num_rows, pa.string())
     parts: list[Any] = []
     for number, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
         parts.append(("{" if number == 0 else ",") + compact_json(field.name) + ":")
-        parts.append(pc.fill_null(_values(column), "null"))
+        parts.append(pc.fill_null(json_values(column), "null"))
     return pc.binary_join_element_wise(*parts, "}", "")
 
 
-def _values(column: pa.Array) -> pa.Array:
+def json_values(column: pa.Array) -> pa.Array:
+    """Return each value as JSON; null stays null."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _values(column.dictionary_decode())
+        return json_values(column.dictionary_decode())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _strings(column.cast(pa.string()))
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
@@ -102,14 +103,14 @@ def _values(column: pa.Array) -> pa.Array:
 
 
 def _variants(column: pa.StructArray) -> pa.Array:
-    """Variants as texts of JSON, one by one; what is no variant stays a struct."""
+    """Return variants as JSON texts; other values stay structs."""
     texts = [None if one is None else _variant_text(one) for one in column.to_pylist()]
     shown = _strings(pa.array(texts, pa.string()))
     return pc.coalesce(shown, _struct(column)) if shown.null_count else shown
 
 
 def with_variants(value: Any) -> Any:
-    """A value with the variants in it, at any level, as their JSON texts."""
+    """Return a value in which each variant, at any level, is its JSON text."""
     if isinstance(value, dict):
         if (text := _variant_text(value)) is not None:
             return text
@@ -120,7 +121,7 @@ def with_variants(value: Any) -> Any:
 
 
 def _variant_text(value: dict[str, Any]) -> str | None:
-    """The JSON text of a struct that is a variant; None of any other, and of a damaged one."""
+    """Return the JSON text of a variant; None for other structs and damaged variants."""
     metadata, data = value.get("metadata"), value.get("value")
     if len(value) != 2 or not isinstance(metadata, bytes) or not isinstance(data, bytes):
         return None
@@ -133,14 +134,14 @@ def _struct(column: pa.StructArray) -> pa.Array:
     parts: list[Any] = []
     for number, child in enumerate(column.type):
         parts.append(("{" if number == 0 else ",") + compact_json(child.name) + ":")
-        parts.append(pc.fill_null(_values(column.field(number)), "null"))
+        parts.append(pc.fill_null(json_values(column.field(number)), "null"))
     texts = pc.binary_join_element_wise(*parts, "}", "")
     return pc.if_else(column.is_valid(), texts, None)
 
 
 def _list(column: pa.Array) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(column), 0)
-    return _joined(column, lengths, _values(column.flatten()), "[]")
+    return _joined(column, lengths, json_values(column.flatten()), "[]")
 
 
 def _map(column: pa.MapArray) -> pa.Array:
@@ -150,13 +151,13 @@ def _map(column: pa.MapArray) -> pa.Array:
     entries = pc.if_else(column.is_valid(), as_list, None)
     lengths = pc.fill_null(pc.list_value_length(entries), 0)
     pairs = entries.flatten()
-    values = pc.fill_null(_values(pairs.field(1)), "null")
-    texts = pc.binary_join_element_wise(_values(pairs.field(0)), values, ":")
+    values = pc.fill_null(json_values(pairs.field(1)), "null")
+    texts = pc.binary_join_element_wise(json_values(pairs.field(0)), values, ":")
     return _joined(column, lengths, texts, "{}")
 
 
 def _joined(column: pa.Array, lengths: pa.Array, texts: pa.Array, ends: str) -> pa.Array:
-    """Texts of elements put together, so many a row. Shapes: (n,), (n,), (m,) -> (n,)."""
+    """Join the texts of the elements of each row. Shapes: (n,), (n,), (m,) -> (n,)."""
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, pc.fill_null(texts, "null")), ",")
     whole = pc.binary_join_element_wise(ends[0], joined, ends[1], "")
@@ -179,7 +180,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 def _floats(column: pa.Array) -> pa.Array:
     texts = column.cast(pa.float32() if pa.types.is_float16(column.type) else column.type)
     texts = texts.cast(pa.string())
-    texts = pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)  # a whole number has no sign of zero
+    texts = pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)  # an integer cannot be -0
     if pc.all(pc.is_finite(column)).as_py() in (True, None):
         return texts
     for word, text in _NOT_NUMBERS.items():  # JSON has no words for them
@@ -188,20 +189,20 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _iso(column: pa.Array) -> pa.Array:
-    """``2013-01-01T10:00:00.000000Z``; a timestamp of no zone gets none."""
+    """Return ``2013-01-01T10:00:00.000000Z``; a timestamp without a zone has no ``Z``."""
     if column.type.tz is not None:
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
     return pc.replace_substring(column.cast(pa.string()), " ", "T")
 
 
 def _plain(value: Any) -> Any:
-    """A value of a type that has no column-wise form, in JSON's own types."""
+    """Return a value in a type of JSON, for types without a conversion by columns."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-# ---- Rows as a table of a screen's width: each cell is whole, or ends in an ellipsis
-# Values come first: where there is no room the headings are shortened before them, then the longest
-# values. Columns that find no room at all are left out at the end, and one of ellipses tells so.
+# ---- Rows as a table of the width of the screen
+# A cell without room ends in an ellipsis. Headings are shortened before values, and the longest
+# values first. The last columns are left out if there is no room for them; an ellipsis marks that.
 
 ELLIPSIS = "…"
 _GAP = 1  # between two columns
@@ -212,13 +213,13 @@ _VALUE_MIN = 6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRows:
     """
-    What is shown.
+    The visible part of rows.
 
     Args:
-        headings: One a column that is shown, perhaps shortened.
+        headings: One for each visible column, perhaps shortened.
         lines: The cells of each row, perhaps shortened.
-        widths: Of the columns, in cells of the screen.
-        hidden: The names of the columns that are not shown.
+        widths: The widths of the columns, in cells of the screen.
+        hidden: The names of the columns without room.
     """
 
     headings: tuple[str, ...]
@@ -227,7 +228,7 @@ class FittedRows:
     hidden: tuple[str, ...]
 
     def text_lines(self, width: int | None) -> list[str]:
-        """The headings and rows, columns apart by two cells where there is room for that."""
+        """Return headings and rows as lines; with room, two cells separate the columns."""
         wide = sum(self.widths) + 2 * (len(self.widths) - 1)
         gap = " " * (2 if width is None or wide <= width else _GAP)
         return [
@@ -243,12 +244,12 @@ def fit_rows(
     headings: Sequence[str], lines: Sequence[Sequence[str]], width: int | None
 ) -> FittedRows:
     """
-    Fit rows into a screen.
+    Fit rows into the width of the screen.
 
     Args:
-        headings: Names of the columns.
+        headings: The names of the columns.
         lines: The cells of each row, without line breaks.
-        width: Cells of a line; None for as many as are needed.
+        width: Cells of a line; None for no limit.
     """
     values = [max((cell_len(line[at]) for line in lines), default=0) for at in range(len(headings))]
     names = [cell_len(heading) for heading in headings]
@@ -270,7 +271,7 @@ def fit_rows(
 
 
 def _columns_with_room(values: Sequence[int], names: Sequence[int], width: int) -> int:
-    """How many of the first columns fit with the least that is readable; one at least."""
+    """Return how many of the first columns fit with a readable width; at least one."""
     left = width + _GAP
     for at, least in enumerate(map(_least, values, names)):
         left -= least + _GAP
@@ -284,7 +285,7 @@ def _least(value: int, name: int) -> int:
 
 
 def _widths(values: Sequence[int], names: Sequence[int], room: int | None) -> list[int]:
-    """The width of each column, in all as much as there is room for."""
+    """Return the width of each column, within the room for all."""
     wanted = [max(value, name) for value, name in zip(values, names, strict=True)]
     if room is None or sum(wanted) <= room:
         return wanted
@@ -298,7 +299,7 @@ def _widths(values: Sequence[int], names: Sequence[int], room: int | None) -> li
 
 
 def _shared(wanted: Sequence[int], room: int) -> list[int]:
-    """Each gets what it wants up to one common bound; what is left over goes to the first."""
+    """Share the room: each column gets its wish up to one common limit."""
     given = [0] * len(wanted)
     left = max(room, 0)
     for rank, at in enumerate(sorted(range(len(wanted)), key=lambda at: wanted[at])):

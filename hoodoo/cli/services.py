@@ -26,7 +26,7 @@ from hoodoo.cli.invocation import (
     progress_events,
     reading,
 )
-from hoodoo.cli.printing import Printer
+from hoodoo.cli.printing import Printer, size_text
 from hoodoo.factory import service_context
 from hoodoo.services import chosen_services, find_plan, planned_services_of, preview, services_of
 from hoodoo.table import Table
@@ -53,7 +53,7 @@ from timeline.commit.cancel_plan import cancel_pending_plan as cancel_plan
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.ports.ports import Clock
 
-# ---- What services did, as documents and lines, and how a worker fares
+# ---- Results of services as documents and lines, and the state of a worker
 
 
 def print_service_result(
@@ -63,7 +63,7 @@ def print_service_result(
     *,
     table: str | None = None,
 ) -> None:
-    """One run of one service; ``table`` is told where there are several."""
+    """Print one run of one service; ``table`` is its address if there are several tables."""
     if printer.for_people:
         where = "" if table is None else f"{table}: "
         if receipt is None:
@@ -81,13 +81,31 @@ def print_service_result(
     printer.document(document)
 
 
+def _print_preview(printer: Printer, service: str, shown: Mapping[str, object]) -> None:
+    """Print the work that a service would do."""
+    if not printer.for_people:
+        printer.document({**nothing_to_do(service, service), **shown})
+        return
+    printer.line(f"{service} would do:")
+    flat = {key: each for key, each in shown.items() if not isinstance(each, Mapping)}
+    for one in shown.values():
+        flat |= one if isinstance(one, Mapping) else {}
+    printer.facts({key.replace("_", " "): _preview_text(key, each) for key, each in flat.items()})
+
+
+def _preview_text(name: str, value: object) -> object:
+    if isinstance(value, list | tuple):
+        return "\n".join(map(str, value)) or "nothing"
+    return size_text(value) if isinstance(value, int) and "bytes" in name else value
+
+
 def _document(service: str, table: str | None) -> dict[str, Any]:
     document = nothing_to_do(service, service)
     return document if table is None else {**document, "table": table}
 
 
 def _figures(receipt: ServiceResult) -> Mapping[str, object]:
-    """What a receipt counted, under the names of documents; nothing of a plug-in's."""
+    """Return the counts of a result by their names in documents; none for a plug-in's result."""
     match receipt:
         case CompactionResult():
             return {
@@ -123,7 +141,7 @@ def _figures(receipt: ServiceResult) -> Mapping[str, object]:
 
 
 def log_events() -> None:
-    """Events of this process on standard error, as lines of a log."""
+    """Print the events of this process on standard error, as lines of a log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("hoodoo")
@@ -133,29 +151,29 @@ def log_events() -> None:
 
 def import_all() -> None:
     """
-    Import now what would be imported amid the work.
+    Import pandas now instead of during the work.
 
-    PyArrow takes pandas with the first list it is given. A signal that breaks a worker off amid
-    that import leaves half of it, and what is cleaned up behind it fails by that.
+    PyArrow imports pandas with its first list. A signal during that import would leave a half
+    import, and the cleanup after the signal would fail.
     """
     pa.array([])
 
 
 def write_health_file(path: Path, document: Mapping[str, Any]) -> None:
     """
-    Write a health file; replaced as a whole, so that whoever looks never reads half of it.
+    Replace a health file by one rename, so that a reader never gets a part of it.
 
     Raises:
-        InvalidInputError: It cannot be written there.
+        InvalidInputError: The file cannot be written.
     """
-    beside = path.with_name(path.name + ".new")
+    new = path.with_name(path.name + ".new")
     try:
-        beside.write_text(json.dumps(document), encoding="utf-8")
-        beside.replace(path)
+        new.write_text(json.dumps(document), encoding="utf-8")
+        new.replace(path)
     except OSError as error:
         raise InvalidInputError(
-            "the health file cannot be written; name one in a folder that is there and may be "
-            f"written to: {path}: {error.strerror}",
+            "cannot write the health file; name one in an existing, writable folder: "
+            f"{path}: {error.strerror}",
             kind="health_file",
             path=str(path),
         ) from error
@@ -164,13 +182,13 @@ def write_health_file(path: Path, document: Mapping[str, Any]) -> None:
 @dataclass(slots=True, kw_only=True)
 class WorkerReporter(WorkerListener):
     """
-    Prints what a worker does and keeps its health file.
+    Prints the work of a worker and keeps its health file.
 
     Args:
-        printer: Receipts and failures go there.
+        printer: Prints results and failures.
         clock: For the times in the health file.
-        several: Whether tables must be told apart.
-        health: The file; None for none.
+        several: Whether lines name the table.
+        health: The health file; None for none.
     """
 
     printer: Printer
@@ -181,17 +199,17 @@ class WorkerReporter(WorkerListener):
     _doing: dict[str, str] | None = None
 
     def on_start(self, served: WorkerTable, service: TableService) -> None:
-        """As ``Watcher``."""
+        """As ``WorkerListener``."""
         self._doing = {"table": served.address, "service": service.name}
-        self._tell("at_work")
+        self._write_health("at_work")
 
     def on_done(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
-        """As ``Watcher``."""
+        """As ``WorkerListener``."""
         table = served.address if self.several else None
         print_service_result(self.printer, service.name, receipt, table=table)
 
     def on_failure(self, failing: FailingService) -> None:
-        """As ``Watcher``."""
+        """As ``WorkerListener``."""
         if self.printer.for_people:
             self.printer.line(failing.text, style="red")
             return
@@ -199,16 +217,16 @@ class WorkerReporter(WorkerListener):
         self.printer.document({**document, "error": _error(failing.error)})
 
     def on_idle(self, report: WorkerReport) -> None:
-        """As ``Watcher``."""
+        """As ``WorkerListener``."""
         self._report, self._doing = report, None
-        self._tell("resting")
+        self._write_health("resting")
 
     def ended(self) -> None:
-        """The worker takes its leave."""
+        """Note the end of the worker."""
         self._doing = None
-        self._tell("ended")
+        self._write_health("ended")
 
-    def _tell(self, state: str) -> None:
+    def _write_health(self, state: str) -> None:
         if self.health is None:
             return
         report = self._report
@@ -237,32 +255,32 @@ def _error(error: Exception) -> dict[str, Any]:
     }
 
 
-# ---- ``hoodoo services``: upkeep once, in two parts, or by a worker beside the writers
+# ---- ``hoodoo services``: run services once, in two phases, or in a worker
 
 
 @click.group()
 def services() -> None:
-    """Table services: cleaning, compaction; once, planned ahead, or by a worker."""
+    """Run cleaning, compaction and other services."""
 
 
 def working(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that does the work of services the options of where and how much."""
+    """Add the options that say where and how many file groups a service processes."""
     command = click.option(
         "--max-file-groups",
         "file_groups_max",
         type=click.IntRange(min=1),
         metavar="NUMBER",
-        help="At work at a time; as many as there are processors.",
+        help="File groups processed at a time. Default: the number of processors.",
     )(command)
     return click.option(
         "--executor",
         type=click.Choice([one.value for one in ServiceExecutor]),
-        help="Where file groups are worked on: here, or by a Spark session's cluster.",
+        help="Process file groups here, or on the cluster of a Spark session.",
     )(command)
 
 
 def _given_options(**values: object) -> dict[str, object]:
-    """Options of the command line as the properties they stand for."""
+    """Return the properties of the given command line options."""
     return {
         WorkerSettings.options[name].key: value
         for name, value in values.items()
@@ -272,14 +290,14 @@ def _given_options(**values: object) -> dict[str, object]:
 
 @services.command()
 @click.argument("address", metavar="TABLE")
-@click.option("--service", default="clean", show_default=True, help="Which one.")
-@click.option("--instant", metavar="INSTANT", help="Carry out this pending plan, nothing else.")
+@click.option("--service", default="clean", show_default=True, help="The name of the service.")
+@click.option("--instant", metavar="INSTANT", help="Execute only this pending plan.")
 @click.option(
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="For another executor of a plan; without, its plan is left to it.",
+    help="Wait so long for another executor of the plan. Default: do not wait.",
 )
 @working
 @changing
@@ -293,12 +311,16 @@ def run(
     executor: str | None,
     file_groups_max: int | None,
 ) -> None:
-    """Run one round of a service now, due or not."""
+    """
+    Run one round of a service now, due or not.
+
+    Services: archive, clean, cluster, compact, logcompact, ttl, and those of plug-ins.
+    """
     wait_ms = None if wait_s is None else round(wait_s * 1000)
-    said = _given_options(executor=executor, file_groups_max=file_groups_max, wait_ms=wait_ms)
+    given = _given_options(executor=executor, file_groups_max=file_groups_max, wait_ms=wait_ms)
     with (
-        progress_events(invocation) as told,
-        invocation.open_table(address, said, told=told) as opened,
+        progress_events(invocation) as sinks,
+        invocation.open_table(address, given, sinks=sinks) as opened,
     ):
         context = opened.context
         planning = _planning(opened)
@@ -312,7 +334,7 @@ def run(
         if invocation.dry_run:
             named = None if instant is None else planned.requested_time
             shown = _would_run(opened, chosen, planning, named)
-            invocation.printer.document({**nothing_to_do(service, service), **shown})
+            _print_preview(invocation.printer, service, shown)
             return
         register_writer(opened.context, opened.properties, opened.settings)
         context = service_context(context, opened.properties)
@@ -329,7 +351,7 @@ def run(
 def _would_run(
     opened: Table, chosen: TableService, planning: Mapping[str, PlannedService], named: str | None
 ) -> dict[str, object]:
-    """The plans that a run would carry out, and what it would do beside them."""
+    """Return the plans that a run would execute, and its other work."""
     context = opened.context
     if named is not None:
         return {"would_carry_out": [named]}
@@ -342,13 +364,13 @@ def _would_run(
 
 @services.command()
 @click.argument("address", metavar="TABLE")
-@click.option("--service", default="compact", show_default=True, help="Which one.")
+@click.option("--service", default="compact", show_default=True, help="The name of the service.")
 @changing
 def plan(invocation: Invocation, *, address: str, service: str) -> None:
     """
-    Put a plan on the timeline, due or not; a worker or Java Hudi carries it out.
+    Schedule the plan of a service, due or not.
 
-    With --dry-run it tells of any service what it would do.
+    A worker or Java Hudi executes the plan. --dry-run shows the work of any service.
     """
     with invocation.open_table(address) as opened:
         context = opened.context
@@ -358,7 +380,7 @@ def plan(invocation: Invocation, *, address: str, service: str) -> None:
                 services_of(opened.properties, settings=opened.settings), (service,)
             )
             shown = preview(context, any_one, opened.properties, planning)
-            invocation.printer.document({**nothing_to_do(service, service), **shown})
+            _print_preview(invocation.printer, service, shown)
             return
         [chosen] = chosen_services(tuple(planning.values()), (service,))
         register_writer(opened.context, opened.properties, opened.settings)
@@ -377,7 +399,11 @@ def _planning(opened: Table) -> dict[str, PlannedService]:
 @click.argument("instant", metavar="INSTANT")
 @changing
 def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
-    """End the pending plan INSTANT for good; what was written for it is deleted."""
+    """
+    Cancel a pending plan and delete its files.
+
+    INSTANT is the plan's time, its first digits, @-1, or a time.
+    """
     with invocation.open_table(address) as opened:
         context = opened.context
         planned = find_plan(context, instant_named(opened, instant))
@@ -391,34 +417,38 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
             slot = cancel_plan(context, planned)
             if slot is None:
                 document["cancelled"] = None
-                document["why"] = "it had ended meanwhile"
+                document["why"] = "it has ended meanwhile"
             else:
                 document["requested_time"] = slot.requested_time
                 document["completion_time"] = slot.completion_time
                 document["attempts"] = 1
-    invocation.printer.document(document)
+    plan_text = f"the {planned.action.value} {planned.requested_time}"
+    done = "would cancel" if invocation.dry_run else "cancelled"
+    if document["cancelled"] is None:
+        done, plan_text = "not cancelled:", f"{plan_text} has ended meanwhile"
+    invocation.printer.result(document, f"{done} {plan_text}")
 
 
 @services.command()
 @click.argument("addresses", metavar="TABLE...", nargs=-1, required=True)
-@click.option("--service", "names", multiple=True, help="Only this one; may be repeated.")
+@click.option("--service", "names", multiple=True, help="Only this service. May be repeated.")
 @click.option(
     "--only",
     type=click.Choice([Phase.SCHEDULE.value, Phase.EXECUTE.value]),
-    help="Of services that plan first, one part.",
+    help="One phase of the services that plan first.",
 )
-@click.option("--interval-ms", type=click.IntRange(min=100), help="Pause between two rounds.")
+@click.option("--interval-ms", type=click.IntRange(min=100), help="Pause between rounds, in ms.")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
-    help="End after so many rounds; the exit code then tells of services that fail.",
+    help="End after so many rounds. The exit code then reports failed services.",
 )
 @click.option(
     "--health",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File that tells, as JSON, what the worker does and which services fail.",
+    help="A JSON file with the state of the worker and the failing services.",
 )
-@click.option("--events", is_flag=True, help="Tell every event on standard error.")
+@click.option("--events", is_flag=True, help="Print every event on standard error.")
 @working
 @reading
 def worker(
@@ -435,36 +465,38 @@ def worker(
     file_groups_max: int | None,
 ) -> None:
     """
-    Run the services of tables round after round until SIGTERM or Ctrl-C.
+    Run services in rounds until SIGTERM or Ctrl-C.
 
-    The first signal lets the present service end, a second one breaks it off; its plan stays,
-    and the next worker carries it out.
+    The first signal ends the worker after its current service. A second one interrupts that
+    service; its plan stays, and the next worker executes it.
     """
     part = Phase(only) if only else Phase.BOTH
     import_all()
     stop = stop_on_signals()
     if events:
         log_events()
-    said = _given_options(
+    given = _given_options(
         executor=executor, file_groups_max=file_groups_max, interval_ms=interval_ms
     )
     with ExitStack() as held:
-        tables = [held.enter_context(invocation.open_table(one, said)) for one in addresses]
+        tables = [held.enter_context(invocation.open_table(one, given)) for one in addresses]
         served = []
         for opened in tables:
             chosen = chosen_services(services_of(opened.properties, part, opened.settings), names)
             register_writer(opened.context, opened.properties, opened.settings)
             context = service_context(opened.context, opened.properties)
             served.append(WorkerTable(context=context, services=chosen))
-        told = WorkerReporter(
+        reporter = WorkerReporter(
             printer=invocation.printer,
             clock=served[0].context.ports.clock,
             several=len(served) > 1,
             health=health,
         )
         pause = min(WorkerSettings.from_properties(one.properties).interval_ms for one in tables)
-        report = run_worker(served, interval_ms=pause, stop=stop, rounds_max=rounds, watcher=told)
-        told.ended()
+        report = run_worker(
+            served, interval_ms=pause, stop=stop, rounds_max=rounds, watcher=reporter
+        )
+        reporter.ended()
     invocation.printer.remark(
         f"{report.rounds} rounds, {report.receipts} with work, {report.failures} failed"
     )

@@ -15,8 +15,10 @@ from filegroups.schema.schema import drop_meta, hudi_type_name
 from filegroups.table import timeline_entries
 from hoodoo.catalog import create_table, preview_create
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
+from hoodoo.cli.printing import size_text
 from hoodoo.factory import file_rules_of
 from hoodoo.input_files import read_rows
+from hoodoo.inspect.instants import time_text
 from hoodoo.table import Table
 from hoodoo.timestamp_repair import repair_timestamps
 from hoodoo.verify.verify import Verification, verify_at
@@ -45,20 +47,24 @@ _TYPES: dict[str, pa.DataType] = {
 
 @click.group()
 def table() -> None:
-    """Create, show, verify, tidy, upgrade or drop a table."""
+    """Create, show, verify, repair or drop a table."""
 
 
 @table.command()
 @click.argument("address", metavar="TABLE")
 @click.option("--schema", metavar="'NAME TYPE, ..'", help="Types: " + " ".join(_TYPES))
 @click.option(
-    "--schema-from", type=click.Path(path_type=Path), help="A file with rows of the same columns."
+    "--schema-from", type=click.Path(path_type=Path), help="A file with the same columns."
 )
 @click.option("--key", metavar="A,B,..", help="Record key columns.")
 @click.option("--partition-by", metavar="A,B,..", help="Partition columns.")
-@click.option("--ordering", metavar="A,..", help="Columns that decide between versions.")
+@click.option("--ordering", metavar="A,..", help="Ordering columns: the greatest value wins.")
 @click.option("--name", help="Default: the last part of the path.")
-@click.option("--table-type", type=click.Choice(["COPY_ON_WRITE", "MERGE_ON_READ"]))
+@click.option(
+    "--table-type",
+    type=click.Choice(["COPY_ON_WRITE", "MERGE_ON_READ"]),
+    help="Default: COPY_ON_WRITE.",
+)
 @changing
 def create(
     invocation: Invocation,
@@ -72,11 +78,15 @@ def create(
     name: str | None,
     table_type: str | None,
 ) -> None:
-    """Create an empty table; without a schema its columns come from the first write."""
+    """
+    Create an empty table.
+
+    Without a schema the first write gives the columns.
+    """
     columns = _columns(schema) if schema else None
     if schema_from is not None:
         columns = drop_meta(read_rows(schema_from).schema)
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "schema": columns,
         "record_key": key or "",
         "partition_by": partition_by or "",
@@ -86,11 +96,14 @@ def create(
         "properties": invocation.layers,
     }
     if invocation.dry_run:
-        preview_create(address, **told)
+        preview_create(address, **given)
         _refuse_existing(invocation, address)
-        invocation.printer.document({"creates_table": address, "columns": _names(columns)})
+        invocation.printer.result(
+            {"creates_table": address, "columns": _names(columns)},
+            f"would create the table {address} with {len(_names(columns)) or 'no'} columns",
+        )
         return
-    with create_table(address, **told) as made:
+    with create_table(address, **given) as made:
         _show(invocation, made)
 
 
@@ -101,7 +114,7 @@ def _refuse_existing(invocation: Invocation, address: str) -> None:
         return
     opened.close()
     raise InvalidInputError(
-        f"there is a table already; open it or choose another path: {address}", kind="table_exists"
+        f"a table exists already; open it or choose another path: {address}", kind="table_exists"
     )
 
 
@@ -127,7 +140,7 @@ def _columns(text: str) -> pa.Schema:
 @click.argument("address", metavar="TABLE")
 @reading
 def show(invocation: Invocation, *, address: str) -> None:
-    """Show what a table is: keys, partitions, columns, size."""
+    """Show keys, partitions, columns and size."""
     with invocation.open_table(address) as opened:
         _show(invocation, opened)
 
@@ -138,22 +151,34 @@ def _show(invocation: Invocation, opened: Table) -> None:
     if not printer.for_people:
         printer.document(document)
         return
-    shown = {key: value for key, value in document.items() if key != "columns"}
-    printer.grid(("what", "value"), [(key, _plain(value)) for key, value in shown.items()])
-    printer.line()
+    last = document["last_completion_time"]
+    shown = {key: _value_text(value) for key, value in document.items() if key != "columns"} | {
+        "bytes": size_text(document["bytes"]),
+        "last_completion_time": f"{time_text(last)[:19]} {opened.context.zone.name}"
+        if last
+        else "",
+    }
+    labels = {"bytes": "size", "last_completion_time": "last commit", "base_path": "path"}
+    printer.facts({labels.get(key, key.replace("_", " ")): each for key, each in shown.items()})
+    if document["columns"]:
+        printer.line()
     printer.grid(
-        ("column", "type"), [(column["name"], column["type"]) for column in document["columns"]]
+        ("column", "type"),
+        [(column["name"], column["type"]) for column in document["columns"]],
+        empty="no columns yet; the first write gives them",
     )
 
 
-def _plain(value: Any) -> str:
+def _value_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _type_words(column: pa.Field) -> str:
-    """Arrow's type, and in brackets Hudi's where that says more."""
-    told = hudi_type_name(column)
-    return str(column.type) if told is None else f"{column.type} ({told})"
+    """Return Arrow's type, and Hudi's in brackets where it says more."""
+    named = hudi_type_name(column)
+    return str(column.type) if named is None else f"{column.type} ({named})"
 
 
 def _facts(opened: Table) -> dict[str, Any]:
@@ -193,13 +218,13 @@ def _facts(opened: Table) -> dict[str, Any]:
     "journals", nargs=-1, metavar="[JOURNAL]...", type=click.Path(exists=True, path_type=Path)
 )
 @click.option(
-    "--history", is_flag=True, help="Check the archived timeline, and look for lost updates."
+    "--history", is_flag=True, help="Check the archived timeline, and search for lost updates."
 )
-@click.option("--all-columns", is_flag=True, help="Decode all of every row, not its key only.")
+@click.option("--all-columns", is_flag=True, help="Read all columns, not the keys only.")
 @click.option(
     "--expect-head",
     metavar="NUMBER:DIGEST",
-    help="The head of the sealed chain as an earlier verify printed it: it must still be in it.",
+    help="The head of the hash chain that an earlier verify printed; the chain must contain it.",
 )
 @reading
 def verify(
@@ -212,14 +237,15 @@ def verify(
     expect_head: str | None,
 ) -> None:
     """
-    Check a table from its properties to its keys; exit code 5 when there are problems.
+    Check a table from properties to keys.
 
-    With --history also what happened: lost updates, duplicates, dirty and non-repeatable reads,
-    write skew and cycles, from the timeline, slots and rows, and from JOURNALs of clients.
+    Exit code 5 if there are problems. --history also searches for lost updates, duplicates,
+    dirty and non-repeatable reads, write skew and cycles: in the timeline, slots and rows, and
+    in JOURNALs of clients.
     """
     printer = invocation.printer
     if journals and not history:
-        raise click.UsageError("journals are judged with --history")
+        raise click.UsageError("a JOURNAL needs --history")
     found = verify_at(
         address,
         invocation.layers,
@@ -241,7 +267,7 @@ def _print_findings(invocation: Invocation, found: Verification) -> None:
         return
     for name, findings in (("problem", found.problems), ("note", found.notes)):
         if findings:
-            printer.grid((name, "path", "what"), [(f.kind, f.path, f.message) for f in findings])
+            printer.grid((name, "path", "text"), [(f.kind, f.path, f.message) for f in findings])
     if found.evidence is not None:
         printer.line(found.evidence.text)
     if found.ok:
@@ -255,10 +281,10 @@ def _print_findings(invocation: Invocation, found: Verification) -> None:
 @changing
 def upgrade(invocation: Invocation, *, address: str) -> None:
     """
-    Make TABLE one of the newest table version; nothing may be pending, no writer at work.
+    Upgrade a table to the newest table version.
 
-    Logs of a table of version 6 are merged into base files first. Its metadata table is switched
-    off where hoodie.metadata.enable=false is said, else it stands in the way.
+    Stop all writers first; no instant may be pending. Log files of version 6 are merged into
+    base files. A table with a metadata table needs hoodie.metadata.enable=false.
     """
     with invocation.open_table(address) as opened:
         context = opened.context
@@ -272,7 +298,14 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
             rules = file_rules_of(opened.settings)
             planned = upgrade_table(context, rules, without_metadata_table=off)
         config = opened.config
-    invocation.printer.document(
+    text = f"{config.name} has the newest version {NEWEST_VERSION} already"
+    if planned is not None:
+        text = (
+            f"{'would upgrade' if invocation.dry_run else 'upgraded'} {config.name} from version "
+            f"{planned.from_version} to {NEWEST_VERSION}; {len(planned.changes)} properties "
+            f"change, {planned.file_groups_merged} file groups merged"
+        )
+    invocation.printer.result(
         {
             "name": config.name,
             "from_version": planned.from_version if planned else config.table_version,
@@ -280,7 +313,8 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
             "changes": dict(planned.changes) if planned else {},
             "file_groups_merged": planned.file_groups_merged if planned else 0,
             "upgraded": planned is not None and not invocation.dry_run,
-        }
+        },
+        text,
     )
 
 
@@ -289,20 +323,23 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
 @changing
 def repair_keys(invocation: Invocation, *, address: str) -> None:
     """
-    Rewrite rows that lie under another record key or in another folder than their columns make.
+    Move rows to the keys that their columns give.
 
-    'hoodoo table verify --all-columns' finds them. Of several rows of one record the greatest
-    ordering value stays, else the row that was written last. Writers may go on meanwhile, except
-    where the form of complex keys changes.
+    'hoodoo table verify --all-columns' finds rows with a wrong record key or partition. Of
+    several rows of one record the greatest ordering value wins, else the newest row. Writers may
+    write meanwhile, unless the form of complex keys changes.
     """
     with invocation.open_table(address) as opened:
         found = opened.repair_keys(dry_run=True)
         if found.rows and not invocation.dry_run:
-            invocation.confirm(f"rewrite or delete {found.rows} rows that lie under another key?")
+            invocation.confirm(f"rewrite or delete {found.rows} rows with a wrong key?")
             found = opened.repair_keys()
         name = opened.config.name
+    text = f"{found.rows} rows have a wrong key"
+    if found.writes:
+        text += f"; {found.rewritten} rewritten, {found.deleted} deleted, in {found.writes} writes"
     repaired = not invocation.dry_run
-    invocation.printer.document({"name": name, **asdict(found), "repaired": repaired})
+    invocation.printer.result({"name": name, **asdict(found), "repaired": repaired}, text)
 
 
 @table.command("repair-moments")
@@ -310,35 +347,40 @@ def repair_keys(invocation: Invocation, *, address: str) -> None:
 @changing
 def repair_moments_command(invocation: Invocation, *, address: str) -> None:
     """
-    Multiply moments by a thousand that an earlier release of hoodoo copied as a thousandth.
+    Multiply wrongly copied early times by 1000.
 
-    'hoodoo table verify --all-columns' finds them: moments before April 1970 in rows that were
-    copied from files of writers before Hudi 1.1. Look at them first; moments that are truly so
-    early must stay, and nothing tells the two apart.
+    An earlier release of hoodoo divided times by 1000 when it copied rows from files of writers
+    before Hudi 1.1. 'hoodoo table verify --all-columns' finds such times before April 1970.
+    Check them first: the command also changes times that are truly so early.
     """
     with invocation.open_table(address) as opened:
         found = repair_timestamps(opened, dry_run=True)
         if found.rows and not invocation.dry_run:
-            invocation.confirm(f"multiply early moments of {found.rows} rows by 1000?")
+            invocation.confirm(f"multiply early times of {found.rows} rows by 1000?")
             found = repair_timestamps(opened)
         name = opened.config.name
+    text = f"{found.rows} rows have early times" + (
+        f", as {found.example}" if found.example else ""
+    )
+    if found.writes:
+        text += f"; multiplied by 1000 in {found.writes} writes"
     repaired = not invocation.dry_run
-    invocation.printer.document({"name": name, **asdict(found), "repaired": repaired})
+    invocation.printer.result({"name": name, **asdict(found), "repaired": repaired}, text)
 
 
 @table.command()
 @click.argument("address", metavar="TABLE")
-@click.option("--remove", is_flag=True, help="Delete them; without it they are only shown.")
+@click.option("--remove", is_flag=True, help="Delete the files. Default: only show them.")
 @click.option(
     "--older-than-hours",
     type=click.FloatRange(min=0),
     default=HORIZON_MS / _HOUR_MS,
     show_default=True,
-    help="Younger files are left alone.",
+    help="Ignore younger files.",
 )
 @changing
 def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_hours: float) -> None:
-    """Show, or with --remove delete, data files that nothing names."""
+    """Show or delete unreferenced data files."""
     horizon_ms = round(older_than_hours * _HOUR_MS)
     with invocation.open_table(address) as opened:
         context = opened.context
@@ -346,14 +388,18 @@ def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_ho
         removes = remove and bool(found) and not invocation.dry_run
         if removes:
             size = sum(one.size_bytes for one in found)
-            invocation.confirm(f"delete {len(found)} files of {size} bytes for good?")
+            invocation.confirm(f"delete {len(found)} files ({size_text(size)})?")
             register_writer(opened.context, opened.properties, opened.settings)
             found = remove_orphans(context, horizon_ms=horizon_ms)
     printer = invocation.printer
     if printer.for_people:
         printer.grid(
-            ("orphan", "bytes", "hours", "why"),
-            [(one.path, one.size_bytes, one.age_ms // _HOUR_MS, one.why) for one in found],
+            ("orphan", "size", "age", "reason"),
+            [
+                (one.path, size_text(one.size_bytes), f"{one.age_ms // _HOUR_MS} h", one.why)
+                for one in found
+            ],
+            empty="",
         )
         printer.line(f"{len(found)} orphans{' deleted' if removes else ''}")
         return
@@ -365,9 +411,9 @@ def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_ho
 @changing
 def adopt(invocation: Invocation, *, address: str) -> None:
     """
-    Use a copy of a table as a table of its own: forget the writers of the original.
+    Make a copied table independent.
 
-    The original and its writers are not touched.
+    The copy forgets the writers of the original. The original does not change.
     """
     with invocation.open_table(address) as opened:
         context = opened.context
@@ -377,7 +423,12 @@ def adopt(invocation: Invocation, *, address: str) -> None:
             invocation.confirm(f"forget the writers of the original in this copy: {names}?")
             found = reset_copied_table(context)
     writers = [{"writer_id": one.writer_id, "address": one.address} for one in found]
-    invocation.printer.document({"forgotten": writers, "adopted": not invocation.dry_run})
+    done = "would forget" if invocation.dry_run else "forgot"
+    invocation.printer.result(
+        {"forgotten": writers, "adopted": not invocation.dry_run},
+        f"{done} {len(found)} writers of the original",
+        *(f"  {one.text} on {one.address}" for one in found),
+    )
 
 
 @table.command("end-slot")
@@ -386,26 +437,34 @@ def adopt(invocation: Invocation, *, address: str) -> None:
 @changing
 def end_slot_command(invocation: Invocation, *, address: str, number: int | None) -> None:
     """
-    End a commit slot that no writer can carry out: forged, damaged or too large.
+    End a damaged commit slot.
 
-    Without NUMBER the first such slot. A slot whose time is far ahead of this clock is ended by its
-    NUMBER alone: make sure that this clock is right. Bring the slot back from a backup instead if you have one:
-    what it decided is lost.
+    No writer can apply a slot that is forged, damaged or too large. Default: the first such slot.
+    A slot whose time is far ahead of this clock needs its NUMBER: check this clock first. The
+    decision of the slot is lost; restore the slot from a backup if you have one.
     """
     with invocation.open_table(address) as opened:
         context = opened.context
         found = find_bad_slot(context, number)
         if not invocation.dry_run:
-            invocation.confirm(f"end slot {found.number} ({found.path}) for good? {found.why}")
+            invocation.confirm(f"end slot {found.number} ({found.path})? {found.why}")
             found = end_slot(context, found.number)
-    invocation.printer.document({**asdict(found), "ended": not invocation.dry_run})
+    done = "would end" if invocation.dry_run else "ended"
+    invocation.printer.result(
+        {**asdict(found), "ended": not invocation.dry_run},
+        f"{done} slot {found.number} ({found.path}): {found.why}",
+    )
 
 
 @table.command()
 @click.argument("address", metavar="TABLE")
 @changing
 def drop(invocation: Invocation, *, address: str) -> None:
-    """Delete a table with all its data. No writer may be at work."""
+    """
+    Delete a table with all its data.
+
+    Stop all writers first.
+    """
     with invocation.open_table(address) as opened:
         storage = opened.context.ports.storage
         root = storage.capabilities.local_root
@@ -416,19 +475,22 @@ def drop(invocation: Invocation, *, address: str) -> None:
         refuse_with_writers(opened.context)
         document = {"dropped": str(root), "name": opened.config.name}
         if invocation.dry_run:
-            invocation.printer.document({**document, "dropped": None, "would_drop": str(root)})
+            invocation.printer.result(
+                {**document, "dropped": None, "would_drop": str(root)},
+                f"would delete table {opened.config.name} at {root}",
+            )
             return
         invocation.confirm(f"delete table {opened.config.name} with all its data at {root}?")
     _delete(Path(root))
-    invocation.printer.document(document)
+    invocation.printer.result(document, f"deleted table {document['name']} at {root}")
 
 
 def _delete(folder: Path) -> None:
     doing = "dropping the table"
     try:
-        # The properties go first: an interrupted drop leaves no table that looks whole.
+        # The properties are deleted first: an interrupted drop leaves no readable table.
         (folder / ".hoodie" / "hoodie.properties").unlink()
-        doing = "the table is dropped, delete what is left of its folder by hand: deleting"
+        doing = "the table is dropped, delete the rest of its folder by hand: deleting"
         shutil.rmtree(folder)
     except OSError as error:
         raise system_call_error(error, str(error.filename or folder), doing) from error

@@ -1,4 +1,4 @@
-"""``hoodoo timeline``: what happened on a table, and when."""
+"""``hoodoo timeline``: the timeline of a table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from hoodoo.table import Table
 
 @click.group()
 def timeline() -> None:
-    """What happened on a table, and when."""
+    """Show the timeline of a table."""
 
 
 @timeline.command()
 @click.argument("address", metavar="TABLE")
-@click.option("--history", is_flag=True, help="Show archived instants too.")
+@click.option("--history", is_flag=True, help="List archived instants, too.")
 @reading
 def show(invocation: Invocation, *, address: str, history: bool) -> None:
-    """Show every instant, ascending by requested time."""
+    """
+    List all instants, oldest first.
+
+    Rows are + inserted, ~ updated, - deleted. 'hoodoo log' lists the newest instants first.
+    """
     with invocation.open_table(address) as opened:
         if invocation.printer.for_people:
             print_timeline(invocation.printer, list_instants(opened, archived=history))
@@ -54,45 +58,46 @@ def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
 
 
 def print_timeline(printer: Printer, accounts: list[InstantSummary]) -> None:
-    """The timeline for people: who did what, from when to when, and what it met."""
+    """Print the instants with writers and times, then the rejected attempts."""
+    zone = accounts[0].zone.name if accounts else ""
     printer.grid(
-        ("instant", "from", "to", "what", "by", "rows"),
+        ("instant", f"completed ({zone})", "action", "rows", "writer"),
         [
             (
                 one.requested_time,
-                time_text(one.requested_time)[11:],
-                time_text(one.completion_time)[11:] if one.completion_time else one.state,
-                _what(one),
+                time_text(one.completion_time)[:19] if one.completion_time else one.state,
+                _action_text(one),
+                one.rows_text or (f"-{one.files_deleted} files" if one.files_deleted else ""),
                 one.who,
-                one.rows_text or (f"{one.files_deleted} files" if one.files_deleted else ""),
             )
             for one in accounts
         ],
+        empty="no instant",
     )
-    refused = [(one, refusal) for one in accounts for refusal in one.refusals]
-    if not refused:
+    rejected = [(one, refusal) for one in accounts for refusal in one.refusals]
+    if not rejected:
         return
     printer.line()
-    printer.line("Refused by a conflict first, and done again", style="bold")
+    printer.line("Attempts that a conflict rejected before they succeeded", style="bold")
     printer.grid(
-        ("instant", "by", "rule", "done again", "the winner"),
+        ("instant", "writer", "rule", "redone", "winner"),
         [
             (
                 one.requested_time,
                 one.who,
                 refusal.get("rule", ""),
                 refusal.get("redo", ""),
-                "; ".join(refusal.get("winners", ())) or "nobody known",
+                "; ".join(refusal.get("winners", ())) or "unknown",
             )
-            for one, refusal in refused
+            for one, refusal in rejected
         ],
     )
-    whys = {str(refusal.get("rule", "")): refusal.get("why", "") for _, refusal in refused}
-    for rule, why in sorted(whys.items()):
+    reasons = {str(refusal.get("rule", "")): refusal.get("why", "") for _, refusal in rejected}
+    for rule, why in sorted(reasons.items()):
         printer.line(f"{rule}: {why}")
 
 
-def _what(one: InstantSummary) -> str:
+def _action_text(one: InstantSummary) -> str:
     operation = one.operation.lower()
     words = one.action if operation in ("", one.action) else f"{one.action} {operation}"
     return words + (" (archived)" if one.archived else "")

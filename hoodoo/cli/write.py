@@ -45,14 +45,17 @@ _OPERATIONS = tuple(operation.value for operation in WriteOperation)
 )
 @click.option("--operation", type=click.Choice(_OPERATIONS), help="Default: upsert.")
 @click.option(
-    "--filter", "condition", metavar="TEXT", help="With --operation delete, instead of rows: which."
+    "--filter",
+    "condition",
+    metavar="TEXT",
+    help="With --operation delete: the rows to delete, instead of --input.",
 )
-@click.option("--key", metavar="A,B,..", help="Record key columns, when the table is new.")
-@click.option("--partition-by", metavar="A,B,..", help="Partition columns, when it is new.")
-@click.option("--ordering", metavar="A,..", help="Ordering columns, when it is new.")
+@click.option("--key", metavar="A,B,..", help="Record key columns of a new table.")
+@click.option("--partition-by", metavar="A,B,..", help="Partition columns of a new table.")
+@click.option("--ordering", metavar="A,..", help="Ordering columns of a new table.")
 @click.option(
     "--batch-id",
-    help="Writing the same batch again changes nothing, for hoodoo.batch.retention.ms after it completed.",
+    help="A second write with this id changes nothing, within hoodoo.batch.retention.ms.",
 )
 @changing
 def write(
@@ -68,19 +71,19 @@ def write(
     batch_id: str | None,
 ) -> None:
     """
-    Write the rows of a file into TABLE; with --key it is created when it is not there.
+    Write the rows of a file into a table.
 
-    With --dry-run it is told which living writers and plans the write would meet now, with exit
-    code 5 when there are any. Nobody knows who begins in the next moment.
+    --key creates a missing table. --dry-run shows the live writers and plans that the write
+    would conflict with now, and exits with 5 if there are any. Later writers can still conflict.
     """
     refuse_other_types(batch_id, None, address)  # before a table is made
-    told = {
+    given = {
         "hoodie.datasource.write.recordkey.field": key,
         "hoodie.datasource.write.partitionpath.field": partition_by,
         "hoodie.datasource.write.precombine.field": ordering,
         "hoodie.datasource.write.operation": operation,
     }
-    code = {name: value for name, value in told.items() if value is not None}
+    code = {name: value for name, value in given.items() if value is not None}
     table = _existing(invocation, address, code, may_create=key is not None)
     new = table is None
     settings = _settings_of(invocation, code) if table is None else table.settings
@@ -88,7 +91,7 @@ def write(
     if condition is not None:
         if table is None or not chosen.traits.deletes_keys or source is not None:
             raise InvalidInputError(
-                "--filter says which rows of an existing table are deleted: use it with "
+                "--filter chooses the rows of an existing table to delete: use it with "
                 "--operation delete and without --input",
                 kind="filter",
             )
@@ -98,7 +101,7 @@ def write(
     rows = None
     if chosen.traits.takes_rows:
         if source is None:
-            raise InvalidInputError("name the rows to write by --input FILE", kind="no_input")
+            raise InvalidInputError("name the file with the rows: --input FILE", kind="no_input")
         known = None
         if table is not None:
             known = known_schema(table.context, table.context.snapshot())
@@ -107,7 +110,7 @@ def write(
         table = _created(invocation, address, settings, code, rows)
     if table is None:
         raise InvalidInputError(
-            f"there is no table at this path to delete partitions from: {address}",
+            f"cannot delete partitions: no table at this path: {address}",
             kind="table_not_found",
         )
     with table:
@@ -115,20 +118,20 @@ def write(
             _would_do(invocation, table, chosen, rows)
             return
         if chosen.replaces and not new:
-            invocation.confirm(f"{chosen.value} hides rows of {table.config.name}; go on?")
+            invocation.confirm(f"{chosen.value} replaces rows of {table.config.name}; continue?")
         _write(invocation, table, chosen, rows, batch_id)
 
 
 def _delete_where(
     invocation: Invocation, table: Table, condition: str, batch_id: str | None
 ) -> None:
-    to_expression(condition, with_meta(table.schema))  # a wrong filter is refused before a question
+    to_expression(condition, with_meta(table.schema))  # reject a wrong filter before the question
     if invocation.dry_run:
         keys = table.to_arrow(delete_key_columns(table.config), condition)
         _would_do(invocation, table, WriteOperation.DELETE, keys)
         return
-    invocation.confirm(f"delete the rows of {table.config.name} where {condition}; go on?")
-    _tell(invocation, table.delete_where(condition, batch_id=batch_id))
+    invocation.confirm(f"delete the rows of {table.config.name} where {condition}?")
+    _print_result(invocation, table.delete_where(condition, batch_id=batch_id))
 
 
 def _existing(
@@ -153,7 +156,7 @@ def _created(
     code: dict[str, str],
     rows: pa.Table,
 ) -> Table | None:
-    """The new table, once the rows are known to fit it: bad rows leave no empty table behind."""
+    """Create the table after the rows are checked, so that bad rows leave no empty table."""
     schema = drop_meta(rows.schema)
     keys = _list(code["hoodie.datasource.write.recordkey.field"])
     partitions = _list(code.get("hoodie.datasource.write.partitionpath.field", ""))
@@ -161,8 +164,8 @@ def _created(
     missing = [name for name in (*keys, *partitions, *ordering) if name not in schema.names]
     if missing:
         raise InvalidInputError(
-            f"the rows lack columns the table would be keyed, partitioned or ordered by: {missing};"
-            f" they have {list(schema.names)}",
+            f"the rows lack key, partition or ordering columns: {missing}; "
+            f"they have {list(schema.names)}",
             kind="missing_key_column",
             columns=missing,
         )
@@ -171,14 +174,17 @@ def _created(
     planned, chosen = new_table_config(address, settings, schema), settings.operation
     if addressed(write_request_of(settings, planned, chosen), None).operation is not chosen:
         raise InvalidInputError(
-            "a new table without key fields only takes inserts; name the key (--key), or say "
+            "a new table without key fields takes inserts only; name the key by --key, or use "
             f"--operation insert: {chosen.value}",
             kind="no_key_fields",
             operation=chosen.value,
         )
     if invocation.dry_run:
         nothing = nothing_to_do(_action_of(chosen), chosen.value)
-        invocation.printer.document({**nothing, "creates_table": True, "rows": rows.num_rows})
+        invocation.printer.result(
+            {**nothing, "creates_table": True, "rows": rows.num_rows},
+            f"would create the table {address} and {chosen.value} {rows.num_rows} rows",
+        )
         raise click.exceptions.Exit(0)
     return create_table(address, schema=schema, properties=invocation.layers.with_code(code))
 
@@ -199,27 +205,22 @@ def _write(
         receipt = table.delete_partitions(named, batch_id=batch_id)
     else:
         receipt = table.write(rows, operation, batch_id=batch_id)
-    _tell(invocation, receipt)
+    _print_result(invocation, receipt)
 
 
-def _tell(invocation: Invocation, receipt: CommitResult) -> None:
-    printer = invocation.printer
-    if printer.for_people:
-        if receipt.already_published:
-            # Its rows may be others than those of this call: what follows is not of this call.
-            printer.line("nothing was written: this batch had been published before, as")
-        printer.line(
-            f"{receipt.operation.lower()} {receipt.requested_time}: "
-            f"{receipt.rows_inserted} inserted, {receipt.rows_updated} updated, "
-            f"{receipt.rows_deleted} deleted, {receipt.files_written} files, "
-            f"attempts {receipt.attempts}"
-        )
-        for change in receipt.schema_changes:
-            printer.line(f"  schema changed: {change.text}")
-        for report in receipt.refusals:
-            printer.line(f"  refused first: {report.text}")
-        return
-    printer.document(commit_result_document(receipt))
+def _print_result(invocation: Invocation, receipt: CommitResult) -> None:
+    # The result of a repeated batch is that of the earlier call; its rows may differ.
+    before = ["nothing was written: this batch was committed before, as"]
+    invocation.printer.result(
+        commit_result_document(receipt),
+        *(before if receipt.already_published else ()),
+        f"{receipt.operation.lower()} {receipt.requested_time}: "
+        f"{receipt.rows_inserted} inserted, {receipt.rows_updated} updated, "
+        f"{receipt.rows_deleted} deleted, {receipt.files_written} files, "
+        f"attempts {receipt.attempts}",
+        *(f"  schema changed: {change.text}" for change in receipt.schema_changes),
+        *(f"  rejected first: {report.text}" for report in receipt.refusals),
+    )
 
 
 def _action_of(operation: WriteOperation) -> str:
@@ -230,10 +231,10 @@ def _would_do(
     invocation: Invocation, table: Table, operation: WriteOperation, rows: pa.Table | None
 ) -> None:
     """
-    Place the rows as the write would and tell whom it would meet now; nothing is begun.
+    Print the conflicts that the write would have now, without starting it.
 
     Raises:
-        click.exceptions.Exit: It would meet somebody.
+        click.exceptions.Exit: There are conflicts.
     """
     settings = table.settings
     TableWriter(table.context, table.properties, settings, table.services).refuse()
@@ -241,11 +242,14 @@ def _would_do(
     deleted = named_partitions(settings.partitions_to_delete) if rows is None else ()
     plan = write_request_of(settings, table.config, operation, delete_partitions=deleted)
     workload = None if rows is None else LocalWorkload(table.context.ports, rows)
-    met = dry_run_write(table.context, plan, workload)
+    conflicts = dry_run_write(table.context, plan, workload)
     if rows is not None and workload is not None:
         document |= {"rows": rows.num_rows, "partitions": list(workload.partition_paths())}
-    invocation.printer.document(
-        {**document, "would_meet": [report.as_document() for report in met]}
+    invocation.printer.result(
+        {**document, "would_meet": [report.as_document() for report in conflicts]},
+        f"would {operation.value}" + ("" if rows is None else f" {rows.num_rows} rows"),
+        *(f"conflict: {report.text}" for report in conflicts),
+        *([] if conflicts else ["no conflict now"]),
     )
-    if met:
+    if conflicts:
         raise click.exceptions.Exit(PROBLEMS_FOUND)

@@ -1,19 +1,21 @@
-"""``hoodoo writers``: who writes to a table, whom cleaning must wait for, and who is gone."""
+"""``hoodoo writers``: the writers and readers of a table, and how to forget a dead writer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
 
 from hoodoo.cli.invocation import Invocation, changing, reading
+from hoodoo.cli.printing import short_id, wall_text
 from timeline.reader_lease import registered_readers
+from timeline.writer_registry import RegisteredWriter, registered_writers
 from timeline.writer_registry import forget as forget_entry
-from timeline.writer_registry import registered_writers
 
 
 class _ShownByDefault(click.Group):
-    """``hoodoo writers TABLE`` is ``hoodoo writers show TABLE``; other tables are ``./forget``."""
+    """Reads ``hoodoo writers TABLE`` as ``hoodoo writers show TABLE``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = {*self.commands, *ctx.help_option_names}
@@ -22,35 +24,41 @@ class _ShownByDefault(click.Group):
 
 @click.group(cls=_ShownByDefault)
 def writers() -> None:
-    """Writers and readers of a table: show them (hoodoo writers TABLE), forget a dead one."""
+    """
+    Show writers and readers, or forget one.
+
+    'hoodoo writers TABLE' is short for 'hoodoo writers show TABLE'.
+    """
 
 
 @writers.command()
 @click.argument("address", metavar="TABLE")
 @click.argument("writer_id", metavar="WRITER")
-@click.option("--force", is_flag=True, help="Even if it still gives signs of life.")
+@click.option("--force", is_flag=True, help="Even if the writer seems alive.")
 @changing
 def forget(invocation: Invocation, *, address: str, writer_id: str, force: bool) -> None:
     """
-    Let TABLE wait no longer for WRITER (an id of 'hoodoo writers TABLE'), whose process is gone.
+    Forget a writer whose process has ended.
 
-    Archiving respects for a while which slots it may need, and newcomers must agree with it as
-    long as it seems alive; both end at once. Its pending write is rolled back by the next clean.
-    Never force it for a process that may only sleep: a file that it asked for long ago may come
-    back after the archive took its instant away.
+    WRITER is an id of 'hoodoo writers TABLE', or its first digits. Archiving no longer retains
+    slots for this writer, and new writers need not agree with its settings. The next clean rolls
+    back its pending write. Do not force it for a process that may be suspended: its late file
+    could appear after its instant is archived.
     """
     with invocation.open_table(address) as opened:
         context = opened.context
+        writer_id = _whole_id(registered_writers(context), writer_id)
         gone = forget_entry(context, writer_id, force=force, dry_run=True)
         if not invocation.dry_run:
-            invocation.confirm(f"forget {gone.text}, last heard of {_text(gone.last_beat_ms)}?")
+            invocation.confirm(f"forget {gone.text}, last heartbeat {_text(gone.last_beat_ms)}?")
             gone = forget_entry(context, writer_id, force=force)
         pins = [
             one.low_water_mark
             for one in registered_writers(context)
             if not one.silent and one.writer_id != writer_id
         ]
-    invocation.printer.document(
+    done = "would forget" if invocation.dry_run else "forgot"
+    invocation.printer.result(
         {
             "forgotten": not invocation.dry_run,
             "writer_id": gone.writer_id,
@@ -62,58 +70,55 @@ def forget(invocation: Invocation, *, address: str, writer_id: str, force: bool)
             "pin": None if gone.silent else gone.low_water_mark,
             "next_pin": min(pins, default=None),
             "buckets": gone.buckets,
-        }
+        },
+        f"{done} {gone.text}, last heartbeat {wall_text(gone.last_beat_ms)} UTC",
     )
+
+
+def _whole_id(known: Sequence[RegisteredWriter], text: str) -> str:
+    """Return the id that begins with the text; the text itself if there is not exactly one."""
+    found = [one.writer_id for one in known if one.writer_id.startswith(text)]
+    return found[0] if text and len(found) == 1 else text
 
 
 @writers.command()
 @click.argument("address", metavar="TABLE")
 @reading
 def show(invocation: Invocation, *, address: str) -> None:
-    """Show every registered writer and every reader with a lease, and who seems alive."""
+    """
+    List writers, and readers with a lease.
+
+    A writer is alive if its last heartbeat is recent enough.
+    """
     with invocation.open_table(address) as opened:
         found = registered_writers(opened.context)
         readers = registered_readers(opened.context)
     if invocation.printer.for_people:
         invocation.printer.grid(
-            (
-                "writer",
-                "application",
-                "pid",
-                "host",
-                "since",
-                "last beat",
-                "seems",
-                "buckets",
-                "engine",
-            ),
+            ("writer", "state", "last heartbeat (UTC)", "process", "buckets", "application"),
             [
                 (
-                    one.writer_id,
-                    one.application,
-                    one.pid,
-                    one.host,
-                    _text(one.since_ms),
-                    _text(one.last_beat_ms),
+                    short_id(one.writer_id),
                     "alive" if one.alive else "dead",
+                    wall_text(one.last_beat_ms),
+                    f"{one.pid} on {one.host}",
                     one.buckets,
-                    one.engine_version,
+                    one.application,
                 )
                 for one in found
             ],
+            empty="no registered writer",
         )
         if readers:
             invocation.printer.line()
             invocation.printer.grid(
-                ("reader", "pid", "host", "since", "reads as of", "lease until"),
+                ("reader", "lease until (UTC)", "reads as of", "process"),
                 [
                     (
-                        one.application,
-                        one.pid,
-                        one.host,
-                        _text(one.since_ms),
+                        one.application or short_id(one.reader_id),
+                        wall_text(one.until_ms) if one.alive else "ended",
                         one.newest,
-                        _text(one.until_ms) if one.alive else "ended",
+                        f"{one.pid} on {one.host}",
                     )
                     for one in readers
                 ],

@@ -487,7 +487,7 @@ def test_who_interrupts_a_change_hears_that_it_may_have_happened(
     monkeypatch.setattr(Table, "write", interrupted)
     answer = upsert(table, LATER)
     assert (answer.exit_code, answer.out) == (130, "")
-    assert "timeline show" in answer.err
+    assert "hoodoo log" in answer.err
     assert {row["name"] for row in run("read", table).rows} == {"ann", "bert", "eve", "dan"}
 
 

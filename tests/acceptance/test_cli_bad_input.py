@@ -93,7 +93,7 @@ def test_a_table_of_version_6_is_read_and_never_written(tmp_path: Path) -> None:
     ("refuses", "said"),
     [
         ("pathlib.Path.unlink", "dropping the table failed, access was refused"),
-        ("shutil.rmtree", "the table is dropped, delete what is left of its folder by hand"),
+        ("shutil.rmtree", "the table is dropped, delete the rest of its folder by hand"),
     ],
 )
 def test_a_table_whose_files_may_not_be_deleted(

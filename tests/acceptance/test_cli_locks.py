@@ -157,7 +157,7 @@ def test_audit_shows_what_was_recorded(tmp_path: Path, props: Path) -> None:
     assert one["held_seconds"] >= 0
     assert run("locks", "audit", table, "--until", "2020-01-01").document == {"holdings": []}
     assert "copy" in run("locks", "audit", table, "-o", "table").out
-    assert run("locks", "audit", table, "--since", "lately").exit_code == 2
+    assert run("locks", "audit", table, "--since", "lately").exit_code == 1
 
 
 def test_break_frees_the_lock_and_leaves_a_line(table: Path, props: Path) -> None:
@@ -195,7 +195,7 @@ def test_break_promises_no_more_than_the_holder_knows(table: Path, props: Path) 
     assert holding.is_held(), "it has not asked since"
     with pytest.raises(LeaseLostError):
         holding.renew()
-    assert "at its next renewal" in run("locks", "break", "--help").out
+    assert "next renewal" in " ".join(run("locks", "break", "--help").out.split())
 
 
 def test_break_asks_first(table: Path, props: Path) -> None:

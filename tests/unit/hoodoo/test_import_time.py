@@ -45,6 +45,17 @@ def test_neither_the_import_nor_the_help_loads_a_big_library(use: str) -> None:
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
+def test_the_completion_of_a_command_loads_no_big_library() -> None:
+    done = run(
+        f"-c from hoodoo.cli import main; import sys\ntry: main(prog_name='hoodoo')\nexcept "
+        f"SystemExit: print(sorted(sys.modules.keys() & set({HEAVY!r})))",
+        _HOODOO_COMPLETE="bash_complete",
+        COMP_WORDS="hoodoo re",
+        COMP_CWORD="1",
+    )
+    assert done.stdout.splitlines() == ["plain,read", "plain,restore", "[]"], done.stderr
+
+
 def test_pandas_is_left_out_when_a_table_is_opened() -> None:
     """Most of what is done with Arrow rows never needs it; a pushed filter imports it by itself."""
     done = run("-c import sys, hoodoo; hoodoo.Table; print('pandas' in sys.modules)")

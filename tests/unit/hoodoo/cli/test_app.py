@@ -1,9 +1,16 @@
-"""Exit codes are a promise: every error of the tree has one, and which."""
+"""The parts that all commands share: exit codes, help texts, completion."""
 
 from __future__ import annotations
 
-import pytest
+import re
+from collections.abc import Iterator
 
+import click
+import pytest
+from click.testing import CliRunner
+
+from hoodoo.cli import invocation
+from hoodoo.cli.app import main
 from hoodoo.cli.invocation import exit_code
 from timeline import errors
 from timeline.errors import HoodooError, Reaction
@@ -31,3 +38,64 @@ def tree() -> list[type[HoodooError]]:
 @pytest.mark.parametrize("kind", tree(), ids=lambda kind: kind.__name__)
 def test_every_error_has_its_exit_code(kind: type[HoodooError]) -> None:
     assert exit_code(kind("message")) == EXPECTED.get(kind.__name__, 1)
+
+
+def test_the_help_lists_each_exit_code() -> None:
+    codes = {
+        value for name, value in vars(invocation).items() if name.isupper() and type(value) is int
+    }
+    shown = CliRunner().invoke(main, ["--help"]).output.partition("Exit codes:")[2]
+    listed = re.findall(r"(\d+)  [a-z]", shown.partition("Options:")[0])
+    assert sorted(map(int, listed)) == sorted(codes)
+
+
+def commands(
+    command: click.Command = main, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every command of the command line with its words."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            one = command.get_command(click.Context(command), name)
+            assert one is not None
+            yield from commands(one, (*path, name))
+
+
+def test_the_first_line_of_each_help_fits_a_list_of_80_columns() -> None:
+    long = [
+        path
+        for path, command in commands()
+        if path and not re.fullmatch(r"[A-Z].{,43}\.", command.get_short_help_str(200))
+    ]
+    assert long == []
+
+
+def test_each_option_has_a_help_text() -> None:
+    missing = [
+        (*path, option.name)
+        for path, command in commands()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden and not option.help
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_of_a_shell_asks_this_command(shell: str) -> None:
+    script = CliRunner().invoke(main, ["completion", shell]).output
+    assert f"_HOODOO_COMPLETE={shell}_complete" in script
+
+
+def completed(words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what bash gets for the last word."""
+    monkeypatch.setenv("_HOODOO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    output = CliRunner().invoke(main, prog_name="hoodoo", standalone_mode=True).output
+    return [line.partition(",")[2] for line in output.splitlines()]
+
+
+def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completed("hoodoo re", monkeypatch) == ["read", "restore"]
+    assert completed("hoodoo services ca", monkeypatch) == ["cancel"]
+    assert "--as-of" in completed("hoodoo read --a", monkeypatch)
