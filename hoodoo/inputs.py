@@ -8,18 +8,19 @@ import datetime as dt
 import decimal
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from json import dumps
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from filegroups.reading.read import ReadSet
+from filegroups.reading.read import Filter, ReadSet
 from filegroups.schema.casting import cast_column
 from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.schema import META_FIELDS
@@ -590,6 +591,57 @@ def named_partitions(partitions: Sequence[str]) -> tuple[str, ...]:
     if not partitions:
         raise InvalidInputError("name at least one partition path", kind="no_partition")
     return listed(partitions, "partitions")
+
+
+def filter_or_keys(
+    filter: object,  # noqa: A002
+    keys: object,
+    partitions: object,
+    reads: object,
+) -> tuple[Filter, object]:
+    """
+    Return the filter of a delete, or None and its keys.
+
+    Raises:
+        InvalidInputError: There is neither (``no_filter``), there are both or an argument of the
+            other (``delete_arguments``), or the text of a filter is the name of a file (``filter``).
+    """
+    is_filter = isinstance(filter, str | pc.Expression) or (
+        isinstance(filter, list | tuple)
+        and bool(filter)
+        and all(isinstance(term, tuple | list) for term in filter)
+    )
+    if isinstance(filter, str) and re.fullmatch(r"\S+\.(parquet|csv|json|ndjson|arrow)", filter):
+        raise InvalidInputError(
+            "the text of a delete is a filter; delete the keys in a file by "
+            f"table.delete(keys={filter!r})",
+            kind="filter",
+        )
+    if filter is None and keys is None:
+        raise no_filter()
+    by_keys = not is_filter and (filter is None or keys is None)
+    given = {"keys": keys is not None, "reads": reads is not None}
+    wrong = ["partitions"] if by_keys and partitions is not None else []
+    wrong += [] if by_keys else [name for name, is_given in given.items() if is_given]
+    if wrong:
+        raise InvalidInputError(
+            "a delete has a filter, which may be narrowed to partitions, or keys, which may have "
+            f"reads; leave this out: {', '.join(wrong)}",
+            kind="delete_arguments",
+            arguments=wrong,
+        )
+    if by_keys:
+        return None, filter if keys is None else keys
+    return cast("Filter", filter), None
+
+
+def no_filter() -> InvalidInputError:
+    """Return the error of a statement that does not say which rows it changes."""
+    return InvalidInputError(
+        "name the rows by a filter, for example table.delete(\"day < '2026-01-01'\"); 'true' means "
+        "all rows, and delete_partitions deletes whole partitions",
+        kind="no_filter",
+    )
 
 
 def refuse_other_types(batch_id: object, reads: object, address: str) -> None:

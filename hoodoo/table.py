@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
@@ -19,10 +19,16 @@ from filegroups.table import TableReader
 from filegroups.writing.dry_run import dry_run_write
 from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult
-from hoodoo.delete_where import delete_found
 from hoodoo.factory import operation_of, write_request_of
 from hoodoo.input_files import read_rows
-from hoodoo.inputs import Operation, named_partitions, refuse_other_types, to_arrow_table
+from hoodoo.inputs import (
+    Operation,
+    filter_or_keys,
+    named_partitions,
+    no_filter,
+    refuse_other_types,
+    to_arrow_table,
+)
 from hoodoo.inspect.instants import InstantSummary, explain_instant, list_instants
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
@@ -42,7 +48,7 @@ from tableservices.restoring.savepoints import (
 )
 from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableContext
-from timeline.errors import ConflictError, InvalidInputError, RolledBackError
+from timeline.errors import ConflictError, RolledBackError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant import InstantTime
 from timeline.model.table_config import TableConfig
@@ -50,6 +56,9 @@ from timeline.model.time_arguments import TimeArgument
 from timeline.properties.options import PropertySet
 from timeline.rollback.resolve_unknown import Resolution, resolve
 from timeline.writer_registry import RegisteredWriter, registered_writers
+
+if TYPE_CHECKING:
+    from hoodoo.row_changes import MatchOn, Merge, Statement
 
 
 class Table(TableReader):
@@ -174,42 +183,108 @@ class Table(TableReader):
         return self._write(WriteOperation.BULK_INSERT, data, batch_id)
 
     def delete(
-        self, keys: object, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> CommitResult:
-        """Delete by key; ``keys`` has the record key and partition columns. Errors: as ``upsert``."""
-        return self._write(WriteOperation.DELETE, keys, batch_id, reads=reads)
-
-    def delete_where(
         self,
-        filter: Filter,  # noqa: A002 - the public word
+        filter: object = None,  # noqa: A002 - the public word
+        partitions: Sequence[str] | None = None,
+        *,
+        keys: object = None,
+        batch_id: str | None = None,
+        reads: ReadSet | None = None,
+    ) -> CommitResult:
+        """
+        Delete the rows that match a filter, or those of some keys.
+
+        If other writers change what a filter finds, this reads again and retries.
+
+        Args:
+            filter: A text, a pyarrow expression or a list of terms, as of ``scan``. Rows in any
+                other form are the same as ``keys``.
+            partitions: With a filter: partition paths to search; None for all. Writes to others do
+                not conflict.
+            keys: Rows with the record key and partition columns, in any form of ``upsert``, also
+                the path of a file.
+            batch_id: As of ``upsert``.
+            reads: With keys: as of ``upsert``.
+
+        Raises:
+            InvalidInputError: There is neither a filter nor keys (``no_filter``), there are both or
+                an argument of the other (``delete_arguments``), or one does not fit the table.
+            BudgetSpentError: Each attempt conflicted with other writers.
+            ConflictError: As of ``upsert``.
+        """
+        found_by, rows = filter_or_keys(filter, keys, partitions, reads)
+        if found_by is None:
+            return self._write(WriteOperation.DELETE, rows, batch_id, reads=reads)
+        return self._statement(WriteOperation.DELETE, batch_id).delete(found_by, partitions)
+
+    def update(
+        self,
+        filter: Filter,  # noqa: A002
+        values: Mapping[str, object],
         partitions: Sequence[str] | None = None,
         *,
         batch_id: str | None = None,
     ) -> CommitResult:
         """
-        Delete the rows that match a filter; if other writers change them, read again and retry.
+        Set columns of the rows that match a filter; if other writers change them, retry.
 
         Args:
-            filter: As of ``scan``.
-            partitions: Partition paths to search; None for all. Writes to others do not conflict.
+            filter: As of ``scan``; ``"true"`` for all rows.
+            values: For each column a SQL text over the row's columns (``"price * 2"``, ``"'new'"``),
+                a pyarrow expression, or a literal of another type than text. A row keeps its
+                ordering value unless it is set.
+            partitions: As of ``delete``.
             batch_id: As of ``upsert``.
 
         Raises:
-            InvalidInputError: The filter is missing or does not fit the table.
+            InvalidInputError: The filter is missing (``no_filter``), or a value does not fit
+                (``expression``, ``expression_value``, ``changed_key``, ``ordering_lowered``).
             BudgetSpentError: Each attempt conflicted with other writers.
             ConflictError: As of ``upsert``.
         """
         if filter is None:
-            raise InvalidInputError(
-                "name the rows to delete by a filter; delete_partitions deletes whole partitions",
-                kind="no_filter",
-            )
+            raise no_filter()
+        return self._statement(WriteOperation.UPSERT, batch_id).update(filter, values, partitions)
+
+    def merge(self, source: object, on: str | Sequence[str] | None = None) -> Merge:
+        """
+        Return a merge of rows into the table, as ``MERGE INTO``: add its clauses, then ``execute``.
+
+        ``table.merge(rows).when_matched_update_all().when_not_matched_insert_all().execute()``
+
+        Args:
+            source: Rows in any form of ``upsert``.
+            on: Columns that are equal in rows that match, or a SQL text such as ``target.id =
+                source.user_id``. None for the record key, and the partition if a key is unique in
+                its partition only.
+
+        Raises:
+            InvalidInputError: The rows have another form.
+        """
+        from hoodoo.row_changes import MatchOn, Merge
+
+        if isinstance(source, str | os.PathLike):
+            source = read_rows(Path(source), self._columns())
+        rows = to_arrow_table(source, self._columns)
+
+        def matching() -> MatchOn:
+            plan = write_request_of(self._settings, self.config, WriteOperation.UPSERT)
+            whole = plan.rules.lookup.whole_table
+            return MatchOn.of(on, self.config, self.schema, rows.schema, whole_table=whole)
+
+        return Merge(rows, partial(self._statement, WriteOperation.UPSERT), matching)
+
+    def _statement(self, operation: WriteOperation, batch_id: str | None) -> Statement:
+        """Return a statement that computes its rows from reads, after the checks of a write."""
+        from hoodoo.row_changes import Statement  # sqlglot takes 0.1 s to import
 
         refuse_other_types(batch_id, None, "")
         self._writer.begin()
         named = batch_id or self._settings.batch_id
-        plan = write_request_of(self._settings, self.config, WriteOperation.DELETE, batch_id=named)
-        return delete_found(self, plan, self._writer.write, filter, partitions)
+        plan = write_request_of(self._settings, self.config, operation, batch_id=named)
+        combines = plan.rules.combine or bool(self.config.record_key_fields)
+        rules = replace(plan.rules, partial_columns=None, combine=combines)
+        return Statement(self, replace(plan, rules=rules), self._writer.write)
 
     def insert_overwrite(
         self,

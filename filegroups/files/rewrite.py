@@ -37,6 +37,7 @@ from filegroups.merge.merging import (
     append_rows,
     merge_base,
     remove_relocated_keys,
+    split_relocated_keys,
 )
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import normalise
@@ -316,6 +317,7 @@ def _first_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> M
     empty = _merged_schema(schema).empty_table()
     if task.deletes is DeleteKind.EXPLICIT:
         return append_rows(empty, empty)  # an empty file group has nothing to delete
+    incoming, _ = split_relocated_keys(incoming)
     rows = with_meta_columns(task, incoming, schema)
     if task.deletes is DeleteKind.NONE:
         return append_rows(empty, rows)

@@ -651,15 +651,20 @@ def _lacking(base: pa.Table, where: Positions, rules: MergeRules) -> Mapping[str
 #
 # With a global index a key exists once in the table. The row is inserted in its new partition. A
 # marked copy goes to the old file group; its mark column is never stored. The move is already
-# decided here, so the old row is removed whatever the ordering values are.
+# decided here, so the old row is removed whatever the ordering values are. A write that read its
+# rows, such as a merge, marks the rows that it deletes in the same way.
 
 RELOCATED_COLUMN = "_hoodoo_leaves"
 
 
 def mark_relocated_keys(rows: pa.Table, leaving: pa.Table) -> pa.Table:
     """Concatenate a file group's rows and the rows that leave it, marked by a column."""
-    marks = pa.chunked_array([pa.repeat(False, rows.num_rows), pa.repeat(True, leaving.num_rows)])
-    return pa.concat_tables([rows, leaving]).append_column(RELOCATED_COLUMN, marks)
+    if RELOCATED_COLUMN not in rows.schema.names:
+        rows = rows.append_column(RELOCATED_COLUMN, pa.repeat(False, rows.num_rows))
+    if RELOCATED_COLUMN in leaving.schema.names:
+        leaving = leaving.drop_columns([RELOCATED_COLUMN])
+    gone = leaving.append_column(RELOCATED_COLUMN, pa.repeat(True, leaving.num_rows))
+    return pa.concat_tables([rows, gone])
 
 
 def split_relocated_keys(incoming: pa.Table) -> tuple[pa.Table, pa.ChunkedArray | None]:

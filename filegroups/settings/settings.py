@@ -419,7 +419,7 @@ class WriteSettings(KeySettings, LimitSettings):
     isolation: Isolation = option(
         "hoodoo.write.isolation.level",
         Isolation.SNAPSHOT,
-        "Guarantee for a write with a read set (reads=, delete_where): no concurrent "
+        "Guarantee for a write with a read set (reads=, a filter, a merge): no concurrent "
         "commit changed the same rows (snapshot), some serial order of the writes "
         "gives the same table (write_serializable), or the commit order does "
         "(serializable).",

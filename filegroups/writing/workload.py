@@ -30,12 +30,17 @@ from filegroups.index import IndexedFile
 from filegroups.index.lookup import find_in_table, tag
 from filegroups.keys.bucketing import BucketAssigner, InsertBucket, assign_buckets, assign_by_bucket
 from filegroups.keys.keys import addresses, validate_ordering
-from filegroups.merge.merging import combine_incoming, key_codes, mark_relocated_keys
+from filegroups.merge.merging import (
+    RELOCATED_COLUMN,
+    combine_incoming,
+    key_codes,
+    mark_relocated_keys,
+)
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import codes_of, normalise, refuse_null_elements, rows_by_number
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta
 from filegroups.writing.write_request import RowCounts, RowRules
-from timeline.errors import InvariantError
+from timeline.errors import InvalidInputError, InvariantError
 from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
 from timeline.model.file_names import join
 from timeline.ports.ports import Ports, Storage
@@ -143,9 +148,10 @@ def write_task(
 class LocalWorkload:
     """Rows of one write in memory. The contract is ``filegroups.writing.workload.Workload``."""
 
-    def __init__(self, ports: Ports, rows: pa.Table) -> None:
+    def __init__(self, ports: Ports, rows: pa.Table, deleted: pa.Array | None = None) -> None:
         self._world = ports
         self._rows = rows
+        self._deleted = deleted  # a mask of rows that delete their records, if rows were read
         self._schema = rows.schema
         self._rules: RowRules | None = None
         self._found: pa.Array = pa.nulls(0, pa.string())
@@ -211,6 +217,9 @@ class LocalWorkload:
             if rules.for_java:
                 refuse_null_elements(kept)
             kept = kept.append_column(KEY_COLUMN, keys).append_column(PARTITION_COLUMN, paths)
+        if self._deleted is not None:
+            _refuse_other_keys(self._rows, keys, None if rules.lookup.whole_table else paths)
+            kept = kept.append_column(RELOCATED_COLUMN, self._deleted)
         if rules.combine:
             kept = combined(kept, rules, schema.avro_json)
         self._rules = rules
@@ -263,6 +272,8 @@ class LocalWorkload:
             deletes = np.ones(self._rows.num_rows, np.bool_)
         else:
             deletes = MergeRules(definition=rules.merge).deletes(self._rows)
+            if RELOCATED_COLUMN in self._rows.schema.names:
+                deletes |= np.asarray(self._rows.column(RELOCATED_COLUMN)).astype(np.bool_)
         where = find_in_table(
             self._world.storage,
             self._world.executor,
@@ -379,6 +390,28 @@ class LocalWorkload:
         if self._rules is None:
             raise InvariantError("a workload was used before it was prepared")
         return self._rules
+
+
+def _refuse_other_keys(rows: pa.Table, keys: pa.Array, paths: pa.Array | None) -> None:
+    """
+    Refuse changed rows whose columns give another key or partition than the one they were read from.
+
+    Raises:
+        InvalidInputError: There are such rows (``stored_key_differs``).
+    """
+    differs = np.zeros(rows.num_rows, np.bool_)
+    for name, made in ((KEY_COLUMN, keys), (PARTITION_COLUMN, paths)):
+        if made is not None and name in rows.schema.names:
+            other = pc.not_equal(made, pc.cast(rows.column(name), pa.string()))
+            differs |= np.asarray(pc.fill_null(other, False)).astype(np.bool_)
+    if differs.any():
+        raise InvalidInputError(
+            "the key and partition columns of some rows give another record key or partition than "
+            "the stored one, so an update would write a second record; repair them first: 'hoodoo "
+            f"table repair-keys TABLE': {int(differs.sum())} rows",
+            kind="stored_key_differs",
+            rows=int(differs.sum()),
+        )
 
 
 def combined(rows: pa.Table, rules: RowRules, avro_json: str) -> pa.Table:

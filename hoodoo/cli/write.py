@@ -23,7 +23,6 @@ from hoodoo.cli.invocation import (
     commit_result_document,
     nothing_to_do,
 )
-from hoodoo.delete_where import delete_key_columns
 from hoodoo.factory import write_request_of
 from hoodoo.input_files import read_rows
 from hoodoo.inputs import named_partitions, refuse_other_types
@@ -96,7 +95,7 @@ def write(
                 kind="filter",
             )
         with table:
-            _delete_where(invocation, table, condition, batch_id)
+            _delete_by_filter(invocation, table, condition, batch_id)
         return
     rows = None
     if chosen.traits.takes_rows:
@@ -122,16 +121,18 @@ def write(
         _write(invocation, table, chosen, rows, batch_id)
 
 
-def _delete_where(
+def _delete_by_filter(
     invocation: Invocation, table: Table, condition: str, batch_id: str | None
 ) -> None:
     to_expression(condition, with_meta(table.schema))  # reject a wrong filter before the question
     if invocation.dry_run:
+        from hoodoo.row_changes import delete_key_columns  # sqlglot takes 0.1 s to import
+
         keys = table.to_arrow(delete_key_columns(table.config), condition)
         _would_do(invocation, table, WriteOperation.DELETE, keys)
         return
     invocation.confirm(f"delete the rows of {table.config.name} where {condition}?")
-    _print_result(invocation, table.delete_where(condition, batch_id=batch_id))
+    _print_result(invocation, table.delete(condition, batch_id=batch_id))
 
 
 def _existing(

@@ -10,11 +10,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from filegroups.reading.read import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableSnapshot
 from filegroups.writing.workload import Workload
-from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_context
 from hoodoo.configuration import Layers
 from hoodoo.factory import write_request_of
@@ -106,12 +104,6 @@ class SparkTable(Table):
         """
         self._refuse_reads()
         return SparkSnapshot(self, *lease_newest(self._context))
-
-    def merge(
-        self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> CommitResult:
-        """Merge rows by record key; the only form so far equals ``upsert``."""
-        return self.upsert(df, batch_id=batch_id, reads=reads)
 
     def close(self) -> None:
         """End services on threads, leave the writer registry and close connections."""

@@ -120,7 +120,7 @@ def without_keys(run: GoldenRun) -> None:
     with run.step("insert"):
         table.insert(_small(range(4), 1))
     with run.step("delete where"):
-        table.delete_where([("id", "=", "k2")])
+        table.delete([("id", "=", "k2")])
     with run.step("close"):
         table.close()
 
@@ -194,7 +194,7 @@ def upgrade_of_version_6(run: GoldenRun) -> None:
             run.machine.draw_again()
         table = run.open("ours")
         with run.step("write on"):
-            table.delete_where([("id", "!=", "")])
+            table.delete([("id", "!=", "")])
         with run.step("close"):
             table.close()
 

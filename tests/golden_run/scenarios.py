@@ -68,7 +68,7 @@ def copy_on_write(run: GoldenRun) -> None:
     with run.step("delete"):
         table.delete(rows(range(5), "a", 4))
     with run.step("delete where"):
-        table.delete_where([("id", "=", "k61")])
+        table.delete([("id", "=", "k61")])
     with run.step("upsert with a new column"):
         table.upsert(rows(range(10, 12), "a", 5, note="é"))
     with run.step("partial upsert"):

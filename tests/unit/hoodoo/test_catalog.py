@@ -378,7 +378,7 @@ def test_deleting_no_partition_is_refused(path: Path):
     "use",
     [
         lambda table: table.delete_partitions("xy"),
-        lambda table: table.delete_where([("ts", ">", 0)], "xy"),
+        lambda table: table.delete([("ts", ">", 0)], "xy"),
         lambda table: table.to_arrow(partitions="xy"),
         lambda table: table.scan(partitions="xy"),
         lambda table: table.get_rows(["a"], partitions="xy"),
@@ -402,7 +402,7 @@ def test_one_text_is_not_taken_for_a_list_of_its_letters(
     "use",
     [
         lambda table, one: table.delete_partitions([one]),
-        lambda table, one: table.delete_where([("ts", ">", 0)], [one]),
+        lambda table, one: table.delete([("ts", ">", 0)], [one]),
         lambda table, one: table.to_arrow(partitions=["x", one]),
         lambda table, one: table.get_rows([one]),
         lambda table, one: table.pin().reads(partitions=[one]),

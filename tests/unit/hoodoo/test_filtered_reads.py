@@ -259,7 +259,7 @@ def test_a_delete_by_filter_opens_matching_partitions_only(
     with made(tmp_path, "text") as table:
         table.upsert(rows())
         opened.clear()
-        table.delete_where([("p", "=", "b")])
+        table.delete([("p", "=", "b")])
         assert set(opened) == {"b"}
         assert table.to_arrow(filter=[("p", "=", "b")]).num_rows == 0
         assert table.to_arrow().num_rows == 10

@@ -345,7 +345,7 @@ def test_a_custom_generator_without_types_is_told_what_to_say(tmp_path: Path):
     ("change", "left"),
     [
         (lambda table: table.delete_partitions(["2"]), ["a"]),
-        (lambda table: table.delete_where([("id", "=", "a")]), ["b"]),
+        (lambda table: table.delete([("id", "=", "a")]), ["b"]),
         (lambda table: table.upsert([]), ["a", "b"]),
         (lambda table: table.delete([]), ["a", "b"]),
     ],

@@ -69,7 +69,7 @@ def test_a_delete_needs_the_meta_columns_alone(tmp_path: Path) -> None:
 
 def test_a_filter_names_rows_to_delete_without_key_fields(tmp_path: Path) -> None:
     with table_of(tmp_path / "t", "MERGE_ON_READ", partition_by=["p"]) as table:
-        table.delete_where(pc.field("v") > 15)
+        table.delete(pc.field("v") > 15)
         assert pairs(table) == [(1, 10)]
 
 

@@ -105,7 +105,7 @@ def no_partition(table: hoodoo.Table) -> None:
 
 
 def unknown_filter(table: hoodoo.Table) -> None:
-    table.delete_where([("unknown", "==", 1)])
+    table.delete([("unknown", "==", 1)])
 
 
 @pytest.mark.parametrize(

@@ -225,9 +225,9 @@ def test_a_delete_by_filter_is_judged_where_the_timeline_begins_with_it(
     tmp_path: Path, kind: str
 ) -> None:
     with new(tmp_path / "t", kind) as table:
-        table.delete_where([("v", "=", 1)])  # of an empty table
+        table.delete([("v", "=", 1)])  # of an empty table
         restored(table)
-        assert table.delete_where([("v", "=", 1)]).rows_deleted == 1
+        assert table.delete([("v", "=", 1)]).rows_deleted == 1
         assert rows(table) == [("x", 2)]
 
 
