@@ -121,7 +121,8 @@ def newest_manifest(
             except ObjectMissingError as error:
                 if number == missing:
                     raise MissingFileError(
-                        f"the history's manifest is missing; restore it from a backup: {path}",
+                        "a manifest of the archived timeline is missing: restore the file from a "
+                        f"backup: {path}",
                         path=path,
                     ) from error
                 missing = number
@@ -135,7 +136,8 @@ def newest_manifest(
                 return number, files
         else:
             raise CorruptTableError(
-                f"no manifest of the history can be read; restore it from a backup: {HISTORY}",
+                "no manifest of the archived timeline can be read: restore the folder from a "
+                f"backup: {HISTORY}",
                 path=HISTORY,
             )
 
@@ -179,7 +181,7 @@ def read_archive_files(
 def missing_archive_file(path: str) -> MissingFileError:
     """Return the error for a missing file that the newest manifest names."""
     return MissingFileError(
-        f"a file of the history is missing; restore it from a backup: {path}", path=path
+        f"a file of the archived timeline is missing: restore it from a backup: {path}", path=path
     )
 
 

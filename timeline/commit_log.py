@@ -327,8 +327,9 @@ class CommitLog:
                 self._read_ahead(range(number, min(last + 1, number + _PROBES_AT_ONCE_MAX)))
             if (slot := self.read(number)) is None:
                 raise MissingFileError(
-                    "a commit slot was archived since this process looked last, or is lost; try "
-                    f"again, and run 'hoodoo table verify' when it fails again: {slot_path(number)}",
+                    "a commit slot is missing: another process archived it a moment ago, or it "
+                    "is lost. Try again; if it fails again, run 'hoodoo table verify TABLE': "
+                    f"{slot_path(number)}",
                     kind="slot_missing",
                     path=slot_path(number),
                 )
@@ -480,8 +481,9 @@ class CommitLog:
                 self._world.events.emit("slot.unknown", number=slot.number, rt=slot.requested_time)
             if clock.monotonic_ms() - started > self._unknown_ms_max:
                 raise OutcomeUnknownError(
-                    f"nobody knows whether this write was published ({failure}); run "
-                    f"'hoodoo explain --resolve' on instant {slot.instant_time} before you repeat it",
+                    f"the storage did not answer whether this write was committed ({failure}). "
+                    f"Run 'hoodoo explain TABLE {slot.instant_time} --resolve' before you repeat "
+                    "the write",
                     requested_time=slot.instant_time,
                     slot_number=slot.number,
                     nonce=slot.nonce,
@@ -526,8 +528,8 @@ class CommitLog:
 
 def _replaced() -> TableReplacedError:
     return TableReplacedError(
-        "the table was dropped while this handle was open, and what is there now is "
-        f"another one; open it again: {TABLE_DESCRIPTOR}",
+        "the table was dropped while it was open, and the path has another table now; open the "
+        f"table again: {TABLE_DESCRIPTOR}",
         path=TABLE_DESCRIPTOR,
     )
 

@@ -227,9 +227,9 @@ class TableIdentity:
         here = ports.storage.capabilities.slots
         if self.known is not None and self.known.slots != here:
             raise UnsafeSetupError(
-                "the commit slots of this table are decided elsewhere than this process is set up "
-                "for, so it would not see the other writers; set hoodoo.slots.* as they have it: "
-                f"the table says {self.known.slots!r}, this process {here!r}",
+                "the table keeps its commit slots in another store than this process uses, so "
+                "this process would miss the commits of other writers. Set hoodoo.slots.* as the "
+                f"other writers do: the table has {self.known.slots!r}, this process {here!r}",
                 kind="slots_elsewhere",
                 table=self.known.slots,
                 process=here,
@@ -528,7 +528,8 @@ def _assert_is_there(storage: Storage) -> None:
     """
     if all(storage.stat(one) is None for one in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES)):
         raise TableReplacedError(
-            f"the table was dropped while this handle was open: {storage.base_uri}",
+            "the table was dropped while it was open. Create it again, or correct the path: "
+            f"{storage.base_uri}",
             path=storage.base_uri,
         )
 

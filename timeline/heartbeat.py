@@ -142,9 +142,9 @@ class Heartbeat:
         """
         if self.fenced():
             raise HeartbeatExpiredError(
-                "this writer paused longer than its heartbeat allows "
-                f"({self._limits.tolerated_ms} ms), so others may have rolled it back; write "
-                f"again: {self._requested_time}",
+                "this writer paused for longer than its heartbeat allows "
+                f"({self._limits.tolerated_ms} ms), so other writers may have rolled it back; "
+                f"write again: {self._requested_time}",
                 requested_time=self._requested_time,
                 tolerated_ms=self._limits.tolerated_ms,
             )

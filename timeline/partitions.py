@@ -65,7 +65,11 @@ def list_partition_paths(
         if not inside:
             return sorted(found)
         level = inside
-    raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
+    raise CorruptTableError(
+        "the table's folders are nested too deeply for partitions: remove the folders that no "
+        f"writer created: {level[0]}",
+        path=level[0],
+    )
 
 
 def _folders_in(folder: str, entries: Stats) -> list[str]:

@@ -82,8 +82,8 @@ def plan_conflict(
     plans = tuple(dict.fromkeys(owned[group] for group in met))
     return Rejected(
         RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
-        f"a pending clustering owns it, and would lose the write: {plans[0]}; let it complete, or "
-        f"'hoodoo services cancel TABLE {plans[0].requested_time}'",
+        f"a pending clustering contains it and would lose the write: {plans[0]}. Let the "
+        f"clustering complete, or run 'hoodoo services cancel TABLE {plans[0].requested_time}'",
         (),
         met,
         retry_can_succeed=False,

@@ -284,8 +284,8 @@ def pin(context: TableContext, snapshot: Snapshot) -> ReaderLease:
     if lease.is_needed and not lease.acquire():
         lease.end()
         raise SnapshotExpiredError(
-            "this state is just being cleaned; read a newer one, or keep more commits "
-            "(hoodie.clean.commits.retained)"
+            "a clean is deleting files of this snapshot: read a newer one, or retain more "
+            "commits (hoodie.clean.commits.retained)"
         )
     lease.begin()
     return lease
@@ -306,7 +306,7 @@ def lease_newest(context: TableContext) -> tuple[Snapshot, ReaderLease]:
         except SnapshotExpiredError:
             context.ports.events.emit("reader.overtaken", head=snapshot.head)
     raise SnapshotExpiredError(
-        f"cleaning overtook this reader {_TRIES} times; keep more commits "
+        f"cleans deleted files of this read's snapshot in {_TRIES} attempts: retain more commits "
         "(hoodie.clean.commits.retained) or clean less often, then read again",
         attempts=_TRIES,
     )

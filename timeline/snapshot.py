@@ -41,6 +41,7 @@ from timeline.ports.ports import ObjectMissingError, Storage
 
 #: SEC14: a hostile or neglected table must not fill the memory.
 INSTANT_FILES_MAX = 3_000_000
+_FILES_OF_INSTANT = 3  # requested, inflight, completed
 
 
 _Key = tuple[InstantTime, str]  # requested time, action when completed
@@ -294,8 +295,11 @@ class TimelineReader:
         names = self._storage.names(self._folder)
         if len(names) > self._files_max:
             raise UnsupportedTableError(
-                "the timeline has more files than hoodoo.limits.timeline.instants.max allows; "
-                f"archive it or raise the limit: {len(names)}",
+                "the timeline has more instants than hoodoo.limits.timeline.instants.max allows. "
+                "Archive with a higher limit: 'hoodoo services run TABLE --service archive "
+                "--hoodie-conf hoodoo.limits.timeline.instants.max=N': found about "
+                f"{len(names) // _FILES_OF_INSTANT} instants ({len(names)} files), allowed are "
+                f"{self._files_max // _FILES_OF_INSTANT}",
                 kind="limit",
                 found=len(names),
             )
@@ -426,7 +430,8 @@ class CommitReader:
             decoded = self._archived(instant)
             if decoded is None:
                 raise MissingFileError(
-                    f"a completed instant was removed while it was read; open the table again: {path}",
+                    "a completed instant was removed while it was read: open the table again: "
+                    f"{path}",
                     path=path,
                 ) from error
         else:

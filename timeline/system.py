@@ -91,8 +91,8 @@ def process_zone() -> TimelineZone:
     with suppress(ValueError):
         return TimelineZone(name, ZoneInfo.from_file(io.BytesIO(_rules_file(name))))
     raise UnsafeSetupError(
-        "this table's times are in the time zone of its writers, and the rules of this process's are "
-        f"not found here; correct TZ or install the package tzdata: TZ={told!r}",
+        "the table's times are in the time zone of its writers, and this host lacks the rules of "
+        f"the zone of this process: correct TZ or install the package tzdata: TZ={told!r}",
         kind="time_zone",
         zone=told,
     )

@@ -53,7 +53,8 @@ def read_truncation_point(storage: Storage) -> TruncationPoint:
             continue  # a greater one replaced it meanwhile
         if truncation_point.number != number:
             raise CorruptTableError(
-                f"a boundary was moved: {path} says it is number {truncation_point.number}",
+                "the file of a truncation point was moved: restore it from a backup under its "
+                f"own name: {path} contains number {truncation_point.number}",
                 path=path,
             )
         return truncation_point
@@ -314,8 +315,8 @@ def _reset(context: TableContext) -> None:
 
 def _overrun(**fields: object) -> HeartbeatExpiredError:
     return HeartbeatExpiredError(
-        "this process paused so long that what it had to be compared with was archived; write "
-        "again",
+        "this process paused for so long that the commits it must compare with were archived; "
+        "write again",
         kind="pin_overrun",
         **fields,
     )

@@ -191,15 +191,15 @@ def forget(
     entry = found.get(writer_id)
     if entry is None:
         raise InvalidInputError(
-            f"no writer has this id, 'hoodoo writers TABLE' lists them: {writer_id!r}",
+            f"no writer has this id; 'hoodoo writers TABLE' lists them: {writer_id!r}",
             kind="no_such_writer",
             writer_id=writer_id,
         )
     if entry.alive and not force:
         raise InvalidInputError(
-            "this writer still gives signs of life: end it, then wait until it was silent for "
-            f"{context.limits.heartbeat.tolerated_ms} ms, or force it, if you know that its "
-            f"process is gone: {entry.text}, {writer_id}",
+            "the heartbeat of this writer is fresh: end the writer, then wait until it is silent "
+            f"for {context.limits.heartbeat.tolerated_ms} ms. If you know that its process has "
+            f"ended, use --force: {entry.text}, {writer_id}",
             kind="writer_alive",
             writer_id=writer_id,
         )
@@ -324,8 +324,8 @@ def warn_other_zone(context: TableContext) -> None:
             "timeline.other_zone_noticed",
             zone=context.zone.name,
             apart_minutes=by_ms // 60_000,
-            why="the newest times of this table are those of another time zone; run all its "
-            "writers with one TZ, or their writes are not in order",
+            why="the newest times of this table are in another time zone; run all its writers with "
+            "one TZ, or their commits are not in order",
         )
 
 
@@ -347,7 +347,8 @@ def refuse_with_writers(context: TableContext) -> None:
     alive = [one.text for one in registered_writers(context, but=own) if one.alive]
     if alive:
         raise InvalidInputError(
-            f"a writer is at work on this table, end it first: {'; '.join(alive)}",
+            "a writer of this table is live: end it or let it call table.close(), then repeat: "
+            f"{'; '.join(alive)}",
             kind="writers_at_work",
             writers=alive,
         )
@@ -382,8 +383,8 @@ def reset_copied_table(context: TableContext, *, dry_run: bool = False) -> list[
     storage = context.ports.storage
     if storage.capabilities.slots != "storage":
         raise UnsafeSetupError(
-            "a slot store decides the commits of this table, and it takes the copy for the "
-            "original; delete .hoodie/.hoodoo in the copy before its first write: "
+            "a slot store decides the commits of this table, and it does not distinguish the "
+            "copy from the original: delete .hoodie/.hoodoo in the copy before its first write: "
             f"{storage.capabilities.slots!r}",
             kind="copy_decided_elsewhere",
         )
@@ -412,9 +413,9 @@ def _refuse_copy(context: TableContext, living: Sequence[RegisteredWriter]) -> N
     copied = _copied(context, living)
     if copied:
         raise WriterDisagreementError(
-            "this table is a copy: its registry came along, and has a writer that works on the "
-            f"original. Run 'hoodoo table adopt {context.ports.storage.base_uri}' to use the copy "
-            "as a table of its own, then 'hoodoo table verify', as a copy beside writers may be "
+            "this table is a copy: its writer registry names a writer of the original. Run "
+            f"'hoodoo table adopt {context.ports.storage.base_uri}' to use the copy as a separate "
+            "table, then 'hoodoo table verify', because a copy made during writes may be "
             f"incomplete: {copied[0].text} works on {copied[0].address}",
             kind="copied_table",
             other=copied[0].text,
@@ -453,9 +454,10 @@ def _compare(
             )
             silence = context.limits.heartbeat.tolerated_ms
             raise WriterDisagreementError(
-                f"another writer of this table, {other.text}, is configured differently; give "
-                "both the same properties, or, when that one has ended without a word, wait until "
-                f"it was silent for {silence} ms ('hoodoo writers TABLE' lists them): {listed}",
+                f"another live writer of this table has other settings: {other.text}. Use the "
+                "same properties for both (commands: --props FILE), or end that writer with "
+                f"table.close(). If its process was killed, wait until it is silent for {silence} "
+                f"ms ('hoodoo writers TABLE' lists them): {listed}",
                 other=other.text,
                 differences=differences,
             )
@@ -471,10 +473,10 @@ def _refuse_other_releases(context: TableContext, living: Sequence[RegisteredWri
             raise WriterDisagreementError(
                 f"another writer of this table, {other.text}, runs an older release: it has "
                 f"engine version {other.engine_version}, and this process (engine version "
-                f"{own['engine_version']}) needs engine version "
-                f"{own['least_engine_version']} beside it. Upgrade hoodoo in that process, or "
-                "end it; when it has died, wait until it was silent for "
-                f"{context.limits.heartbeat.tolerated_ms} ms ('hoodoo writers TABLE' lists them)",
+                f"{own['engine_version']}) needs engine version {own['least_engine_version']} "
+                "there. Upgrade hoodoo in that process, or end it. If it was killed, wait until "
+                f"it is silent for {context.limits.heartbeat.tolerated_ms} ms ('hoodoo writers "
+                "TABLE' lists them)",
                 kind="older_writer",
                 other=other.text,
                 engine_version=other.engine_version,
@@ -491,10 +493,10 @@ def _refuse_overlapping(
         if met:
             silence = context.limits.heartbeat.tolerated_ms
             raise WriterDisagreementError(
-                f"another writer of this table, {other.text}, writes to the same buckets, and one "
-                f"of both has them for itself; give each writer its own {BUCKET_OWNERSHIP_KEY}, "
-                "or, when that one has ended without a word, wait until it was silent for "
-                f"{silence} ms: mine {buckets!r}, theirs {other.buckets!r}, both {met}",
+                f"another live writer of this table, {other.text}, writes to the same buckets, "
+                f"and one of both owns them: give each writer its own {BUCKET_OWNERSHIP_KEY}, or "
+                "end that writer with table.close(). If its process was killed, wait until it is "
+                f"silent for {silence} ms: mine {buckets!r}, theirs {other.buckets!r}, both {met}",
                 kind="buckets_met",
                 other=other.text,
                 differences={BUCKET_OWNERSHIP_KEY: {"mine": buckets, "theirs": other.buckets}},

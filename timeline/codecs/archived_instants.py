@@ -202,7 +202,8 @@ def _history_file(name: str, size_bytes: int, path: str) -> ArchiveFile:
     match = _FILE_NAME.fullmatch(name)
     if match is None or size_bytes < 0:
         raise MalformedNameError(
-            f"history manifest names no history file, restore the manifest: {name!r} in {path}",
+            "a manifest of the archived timeline names a file with a wrong name: restore the "
+            f"manifest from a backup: {name!r} in {path}",
             path=path,
             name=name,
         )
@@ -317,7 +318,7 @@ def _instant(
     if not isinstance(action, str) or not all(
         one is None or isinstance(one, bytes) for one in (metadata, plan)
     ):
-        raise ValueError("an instant without action, or with content that is no bytes")
+        raise ValueError("an instant without action, or with content that is not bytes")
     return ArchivedInstant(
         requested_time=requested_time,
         completion_time=completion_time,
@@ -329,7 +330,8 @@ def _instant(
 
 def _damaged(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
-        f"history file is damaged ({why}): restore it from a backup: {path}", path=path
+        f"a file of the archived timeline is damaged ({why}): restore it from a backup: {path}",
+        path=path,
     )
 
 
@@ -429,7 +431,7 @@ def _records(
         schema_text = block.schema_json.encode()
         content = data[block.content_offset : block.content_offset + block.content_length]
         if len(content) < _TWO_INTS.size:
-            raise corrupt_file_error(path, "a block without the number of its records")
+            raise corrupt_file_error(path, "a block lacks the number of its records")
         content_version, count = _TWO_INTS.unpack_from(content)
         if content_version not in _CONTENT_VERSIONS:
             raise corrupt_file_error(path, f"records of version {content_version}")
@@ -452,7 +454,7 @@ def _completed(
     ):
         raise corrupt_file_error(path, "an archived instant without time")
     if action not in _ACTIONS:
-        raise corrupt_file_error(path, f"an archived instant of no known action: {action!r}")
+        raise corrupt_file_error(path, f"an archived instant has an unknown action: {action!r}")
     action = _ACTIONS[action]
     return ArchivedInstant(
         requested_time=requested,

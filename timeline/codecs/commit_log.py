@@ -115,8 +115,8 @@ def is_signed_by(data: bytes, key: bytes) -> bool:
 
 _REMEMBERED_BYTES: Final = 32_768
 _BACK: Final = (
-    "nobody can publish behind it until its file is brought back from a backup, or ended by "
-    "'hoodoo table end-slot' ('hoodoo table verify' looks at the others)"
+    "no writer can commit after it. Restore its file from a backup, or end the slot with 'hoodoo "
+    "table end-slot TABLE NUMBER', then check the other slots with 'hoodoo table verify TABLE'"
 )
 
 
@@ -144,7 +144,9 @@ def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
 def _decoded(data: bytes, path: str, number: int) -> Slot:
     line, _, trailer = data.partition(b"\n")
     if trailer != f"{zlib.crc32(line):08x} {len(line)}\n".encode():
-        raise ChecksumError(f"a commit slot is torn or was edited, {_BACK}: {path}", path=path)
+        raise ChecksumError(
+            f"a commit slot is incomplete or was edited; {_BACK}: {path}", path=path
+        )
     try:
         document = json.loads(line)
         least, kind = int(document["v"]), str(document["kind"])
@@ -154,17 +156,20 @@ def _decoded(data: bytes, path: str, number: int) -> Slot:
         slot = _from_document(document, digest_of(data))
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(
-            f"a commit slot cannot be read ({error!r}), {_BACK}: {path}", path=path
+            f"a commit slot cannot be read ({error!r}); {_BACK}: {path}", path=path
         ) from error
     if slot.number != number:
         raise CorruptTableError(
-            f"a commit slot was moved, {_BACK}: {path} says it is number {slot.number}", path=path
+            f"a commit slot was moved: its file name and its number differ; {_BACK}: {path} "
+            f"contains number {slot.number}",
+            path=path,
         )
     strange = slot.invalid_names()
     if strange:
         raise CorruptTableError(
-            "a commit slot names what no slot may: it was forged or damaged, and nothing was "
-            f"touched. 'hoodoo table end-slot' ends it: {path} names {strange[0][:200]!r}",
+            "a commit slot names files that a slot must not name, so it is forged or damaged. "
+            f"Nothing was changed. End it with 'hoodoo table end-slot TABLE NUMBER': {path} names "
+            f"{strange[0][:200]!r}",
             kind="hostile_slot",
             path=path,
             slot_number=number,
@@ -356,14 +361,16 @@ def decode_truncation_point(data: bytes, *, path: str) -> TruncationPoint:
         )
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(
-            f"the boundary of the commit slots cannot be read ({error!r}): {path}", path=path
+            f"the truncation point of the commit log cannot be read ({error!r}): restore the file "
+            f"from a backup: {path}",
+            path=path,
         ) from error
 
 
 def _completed_name(name: object) -> str:
     instant = parse_instant_name(str(name))
     if instant is None or not instant.completed:
-        raise ValueError(f"no completed instant: {name!r}")
+        raise ValueError(f"not a completed instant: {name!r}")
     return str(name)
 
 

@@ -59,7 +59,9 @@ _PARSER_FAILURES: Final = (
 def corrupt_file_error(path: str, why: str) -> CorruptTableError:
     """Return the error for a file with damaged bytes; `why` names the finding."""
     return CorruptTableError(
-        f"file is damaged ({why}): restore it or roll the instant back: {path}", path=path
+        f"a file is damaged ({why}): restore it from a backup, or roll the instant back with "
+        f"'hoodoo rollback TABLE INSTANT': {path}",
+        path=path,
     )
 
 
@@ -104,7 +106,8 @@ class RecordWriter:
             fastavro.schemaless_writer(body, self.schema, record)
         except _PARSER_FAILURES as failure:
             raise InvalidInputError(
-                f"value does not fit its instant file, correct it and repeat: {failure}",
+                "a value cannot be written into the file of its instant: correct the value, then "
+                f"repeat the call: {failure}",
                 kind="unencodable_metadata",
             ) from failure
         content = body.getvalue()
@@ -261,7 +264,7 @@ def _checked_schema(text: bytes) -> _WriterSchema:
         raise ValueError("schema too long")
     schema = json.loads(text)
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise ValueError("schema is no record")
+        raise ValueError("the schema is not a record")
     _check_node(schema, enclosing=())
     return _WriterSchema(
         name=str(schema["name"]).rpartition(".")[2], parsed=fastavro.parse_schema(schema)
@@ -342,7 +345,8 @@ class _Codec(Generic[_Value]):
         if self._if_empty is not None:
             return self._if_empty
         raise CorruptTableError(
-            f"instant file is empty: restore it or roll the instant back: {path}",
+            "the file of an instant is empty: restore it from a backup, or roll the instant back "
+            f"with 'hoodoo rollback TABLE INSTANT': {path}",
             kind="empty_file",
             path=path,
         )

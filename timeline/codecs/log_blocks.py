@@ -36,7 +36,8 @@ BytesLike = bytes | bytearray | memoryview
 def corrupt_block_error(path: str, why: str) -> CorruptTableError:
     """Return the error for a block with wrong framing; `why` names the finding."""
     return CorruptTableError(
-        f"the log block is damaged ({why}): restore the file or roll its instant back: path={path}",
+        f"a log block is damaged ({why}): restore the file from a backup, or roll its instant "
+        f"back with 'hoodoo rollback TABLE INSTANT': path={path}",
         kind="bad_record",
         path=path,
     )
@@ -405,12 +406,15 @@ def block_frame(
             block would be larger than Java can read (2 GiB).
     """
     if block_type is BlockType.CORRUPT:
-        raise InvalidInputError("a corrupt block cannot be written", kind="log_block_type")
+        raise InvalidInputError(
+            "a corrupt block cannot be written: write the block with its real type",
+            kind="log_block_type",
+        )
     inside = b"".join((_TWO_INTS.pack(_FORMAT_VERSION, block_type), _encode_header(header)))
     size = len(inside) + _LONG.size + content_length + _TAIL
     if size > _SIZE_MAX:
         raise InvalidInputError(
-            f"a log block must stay below 2 GiB, write smaller blocks: {size} bytes",
+            f"a log block must be smaller than 2 GiB: write fewer rows at once: {size} bytes",
             kind="log_block_size",
             size_bytes=size,
         )
@@ -425,7 +429,8 @@ def _encode_header(header: Mapping[int, str]) -> bytes:
             value = text.encode()
         except UnicodeEncodeError as failure:
             raise InvalidInputError(
-                f"a log block's header takes valid Unicode only: key={int(key)}",
+                "a header of a log block has invalid Unicode: correct the value, then write "
+                f"again: key={int(key)}",
                 kind="unencodable_metadata",
             ) from failure
         parts += (_TWO_INTS.pack(key, len(value)), value)
@@ -552,7 +557,7 @@ def _block(reader: _LogReader, offset: int, end_offset: int) -> LogBlock:
     content_offset = position + _LONG.size
     footer = content_offset + int(content_length)
     if not content_offset <= footer <= limit - _INT.size:
-        raise _damaged(path, offset, "a content is longer than its block")
+        raise _damaged(path, offset, "its content is longer than its block")
     if footer == limit - _INT.size:
         whole = reader.ahead(footer, _INT.size) == _INT.pack(0)
     else:
@@ -590,7 +595,7 @@ def _read_header(reader: _LogReader, offset: int, limit: int) -> tuple[dict[int,
         try:
             header[_HEADER_KEYS.get(key, key)] = reader.long_value(position, length).decode()
         except UnicodeDecodeError as failure:
-            raise _damaged(reader.path, offset, "a header is no text") from failure
+            raise _damaged(reader.path, offset, "a header is not text") from failure
         position += length
     return header, position
 
@@ -604,7 +609,8 @@ def _int_at(reader: _LogReader, offset: int, limit: int) -> tuple[int, int]:
 
 def _damaged(path: str, offset: int, why: str) -> CorruptTableError:
     return CorruptTableError(
-        f"a log file is damaged ({why}): restore it or roll its write back: {path}, byte {offset}",
+        f"a log file is damaged ({why}): restore it from a backup, or roll its write back with "
+        f"'hoodoo rollback TABLE INSTANT': {path}, byte {offset}",
         kind="bad_log_file",
         path=path,
         offset=offset,
@@ -613,7 +619,7 @@ def _damaged(path: str, offset: int, why: str) -> CorruptTableError:
 
 def _unknown(path: str, offset: int, kind: str, what: str) -> UnsupportedTableError:
     return UnsupportedTableError(
-        f"a log file was written by a newer or damaged writer, {what} is not known; read it "
+        f"a log file has an unknown {what}: a newer writer wrote it, or it is damaged. Read it "
         f"with the release that wrote it: {path}, byte {offset}",
         kind=kind,
         path=path,

@@ -316,8 +316,8 @@ def try_apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool]
         apply(context, slot, may_show=may_show)
     except OutcomeUnknownError as error:
         raise StorageUnavailableError(
-            "the storage did not let this process finish an earlier publication; write again: "
-            f"slot {slot.number}",
+            "the storage failed while this process applied an earlier commit. Nothing of this "
+            f"write was committed; write again: slot {slot.number}",
             slot_number=slot.number,
         ) from error
 
@@ -365,8 +365,8 @@ def _create_until_known(
         except (AmbiguousWriteError, StorageUnavailableError) as error:
             if clock.monotonic_ms() - started > context.limits.unknown_ms_max:
                 raise OutcomeUnknownError(
-                    "published, but the file that shows it could not be written; any later "
-                    f"writer or service finishes it, do not repeat the write: {path}",
+                    "the write is committed, but its completed file could not be written. Do not "
+                    f"repeat the write: the next writer or service creates the file: {path}",
                     kind="published_not_visible",
                     requested_time=slot.instant_time,
                     slot_number=slot.number,

@@ -120,7 +120,11 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
             if isinstance(begun, StartedWrite):
                 return begun
             least = begun.decided
-    raise InternalError(f"no requested time could be drawn in {_DRAWS_MAX} tries", kind="begin")
+    raise InternalError(
+        f"the engine drew no requested time in {_DRAWS_MAX} attempts: write again, and report it "
+        "if it happens again",
+        kind="begin",
+    )
 
 
 def _try_begin(
@@ -270,8 +274,8 @@ def refuse_during_restore(timeline: ActiveTimeline) -> None:
     """
     if any(i.action is Action.RESTORE for i in timeline.pending):
         raise TableConfigConflictError(
-            "a restore of this table is under way; wait for it to finish, or when its engine has "
-            "ended finish it by 'hoodoo restore TABLE --finish', then write again",
+            "a restore of this table is pending. Wait until it finishes, then write again. If "
+            "its process ended, run 'hoodoo restore TABLE --finish' first",
             kind="restore_pending",
         )
 
@@ -333,7 +337,8 @@ def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMet
     except ObjectExistsError:
         if _content(context.ports, path) != data:  # equal: our own request arrived twice
             raise RolledBackError(
-                f"another process uses this instant; write again: {begun.requested_time}",
+                "another process already uses this instant time; write again: "
+                f"{begun.requested_time}",
                 requested_time=begun.requested_time,
             ) from None
     except AmbiguousWriteError as error:

@@ -26,7 +26,7 @@ class PlanOutcome(Enum):
     COMPLETED_BY_OTHER = "another executor completed it"
     CANCELLED = "it was cancelled"
     ROLLED_BACK = "another engine rolled its execution back"
-    REJECTED = "what it was made from has changed"
+    REJECTED = "its input has changed"
 
 
 def plan_outcome(timeline: ActiveTimeline, plan: Instant) -> PlanOutcome | None:

@@ -124,7 +124,7 @@ def _try_commit(
         base_head=seen.head,
         read=looked,
     )
-    commit = open_commit(context, f"publish {begun.requested_time}", write)
+    commit = open_commit(context, f"commit {begun.requested_time}", write)
     while not commit.is_decided():
         unread: tuple[InstantTime, ...] = ()
         with commit.section() as section:
@@ -239,7 +239,7 @@ def _assert_still_pending(
     )
     if missing or is_planned:
         raise RolledBackError(
-            "this write was rolled back by another process, which took it for dead; write "
+            "another process rolled this write back, because its heartbeat was expired; write "
             f"again: {begun.requested_time}",
             requested_time=begun.requested_time,
         )

@@ -256,8 +256,8 @@ def foreign_clean_conflict(
 def _refused(clean: str, rivals: list[ConcurrentCommit]) -> Rejected:
     return Rejected(
         RuleId.SOURCE_NOT_NEWEST,
-        "a clean took files that my base snapshot shows; rows must find their place again: "
-        f"clean {clean}",
+        "a clean deleted files of the base snapshot, so the rows must be assigned to file groups "
+        f"again: clean {clean}",
         tuple(rivals),
     )
 

@@ -79,7 +79,7 @@ class ConflictReport:
         more = len(met) - 3
         tail = f" and {more} more" if more > 0 else ""
         winner = f"; winner {'; '.join(self.winners)}" if self.winners else ""
-        where = f"; meets on {', '.join(met[:3])}{tail}" if met else ""
+        where = f"; both access {', '.join(met[:3])}{tail}" if met else ""
         return f"{self.rule}: {self.why}{winner}{where}"
 
     def as_document(self) -> dict[str, Any]:
@@ -142,9 +142,9 @@ def conflict_error(
             report=document,
         )
     again = (
-        f"; write again, which a greater {bound} lets happen by itself"
+        f"; write again, or raise {bound} so that the engine retries by itself"
         if report.retry_can_succeed
         else ""
     )
-    message = f"instant {report.instant} was refused by a conflict: {report.text}{again}"
+    message = f"instant {report.instant} was rejected by a conflict: {report.text}{again}"
     return error(message, kind=kind, report=document, wasted_bytes=wasted_bytes)

@@ -110,8 +110,8 @@ class CommitProtocol:
         attempts = self.context.limits.retry.commit_attempts_max
         if self.lost >= attempts:
             raise BudgetSpentError(
-                "other writers took the next commit slot every time; try again later or raise "
-                f"hoodie.write.commit.retry.max.attempts: {attempts} attempts",
+                "other writers took the next commit slot in each attempt: try again later, or "
+                f"raise hoodie.write.commit.retry.max.attempts: {attempts} attempts",
                 attempts=attempts,
             )
         return False
@@ -120,7 +120,7 @@ class CommitProtocol:
     def taken(self) -> Slot:
         """The slot of a decided commit."""
         if self.slot is None:
-            raise InternalError("this commit is not decided", kind="commit")
+            raise InternalError("this commit has no slot yet", kind="commit")
         return self.slot
 
     @contextmanager
@@ -170,7 +170,7 @@ class CommitProtocol:
                 raise
             except Exception as error:
                 raise unknown_outcome(
-                    slot, f"an error struck while publishing ({error})"
+                    slot, f"an error occurred during the commit ({error})"
                 ) from error
             if outcome:
                 self._lose(section, slot, outcome)
@@ -399,7 +399,8 @@ def repeat_until_known(context: TableContext, slot: Slot, call: Callable[[], obj
 def unknown_outcome(slot: Slot, why: str) -> OutcomeUnknownError:
     """Return the error of a commit that may have happened."""
     return OutcomeUnknownError(
-        f"{why}; run 'hoodoo explain --resolve' on instant {slot.instant_time} before you repeat the write",
+        f"{why}, so the outcome of this write is unknown. Run 'hoodoo explain TABLE "
+        f"{slot.instant_time} --resolve' before you repeat the write",
         requested_time=slot.instant_time,
         slot_number=slot.number,
         nonce=slot.nonce,

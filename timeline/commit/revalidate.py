@@ -216,8 +216,8 @@ def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
         taken = context.commit_log.take(section.with_hash_link(context, end))
     except OutcomeUnknownError as error:  # not the outcome of the caller's write
         raise StorageUnavailableError(
-            "the storage did not let this process end an earlier publication; write again: "
-            f"slot {target.number}",
+            "the storage failed while this process ended an earlier commit. Nothing of this "
+            f"write was committed; write again: slot {target.number}",
             slot_number=target.number,
         ) from error
     if taken:

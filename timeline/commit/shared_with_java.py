@@ -59,7 +59,7 @@ class SharedWithJava(CommitProtocol):
 
     def _decide(self, slot: Slot) -> None:
         if self.lost >= self.context.limits.retry.commit_attempts_max:
-            raise unknown_outcome(slot, "the lock was lost while publishing, every time")
+            raise unknown_outcome(slot, "the lock was lost during the commit in each attempt")
         if self._is_pausing:
             self._is_pausing = False
             self._pause()
@@ -213,8 +213,8 @@ class SharedWithJava(CommitProtocol):
         while unread:
             if clock.monotonic_ms() >= self._wait_end_ms:
                 raise LockTimeoutError(
-                    "a writer of another engine has begun and does not start to write; look at "
-                    f"it, then write again: {', '.join(unread)}",
+                    "a writer of another engine began and does not write its files. End it or "
+                    f"wait for it, then write again: {', '.join(unread)}",
                     kind="foreign_begin",
                     requested_time=requested_time,
                     waited_for=list(unread),

@@ -24,7 +24,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
 def _refuse(path: str, why: str) -> MalformedNameError:
     return MalformedNameError(
-        f"{why}; nothing was touched, correct the name or the file that holds it: {path!r}",
+        f"{why}. Nothing was changed; correct the name, or the file that contains it: {path!r}",
         path=path,
     )
 
@@ -43,7 +43,7 @@ def check_relative_path(path: str) -> str:
         raise _refuse(path, "a path with control characters or backslashes")
     for segment in path.split("/"):
         if segment in ("", ".", ".."):
-            raise _refuse(path, "a path that is absolute or leaves its folder")
+            raise _refuse(path, "a path that is absolute or leads out of its folder")
         if len(segment) > 63 and len(segment.encode()) > _SEGMENT_BYTES_MAX:
             raise _refuse(path, "a path with a segment above 255 bytes")
     return path
@@ -74,13 +74,14 @@ def listed(names: object, what: str) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         raise InvalidInputError(
-            f"{what} are a list of texts; put the one into brackets: [{names!r}]", kind="one_text"
+            f"{what} must be a list of texts: put the text into brackets: [{names!r}]",
+            kind="one_text",
         )
     found = tuple(names) if isinstance(names, Iterable) else (names,)
     if not all(issubclass(kind, str) for kind in set(map(type, found))):  # few kinds, of many keys
         strange = next(one for one in found if not isinstance(one, str))
         raise InvalidInputError(
-            f"{what} are a list of texts, as the table spells them: {strange!r}", kind="no_text"
+            f"{what} must be a list of texts, spelled as in the table: {strange!r}", kind="no_text"
         )
     return found
 
@@ -272,7 +273,9 @@ def instant_file_name(instant: Instant) -> str:
     if instant.state is State.COMPLETED:
         if instant.completion_time is None:
             raise MalformedNameError(
-                f"a completed instant has no completion time: {instant}", path=str(instant)
+                "a completed instant has no completion time: restore its file from a backup: "
+                f"{instant}",
+                path=str(instant),
             )
         name = instant.action.completes_as.value
         if instant.legacy:
@@ -280,7 +283,11 @@ def instant_file_name(instant: Instant) -> str:
         return f"{instant.requested_time}_{instant.completion_time}.{name}"
     suffix = PENDING_SUFFIXES.get((instant.action, instant.state))
     if suffix is None:
-        raise MalformedNameError(f"no file stands for this state: {instant}", path=str(instant))
+        raise MalformedNameError(
+            "an instant in this state has no file: report it with the output of 'hoodoo timeline "
+            f"show TABLE': {instant}",
+            path=str(instant),
+        )
     return instant.requested_time + suffix
 
 
@@ -398,7 +405,7 @@ class Slicing(Enum):
     """How a log file finds its slice: by its completion time, or by its name (version 6)."""
 
     BY_COMPLETION = "completion time"
-    BY_NAME = "base instant in the name"
+    BY_NAME = "the base instant in its name"
 
 
 def slice_file_group(
@@ -567,9 +574,9 @@ def check_size(path: str, size_bytes: int) -> None:
     most = _bytes_max(path)
     if size_bytes > most:
         raise CorruptTableError(
-            f"a file of the table is too large: {path} has {size_bytes:,} bytes, and a file of its "
-            f"kind at most {most:,}. It was not read; restore it from a backup, or remove it if no "
-            "writer made it",
+            f"a file of the table is too large, so it was not read: {path} has {size_bytes:,} "
+            f"bytes, and a file of its kind has at most {most:,}. Restore it from a backup, or "
+            "delete it if no writer created it",
             kind="file_too_large",
             path=path,
             bytes=size_bytes,
@@ -590,9 +597,9 @@ def check_slot_size(size_bytes: int) -> None:
     most = _bytes_max(f"{SLOTS}/")
     if size_bytes > most:
         raise InvalidInputError(
-            "the commit names too many files for one commit; write it in several parts, each of "
-            "fewer rows or partitions: its commit slot would have "
-            f"{size_bytes:,} bytes, and may have {most:,}",
+            "the commit names too many files: split it into several writes with fewer rows or "
+            f"partitions: its commit slot would have {size_bytes:,} bytes, at most {most:,} are "
+            "allowed",
             kind="commit_too_large",
             bytes=size_bytes,
             bytes_max=most,

@@ -192,7 +192,8 @@ def check_transition(action: Action, before: Stage, after: Stage) -> None:
     """
     if after not in LEGAL_TRANSITIONS[action][before]:
         raise IllegalTransitionError(
-            f"an instant may not change like this: {action.value} {before.value} -> {after.value}",
+            "an instant must not change its state like this; report it with the output of "
+            f"'hoodoo timeline show TABLE': {action.value} {before.value} -> {after.value}",
             action=action.value,
             before=before.value,
             after=after.value,
@@ -275,7 +276,9 @@ def wall_ms(time: InstantTime) -> WallMs:
         moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         raise InvalidInputError(
-            f"not an instant time of 17 digits: {time!r}", kind="instant_time", value=time
+            f"an instant time has 17 digits: copy one from 'hoodoo timeline show TABLE': {time!r}",
+            kind="instant_time",
+            value=time,
         ) from None
     millis = int(time[14:] or "999")
     return WallMs((moment - _EPOCH) // timedelta(milliseconds=1) + millis)
@@ -535,8 +538,8 @@ def next_instant_time(
         )
         raise ClockRefusedError(
             "the newest time on the timeline is ahead of this clock by more than "
-            "hoodoo.clock.max.ahead.ms; correct the clock of this host or of the one that "
-            f"wrote {newest}{other_zone}; a commit slot that no writer of yours made is ended by "
+            "hoodoo.clock.max.ahead.ms. Correct the clock of this host, or of the host that "
+            f"wrote {newest}{other_zone}. If no writer of yours made the newest slot, end it with "
             f"'hoodoo table end-slot TABLE NUMBER': {ahead} ms ahead",
             newest_time=newest,
             ahead_ms=ahead,
@@ -619,13 +622,12 @@ def timestamp_texts(moments: pa.Array, how: TimestampTexts, name: str) -> pa.Arr
         differ = pc.not_equal(texts, _texts_in(moments, how.form, how.or_zone, name))
         if pc.any(differ).as_py():
             raise UnsupportedTableError(
-                "the table's folders fit two time zones, and the row's moment has another folder "
-                "in each; let another writer of the table write a row of such a moment first, or "
-                "run this with TZ=UTC where all writers of the table do: "
-                f"column={name!r} zones={[how.zone, how.or_zone]} "
-                f"moment={moments.filter(differ)[0].as_py()}",
+                "the table's folders fit two time zones, and this row has another folder in "
+                "each. First let another writer of the table write a row with such a time, or "
+                f"set TZ=UTC if all writers of the table use it: column={name!r} "
+                f"zones={[how.zone, how.or_zone]} moment={moments.filter(differ)[0].as_py()}",
                 kind="partition_zone",
-                feature="folders of moments in one of two zones",
+                feature="folders of times in one of two zones",
             )
     return texts
 
@@ -636,8 +638,9 @@ def _texts_in(moments: pa.Array, form: TimestampForm, zone: str, name: str) -> p
         clock = pc.local_timestamp(pc.cast(fine, pa.timestamp("us", zone)))
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
-            f"folders of moments show the clock of a zone that is not known here; set TZ to its "
-            f"name as the operating system spells it: column={name!r} zone={zone!r}: {error}",
+            "the table's folders show times in a time zone that this host does not know: set TZ "
+            f"to its name as the operating system spells it: column={name!r} zone={zone!r}: "
+            f"{error}",
             kind="bad_time_zone",
             column=name,
         ) from error

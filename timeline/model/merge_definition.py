@@ -152,8 +152,8 @@ class MergeDefinition:
         ]
         if len(fitting) > 1:
             raise UnsafeSetupError(
-                "several mergers of the allowed plug-ins answer to this table; allow one plug-in "
-                "only, or name the Java class of one in "
+                "several mergers of the allowed plug-ins fit this table: allow one plug-in only, "
+                "or name the Java class of one in "
                 "hoodie.write.record.merge.custom.implementation.classes: "
                 f"{', '.join(type(each).__name__ for each in fitting)} for {self._told_merger}",
                 kind="duplicate_merger",
@@ -173,10 +173,10 @@ class MergeDefinition:
         if self.mode is not MergeMode.CUSTOM or self.merger is not None:
             return
         raise UnsupportedTableError(
-            "rows of this table are merged by a class of its owner's, and no allowed plug-in "
-            "answers to it; install one that does and allow its distribution with "
-            "hoodoo.plugins.allow (examples/record_merger_plugin shows how one is made), or "
-            f"merge with the engine that has the class: {self._told_merger}",
+            "this table merges its rows with a custom class, and no allowed plug-in fits it. "
+            "Install a plug-in for it and allow its distribution with hoodoo.plugins.allow (an "
+            "example is in examples/record_merger_plugin), or merge with the engine that has the "
+            f"class: {self._told_merger}",
             kind="custom_merger",
             strategy_id=self.strategy_id,
             payload_class=self.payload_class,
@@ -306,8 +306,8 @@ def version_8_merging(definition: MergeDefinition) -> dict[str, str]:
     plain = known is None or known.is_plain
     if plain and definition.updates_partially:
         raise UnsupportedTableError(
-            "partial updates are a mode of table version 9; make the table of version 9, or name "
-            f"a payload class: {definition.partial_update_mode.value}",
+            "partial updates are a mode of table version 9: create the table with version 9, or "
+            f"name a payload class: {definition.partial_update_mode.value}",
             kind="partial_update_mode",
         )
     said = {
@@ -395,8 +395,8 @@ def _with_merge_properties(
     if (field is None) != (marker is None):
         missing = DELETE_MARKER if marker is None else DELETE_FIELD
         raise CorruptTableError(
-            "a column that marks deletes needs its marker and the marker its column; restore the "
-            f"missing one: {missing} in {path}",
+            "the column that marks deletes needs its marker, and the marker needs the column: "
+            f"restore the missing property: {missing} in {path}",
             kind="table_property_missing",
             path=path,
             key=missing,
@@ -418,8 +418,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _wrong(key: str, text: str, path: str) -> CorruptTableError:
     return CorruptTableError(
-        "table property has a value that cannot be, restore the properties from their "
-        f"backup: {key}={text!r} in {path}",
+        f"a table property has a value that it cannot have: restore hoodie.properties from a backup: "
+        f"{key}={text!r} in {path}",
         kind="table_property_wrong",
         path=path,
         key=key,
@@ -429,7 +429,7 @@ def _wrong(key: str, text: str, path: str) -> CorruptTableError:
 
 def _contradiction(stated: str, inferred: str, path: str) -> CorruptTableError:
     return CorruptTableError(
-        "merge mode contradicts the merge strategy id or payload class, correct one of "
+        "the merge mode contradicts the merge strategy id or the payload class: correct one of "
         f"them: {stated} against {inferred} in {path}",
         kind="merge_mode_contradiction",
         path=path,

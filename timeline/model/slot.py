@@ -376,7 +376,8 @@ def refuse_newer_plan(extra_metadata: Mapping[str, str] | None, *, path: str) ->
     least = (extra_metadata or {}).get(LEAST_VERSION_KEY, str(FIRST_VERSION))
     if not (least.isascii() and least.isdecimal()):
         raise CorruptTableError(
-            f"a plan is damaged: its {LEAST_VERSION_KEY} is no number: {least[:40]!r} in {path}",
+            f"a plan is damaged, because its {LEAST_VERSION_KEY} is not a number: cancel it with "
+            f"'hoodoo services cancel TABLE INSTANT': {least[:40]!r} in {path}",
             path=path,
         )
     refuse_newer(int(least), "the plan of a table service", path=path)

@@ -71,12 +71,12 @@ def table_checksum(name: str, database: str = "") -> str:
 def _advice(version: int) -> str:
     """Return the advice for a table of a version that is not read."""
     if version > max(LAYOUT_OF_VERSION):
-        return "it was written by something newer, use a newer release"
+        return "a newer release wrote it, so use a newer release of hoodoo"
     if version > min(LAYOUT_OF_VERSION):
-        return "let Java Hudi 1.0.2 or later upgrade it (one write)"
+        return "let Java Hudi 1.0.2 or later upgrade it with one write"
     return (
         "let Java Hudi 0.14.1 or 0.15.0 upgrade it to version 6 (one write, or hudi-cli: upgrade "
-        "table --toVersion SIX), then upgrade it here ('hoodoo table upgrade')"
+        "table --toVersion SIX), then run 'hoodoo table upgrade TABLE'"
     )
 
 
@@ -154,15 +154,15 @@ class TableConfig:
         checksum = mapping.get("hoodie.table.checksum")
         if checksum is not None and checksum != table_checksum(name, database):
             raise ChecksumError(
-                "table checksum does not fit name and database: restore the properties from "
-                f"their backup: {path}",
+                "the table checksum does not fit the name and the database: restore "
+                f"hoodie.properties from a backup: {path}",
                 path=path,
             )
         version = text.number("hoodie.table.version")
         layout = text.number("hoodie.timeline.layout.version")
         if version not in LAYOUT_OF_VERSION:
             raise UnsupportedTableError(
-                f"this release reads table versions 6, 8 and 9, {_advice(version)}: {version}",
+                f"this release reads the table versions 6, 8 and 9; {_advice(version)}: {version}",
                 kind="table_version",
                 table_version=version,
                 path=path,
@@ -252,8 +252,8 @@ class _Text:
         text = self.mapping.get(key, "")
         if not text:
             raise CorruptTableError(
-                f"table properties lack a key, restore them from their backup: {key} in "
-                f"{self.path}",
+                f"the table properties lack a key: restore hoodie.properties from a backup: {key} "
+                f"in {self.path}",
                 kind="table_property_missing",
                 path=self.path,
                 key=key,
@@ -263,7 +263,7 @@ class _Text:
     def wrong(self, key: str) -> CorruptTableError:
         text = self.mapping.get(key, "")
         return CorruptTableError(
-            "table property has a value that cannot be, restore the properties from their "
+            "a table property has a value that it cannot have: restore hoodie.properties from a "
             f"backup: {key}={text!r} in {self.path}",
             kind="table_property_wrong",
             path=self.path,

@@ -31,8 +31,8 @@ _DATE_TIME = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _FORMS = (
-    "a moment is a datetime, a date, an int of 17 or 14 digits (never seconds since 1970), or a "
-    "text of 17 or 14 digits, 'yyyy-MM-dd' or 'yyyy-MM-dd HH:mm:ss[.SSS][+02:00]'"
+    "a time is a datetime, a date, an int of 17 or 14 digits (never seconds since 1970), or a "
+    "text: 17 or 14 digits, 'yyyy-MM-dd' or 'yyyy-MM-dd HH:mm:ss[.SSS][+02:00]'"
 )
 _ABOVE_INSTANTS = 10**17  # far greater numbers have more digits than Python converts
 _BEGINNING = re.compile(r"earliest|0+", re.ASCII | re.IGNORECASE)  # Java has 3 and 14 zeros
@@ -87,7 +87,7 @@ def parse_instant(value: TimeArgument, zone: TimelineZone, *, reached: bool = Fa
         raise
     except (ValueError, OverflowError) as error:
         raise InvalidInputError(
-            f"no such moment ({error}): {_as_error_field(value)}",
+            f"this is not a time ({error}); correct the value: {_as_error_field(value)}",
             kind="instant_time",
             value=_as_error_field(value),
         ) from None

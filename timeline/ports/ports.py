@@ -586,8 +586,8 @@ class SlotStore(Protocol):
 def slot_store_lost(where: str) -> UnsafeSetupError:
     """Return the error for a slot store that lost its decisions."""
     return UnsafeSetupError(
-        "the slot store has lost this table, so nobody knows which slots are taken; "
-        f"restore it before anybody writes: {where}",
+        "the slot store lost this table, so the engine cannot know which slots are taken. Stop "
+        f"all writers and restore the slot store from a backup: {where}",
         kind="slots_lost",
         slots=where,
     )

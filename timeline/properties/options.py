@@ -300,8 +300,8 @@ def _as_text(key: str, value: object, layer: str) -> str:
     if (text := time_argument_text(value)) is not None:
         return text
     raise SettingError(
-        f"a property must be a text, a number or a boolean, leave it out to unset it: {key} "
-        f"(from {layer}) is {type(value).__name__}",
+        f"a property must be a text, a number or a boolean; omit it to unset it: {key} (from "
+        f"{layer}) is {type(value).__name__}",
         kind="setting_type",
         key=key,
         value=type(value).__name__,
@@ -325,8 +325,8 @@ def _refuse_text(key: str, value: str, layer: str, accepted: str) -> NoReturn:
 def _refuse_twice(one: _Entry, other: _Entry, layer: str) -> NoReturn:
     first, second = redact(one.key, one.value), redact(other.key, other.value)
     raise SettingError(
-        f"two spellings of one property differ, keep one of them: {one.key}={first} and "
-        f"{other.key}={second} (both from {layer})",
+        "two spellings of one property have different values; remove one of them: "
+        f"{one.key}={first} and {other.key}={second} (both from {layer})",
         kind="setting_twice",
         key=one.key,
         value=first,

@@ -75,12 +75,12 @@ def parse_properties(
     if len(data) > bytes_max:
         raise _damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
     if b"\x00" in data:
-        raise _damaged(path, "it holds zero bytes")
+        raise _damaged(path, "it contains zero bytes")
     properties = {}
     for line in _logical_lines(data.decode("latin-1")):
         pair = _PAIR.fullmatch(line)
         if pair is None:
-            raise _damaged(path, "a line is no key and value")
+            raise _damaged(path, "a line is not a key and a value")
         key, value = (_unescaped(part, path) for part in pair.groups())
         properties[key] = value
     return properties
@@ -102,7 +102,7 @@ def format_properties(mapping: Mapping[str, str], comments: Iterable[str] = ()) 
     for comment in comments:
         if _LINE_END.search(comment):
             raise InvalidInputError(
-                f"a comment must be one line, split it: {comment!r}", kind="properties_text"
+                f"a comment must be one line: split it: {comment!r}", kind="properties_text"
             )
         lines.append("#" + _TO_ESCAPE.sub(_latin_comment, comment))
     for key, value in mapping.items():
@@ -139,7 +139,7 @@ def _unescaped(text: str, path: str) -> str:
     def plain(match: re.Match[str]) -> str:
         escape = match.group(1)
         if escape == "u":
-            raise _damaged(path, "a unicode escape lacks its four digits")
+            raise _damaged(path, "a Unicode escape lacks its four digits")
         if len(escape) > 1:
             return chr(int(escape[1:], 16))
         return _NAMED.get(escape, escape)
@@ -149,7 +149,7 @@ def _unescaped(text: str, path: str) -> str:
         # Escapes are UTF-16 units: two of them make one character beyond the first plane.
         return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
     except UnicodeDecodeError as failure:
-        raise _damaged(path, "a unicode escape is half a character") from failure
+        raise _damaged(path, "a Unicode escape is half a character") from failure
 
 
 def _escaped(text: str) -> str:
@@ -165,11 +165,11 @@ def _written(match: re.Match[str]) -> str:
         units = character.encode("utf-16-be")
     except UnicodeEncodeError as failure:
         raise InvalidInputError(
-            f"text holds half a character, correct it: {character!r}", kind="properties_text"
+            f"a text contains half a character: correct it: {character!r}", kind="properties_text"
         ) from failure
     if character == "\x00":
         raise InvalidInputError(
-            "text holds a zero character, remove it: '\\x00'", kind="properties_text"
+            "a text contains a zero character: remove it: '\\x00'", kind="properties_text"
         )
     return "".join(f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2))
 
@@ -181,7 +181,8 @@ def _latin_comment(match: re.Match[str]) -> str:
 
 def _damaged(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
-        f"properties are damaged ({why}): restore them from the backup beside them: {path}",
+        f"the properties file is damaged ({why}): restore it from a backup, or from "
+        f"hoodie.properties.backup in its folder: {path}",
         path=path,
     )
 
@@ -218,7 +219,8 @@ def decode_table_descriptor(data: bytes) -> TableDescriptor:
         return TableDescriptor(table_id=str(document["id"]), slots=str(document["slots"]))
     except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(
-            f"the table's identity cannot be read, bring the file back from a backup: {TABLE_DESCRIPTOR}",
+            "the file with the table's identity cannot be read: restore it from a backup: "
+            f"{TABLE_DESCRIPTOR}",
             path=TABLE_DESCRIPTOR,
         ) from error
 
@@ -254,8 +256,8 @@ def load_config(storage: Storage) -> TableConfig:
     if failure is not None:
         raise failure
     raise TableNotFoundError(
-        "there is no Hudi table here; create one with 'hoodoo table create' or correct the "
-        f"path: {storage.base_uri}",
+        "the path has no Hudi table: create one with 'hoodoo table create', or correct the path: "
+        f"{storage.base_uri}",
         path=storage.base_uri,
     )
 
@@ -282,9 +284,9 @@ def create_properties(storage: Storage, properties: Mapping[str, str], *, now: s
     made = storage.stat(TABLE_DESCRIPTOR) is not None
     if made and storage.stat(PROPERTIES) is None and _was_written_to(storage):
         raise CorruptTableError(
-            "a table is here whose properties are lost, and a new one would read its files in "
-            f"another way: bring {PROPERTIES} back from a backup, or, when the table was dropped, "
-            f"delete what is left of it: {storage.base_uri}",
+            "a table exists here without its properties, and a new one would read its files in "
+            f"another way. Restore {PROPERTIES} from a backup, or delete the remaining files if "
+            f"the table was dropped: {storage.base_uri}",
             kind="properties_lost",
             path=PROPERTIES,
         )
@@ -307,7 +309,7 @@ def _was_written_to(storage: Storage) -> bool:
 
 def _exists(storage: Storage) -> InvalidInputError:
     return InvalidInputError(
-        f"there is a table already; open it or choose another path: {storage.base_uri}",
+        f"the path already has a table: open it, or choose another path: {storage.base_uri}",
         kind="table_exists",
         path=storage.base_uri,
     )
@@ -384,9 +386,9 @@ def refuse_behind_metadata_table(
     """
     if config.metadata_table_on and not without_metadata_table:
         raise MetadataTableOnError(
-            "the table's metadata table is on and this release does not maintain it; set "
-            "hoodie.metadata.enable=false, and it is switched off when this is published (Java "
-            f"Hudi can build it again): {', '.join(config.metadata_partitions)}",
+            "the metadata table is on, and this release does not maintain it. Set "
+            "hoodie.metadata.enable=false for this writer: its commit then switches the metadata "
+            f"table off (Java Hudi can build it again): {', '.join(config.metadata_partitions)}",
             partitions=list(config.metadata_partitions),
         )
 
@@ -433,7 +435,7 @@ def _create(storage: Storage, path: str, data: bytes) -> None:
         except AmbiguousWriteError:
             asked = True
     raise StorageUnavailableError(
-        f"the storage did not answer; look whether the file is there, then repeat: {path}",
+        f"the storage did not answer: check whether the file exists, then repeat the call: {path}",
         path=path,
     )
 
@@ -450,7 +452,7 @@ def _parsed(data: bytes, path: str) -> TableConfig:
         # checksum covers only two names. Without the last keys, rows would get other keys and
         # another merge.
         raise CorruptTableError(
-            "properties break off in the middle of a line: restore them from a backup, or end the "
+            "the properties end in the middle of a line: restore them from a backup, or end the "
             f"last line if nothing is missing: {path}",
             kind="properties_torn",
             path=path,

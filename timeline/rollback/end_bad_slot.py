@@ -73,14 +73,16 @@ def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
             return BadSlot(number=one, path=slot_path(one), why=why)
     if number is not None and not numbers:
         raise InstantNotFoundError(
-            f"there is no commit slot of this number: {number}", kind="no_such_slot"
+            "the commit log has no slot with this number; 'hoodoo table verify TABLE' lists the "
+            f"damaged ones: {number}",
+            kind="no_such_slot",
         )
     raise InvalidInputError(
-        "every writer can carry this slot out, so it is not ended; use 'hoodoo rollback' or a "
-        f"restore to take a write back: {slot_path(number)}"
+        "the slot is valid, so it is not ended. To undo a write, run 'hoodoo rollback TABLE "
+        f"INSTANT' or 'hoodoo restore TABLE INSTANT': {slot_path(number)}"
         if number is not None
-        else "every commit slot can be carried out; one whose time is ahead of a right clock is "
-        "ended by its number",
+        else "all commit slots are valid. If a time is ahead of a correct clock, name its slot by "
+        "number",
         kind="good_slot",
     )
 
@@ -137,7 +139,7 @@ def _why_bad(context: TableContext, number: int, *, named: bool) -> str | None:
     except ObjectMissingError:
         return None  # truncated since
     except MalformedNameError as error:
-        return f"it names what is no file of the table: {error.message}"
+        return f"it names a path that is not a file of the table: {error.message}"
     except CorruptTableError as error:
         return error.message
     return None
@@ -150,7 +152,7 @@ def _why_ahead(context: TableContext, slot: Slot) -> str | None:
         return None
     return (
         f"its time {slot.newest_time} is {ahead / 1000:.0f} s ahead of this clock, so no writer "
-        "can publish behind it; make sure that this clock is right"
+        "can commit after it; make sure that this clock is correct"
     )
 
 

@@ -118,8 +118,8 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     if context.commit_log.head() > looked:  # a slot may have ended it since, without any file yet
         return _resolved(context, requested_time)
     raise InstantNotFoundError(
-        "no trace of this write is left: it is neither on the timeline nor archived and nobody "
-        f"rolled it back; was it another table's? {requested_time}",
+        "the table has no trace of this write: no instant, no archived instant and no rollback. "
+        f"Check the instant, and that it belongs to this table: {requested_time}",
         kind="instant_unknown",
         requested_time=requested_time,
     )
@@ -137,7 +137,9 @@ def _from_commit_log(context: TableContext, requested_time: InstantTime) -> Reso
         if slot.newest_time < requested_time:
             return None
         if requested_time in restored_away_by(slot):
-            return _not_published(requested_time, f"{slot.owner.text} took it away")
+            return _not_published(
+                requested_time, f"{slot.owner.text} restored the table to an earlier instant"
+            )
         if slot.kind in _WITHOUT_WRITE and slot.instant_time == requested_time:
             return _after_upkeep(context, slot)
         if slot.requested_time != requested_time:
@@ -159,7 +161,9 @@ def _from_commit_log(context: TableContext, requested_time: InstantTime) -> Reso
 def _after_upkeep(context: TableContext, slot: Slot) -> Resolution | None:
     """Apply a rollback or restore, so that the timeline shows it; a truncation has no file."""
     if slot.kind is SlotKind.TRUNCATE:
-        why = f"as number {slot.number} of this table: the next archive does what is left of it"
+        why = (
+            f"as number {slot.number} of this table; the next archiving deletes the remaining files"
+        )
         return _published(slot.instant_time, slot.completion_time, why)
     _apply_last(context, slot)
     return None
@@ -192,7 +196,7 @@ def _undone(context: TableContext, active: ActiveTimeline, time: InstantTime) ->
         context, active, context.archived_timeline.instants(times_only=False)
     ):
         if time in one.targets:
-            why = f"the {one.action.value} {one.requested_time} took it away"
+            why = f"the {one.action.value} {one.requested_time} removed it"
             return _not_published(time, why)
     return None
 
@@ -201,7 +205,7 @@ def _after_void(context: TableContext, void: Slot) -> Resolution | None:
     """Return the outcome of a void slot; while its instant exists, it may commit again (FOR-4)."""
     if context.active().find(void.requested_time) is not None:
         return None
-    why = "another engine went on without it while its writer had lost the lock"
+    why = "another engine committed without it, because its writer had lost the lock"
     return _not_published(void.requested_time, why)
 
 
@@ -227,7 +231,7 @@ def _decided(context: TableContext, pending: Instant) -> Resolution:
             requested_time=time,
             outcome=WriteOutcome.RUNNING,
             completion_time=None,
-            why="it is planned work that waits to be carried out",
+            why="it is a plan that no executor has completed yet",
         )
     if not instants_with_expired_heartbeat(
         context.ports.storage, (time,), context.limits.heartbeat
@@ -236,7 +240,7 @@ def _decided(context: TableContext, pending: Instant) -> Resolution:
             requested_time=time,
             outcome=WriteOutcome.RUNNING,
             completion_time=None,
-            why="its writer gives signs of life",
+            why="the heartbeat of its writer is fresh",
         )
     ended = rollback(context, pending)
     told = _from_commit_log(context, time)

@@ -219,7 +219,8 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
     """
     if target.completed or target.action not in _UNDOABLE:
         raise UnsupportedTableError(
-            f"only a pending write can be rolled back by this release: {target}",
+            "this release rolls back pending writes only; use 'hoodoo rollback TABLE INSTANT' "
+            f"for a completed write: {target}",
             kind="rollback_target",
             requested_time=target.requested_time,
         )
@@ -282,7 +283,7 @@ def _ending_of(
         # RB-7: a late request created a pending file after archiving; the data is the commit's.
         for name in pending_file_names(target.action, time):
             context.ports.storage.delete(context.instant_path(name))
-        return RollbackDecision(target=time, slot=None, why="it was published and is archived")
+        return RollbackDecision(target=time, slot=None, why="it is committed and archived")
     return None
 
 
@@ -384,7 +385,7 @@ def finish_abandoned(
                 return None
             if completed_before_rollback(context, section.timeline, now):
                 target = now.requested_time
-                why = "what another engine was to roll back has completed since"
+                why = "another engine began to roll it back, but it has completed since"
                 names = pending_file_names(Action.ROLLBACK, now.requested_time)
                 slot = section.next_slot(
                     context,
@@ -398,7 +399,7 @@ def finish_abandoned(
                 vanished = vanished_target(context, section.timeline, now)
                 if vanished is None:
                     return None
-                target, why = vanished, "another engine had begun to roll it back"
+                target, why = vanished, "another engine began to roll it back"
                 info = InstantInfo(requested_time=target, action=Action.COMMIT.value)
                 slot = _abort_slot(context, section, info, nonce, left=now)
             commit.take(section, slot)
@@ -423,8 +424,8 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
     if context.commit_log.may_have_committed(begun.requested_time):
         begun.heartbeat.stop()
         raise OutcomeUnknownError(
-            "an error struck behind the publication; run 'hoodoo explain --resolve' on instant "
-            f"{begun.requested_time} before you repeat the write",
+            "an error occurred after the commit of the rollback. Run 'hoodoo explain TABLE "
+            f"{begun.requested_time} --resolve' before you repeat it",
             requested_time=begun.requested_time,
         )
     try:
@@ -481,7 +482,9 @@ def requested_plan_bytes(context: TableContext, instant: Instant) -> bytes:
         return context.ports.storage.read(_requested_path(instant))
     except ObjectMissingError as error:
         raise CorruptTableError(
-            f"the plan of a pending instant is gone; list the timeline again: {instant}",
+            "the plan of a pending instant is missing. Run 'hoodoo timeline show TABLE': if the instant "
+            "is still pending, run 'hoodoo services cancel TABLE INSTANT': "
+            f"{instant}",
             kind="no_plan",
             requested_time=instant.requested_time,
         ) from error

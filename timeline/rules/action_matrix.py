@@ -45,14 +45,14 @@ class OtherProgress(Enum):
 class MatrixOutcome(Enum):
     """The result of my action."""
 
-    COMMITS = "both stand"
-    REBASES = "mine is redone for these file groups"
-    RETRIES = "mine is redone from the start"
-    REJECTED = "mine is refused"
-    LEAVES_OUT = "mine leaves out what the other has"
+    COMMITS = "both commit"
+    REBASES = "mine is retried for these file groups"
+    RETRIES = "mine is retried from the start"
+    REJECTED = "mine is rejected"
+    LEAVES_OUT = "mine omits the changes of the other"
     YIELDS = "mine ends without a result"
     ENDS_IT = "mine ends the other"
-    AS_COMPLETED = "as beside a completed one"
+    AS_COMPLETED = "as with a completed one"
     NEVER = "cannot be"
 
 
@@ -69,29 +69,34 @@ def _stands(why: str) -> ActionCell:
     return ActionCell(RuleId.NO_CONFLICT, MatrixOutcome.COMMITS, why)
 
 
-_APART = _stands("they touch different things")
+_APART = _stands("they change different things")
 _MINDED = _stands(
-    "an insert that drops or refuses known keys rests on where it found them, and is redone (C1)"
+    "an insert that drops or refuses known keys depends on where it found them, so it is retried "
+    "(C1)"
 )
-_NOT_DELETED = _stands("unless logs had deleted a key that both write: mine is redone (C9)")
-_SECOND = _stands("whoever publishes second is judged then")
-_MOVES = _stands("it moves rows and changes none; what I write counts on top")
-_KEPT = _stands("it spares what a pending instant or plan needs")
+_NOT_DELETED = _stands("unless logs had deleted a key that both write: mine is retried (C9)")
+_SECOND = _stands("the one that commits second is validated then")
+_MOVES = _stands("it moves rows and changes none; my changes apply to its result")
+_KEPT = _stands("it keeps the files that a pending instant or plan needs")
 _ON_TOP = _stands("a log that completes later belongs to the next slice (PLAN-2)")
-_NEVER_LOSES = _stands("a plan holds what was completed before it; its result never loses (CMP-1)")
-_UNSEEN = _stands("my result lies in a file group that is replaced, and is never seen")
-_LOOKS = _stands("unless the plan is Java's or updates are rejected (C8, refused): it looks again")
-_BESIDE = _stands("upkeep decides in one slot on what it finds there")
+_NEVER_LOSES = _stands(
+    "a plan contains the slices that were complete before it; its result never loses (CMP-1)"
+)
+_UNSEEN = _stands("my result is in a file group that is replaced, so no reader sees it")
+_LOOKS = _stands(
+    "unless the plan is Java's or updates are rejected (C8, refused): it validates again"
+)
+_BESIDE = _stands("the service decides in one slot on the state that it finds there")
 _REPEATED = _stands("the deletes are repeated, and are the same (RB-5)")
 _FINISHED = ActionCell(
     RuleId.NO_CONFLICT,
     MatrixOutcome.AS_COMPLETED,
-    "it decided in one slot; stopped half-way it is finished first, by whoever comes (HELP-1)",
+    "it decided in one slot; the next writer completes it first if it stopped (HELP-1)",
 )
 _SAME_KEY = ActionCell(
     RuleId.SAME_NEW_KEY,
     MatrixOutcome.RETRIES,
-    "one key is new to both: no row twice; other keys, or inserts that keep both, stand",
+    "one key is new to both: no row twice; both commit with other keys, or if inserts keep both",
 )
 _WRITTEN = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
@@ -101,25 +106,27 @@ _WRITTEN = ActionCell(
 _LOGGED = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
     MatrixOutcome.RETRIES,
-    "a log is met, and logs count in the order of requested times",
+    "a log conflicts, and logs count in the order of requested times",
 )
 _BOTH_LOGGED = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
     MatrixOutcome.RETRIES,
-    "logs count in the order of requested times; both stand between non-blocking writers (NBCC-1)",
+    "logs count in the order of requested times; both commit between non-blocking writers (NBCC-1)",
 )
 _REPLACED = ActionCell(
-    RuleId.FILE_GROUP_REPLACED, MatrixOutcome.RETRIES, "my rows must find their place again"
+    RuleId.FILE_GROUP_REPLACED,
+    MatrixOutcome.RETRIES,
+    "my rows must be assigned to file groups again",
 )
 _CLAIMED = ActionCell(
     RuleId.PARTITION_CLAIMED_BY_OTHER,
     MatrixOutcome.RETRIES,
-    "the other replaced what I wrote into as a whole",
+    "the other replaced the whole partition that I wrote into",
 )
 _INTO_MINE = ActionCell(
     RuleId.WRITTEN_INTO_MY_CLAIM,
     MatrixOutcome.RETRIES,
-    "what came into a partition that I replace as a whole must be replaced, too",
+    "rows that came into a partition which I replace must be replaced, too",
 )
 _HIDDEN = ActionCell(
     RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
@@ -129,10 +136,10 @@ _HIDDEN = ActionCell(
 _UNDONE = ActionCell(
     RuleId.TARGET_OF_ROLLBACK,
     MatrixOutcome.RETRIES,
-    "mine was taken for dead and rolled back (PUB-6)",
+    "mine was rolled back, because its heartbeat was expired (PUB-6)",
 )
 _TAKEN_BACK = ActionCell(
-    RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.RETRIES, "what mine began from may be gone"
+    RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.RETRIES, "the files that mine read may be deleted"
 )
 _OWNED = ActionCell(
     RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
@@ -142,16 +149,16 @@ _OWNED = ActionCell(
 _CHANGED = ActionCell(
     RuleId.NO_CONFLICT,
     MatrixOutcome.LEAVES_OUT,
-    "its groups stay as they are, the rest counts (CL-1)",
+    "its groups stay as they are, the others count (CL-1)",
 )
 _OUTDATED = ActionCell(
-    RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "more than further logs came since the plan (LC-1)"
+    RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "more than further logs came after the plan (LC-1)"
 )
 _PLAN_GONE = ActionCell(
-    RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "the plan was taken away with the rest"
+    RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "the restore removed the plan, too"
 )
 _SPARES = ActionCell(
-    RuleId.NO_CONFLICT, MatrixOutcome.LEAVES_OUT, "what it needs stays until it has ended"
+    RuleId.NO_CONFLICT, MatrixOutcome.LEAVES_OUT, "it keeps the needed files until mine has ended"
 )
 _UNDOES = ActionCell(
     RuleId.TARGET_OF_ROLLBACK,
@@ -159,13 +166,17 @@ _UNDOES = ActionCell(
     "the abort slot comes first, the deletes after it",
 )
 _PUBLISHED = ActionCell(
-    RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "a published instant is helped, never undone (RB-3)"
+    RuleId.NO_CONFLICT,
+    MatrixOutcome.YIELDS,
+    "a committed instant is applied, never rolled back (RB-3)",
 )
 _ALIVE = ActionCell(
-    RuleId.NO_CONFLICT, MatrixOutcome.REJECTED, "while its heartbeat lives, unless forced (RST-1)"
+    RuleId.NO_CONFLICT,
+    MatrixOutcome.REJECTED,
+    "while its heartbeat is fresh, unless forced (RST-1)",
 )
 _TAKES = ActionCell(
-    RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.ENDS_IT, "everything after the savepoint is taken away"
+    RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.ENDS_IT, "it removes everything after the savepoint"
 )
 _FILES_GONE = ActionCell(
     RuleId.NO_CONFLICT, MatrixOutcome.REJECTED, "where files of that state were deleted"
@@ -269,7 +280,7 @@ _ONE_WRITER = ActionCell(
 _GOES_FIRST = ActionCell(
     RuleId.NO_CONFLICT,
     MatrixOutcome.ENDS_IT,
-    "a clustering that would refuse me is cancelled; one that looks again is not met",
+    "a clustering that would reject me is cancelled; one that validates again does not conflict",
 )
 _ANNOUNCED = ActionCell(
     RuleId.NO_CONFLICT, MatrixOutcome.LEAVES_OUT, "a live writer announced to change it"

@@ -61,31 +61,32 @@ class Rule:
     why: str
 
 
-_CLEAN = Rule(RuleId.NO_CONFLICT, rebaseable=True, why="they do not disturb each other")
+_CLEAN = Rule(RuleId.NO_CONFLICT, rebaseable=True, why="they change different file groups")
 _WRITTEN = Rule(
     RuleId.SAME_FILE_GROUP_WRITTEN,
     rebaseable=True,
-    why="the other wrote the file group my rows were merged into; first publisher wins",
+    why="a concurrent commit wrote the file group that my rows merge into; the first commit wins",
 )
 _APPENDED = Rule(
     RuleId.SAME_FILE_GROUP_WRITTEN,
     rebaseable=False,  # logs count in requested-time order: retry all
-    why="both wrote the file group, one of them a log file; first publisher wins",
+    why="both wrote the file group, one of them a log file; the first commit wins",
 )
 _REPLACED = Rule(
     RuleId.FILE_GROUP_REPLACED,
     rebaseable=False,
-    why="the other replaced the file group; my rows must find their place again",
+    why="a concurrent commit replaced the file group; my rows must be assigned to file groups "
+    "again",
 )
 _TWICE = Rule(
     RuleId.REPLACED_TWICE,
     rebaseable=False,
-    why="both replaced the file group; what took its place would be there twice",
+    why="both replaced the file group; its rows would exist twice",
 )
 _I_REPLACE = Rule(
     RuleId.WRITTEN_WHAT_I_REPLACE,
     rebaseable=False,
-    why="the other wrote rows into a file group that I replace; they would vanish unseen",
+    why="a concurrent commit wrote rows into a file group that I replace; they would be lost",
 )
 
 #: (mine, theirs) for the same file group. A NEW file group has a fresh id, so it only conflicts
@@ -185,14 +186,14 @@ def validate_write_set(
         if rival.restores:
             return Rejected(
                 RuleId.TARGET_OF_ROLLBACK,
-                "the other took the table back to an earlier state; what this instant began "
-                "from may be gone",
+                "a restore reset the table to an earlier state, so the files that this write "
+                "read may be deleted",
                 (rival,),
             )
         if rival.aborts == requested_time:
             return Rejected(
                 RuleId.TARGET_OF_ROLLBACK,
-                "the other took this instant for dead and rolled it back",
+                "another process rolled this instant back, because its heartbeat was expired",
                 (rival,),
             )
     for rival in rivals:
@@ -246,7 +247,7 @@ def _write_sets_conflict(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | 
     if into_mine:
         return Rejected(
             RuleId.WRITTEN_INTO_MY_CLAIM,
-            "the other wrote into a partition that I overwrite or delete as a whole",
+            "a concurrent commit wrote into a partition that I overwrite or delete",
             (rival,),
             partitions=into_mine,
         )
@@ -254,7 +255,7 @@ def _write_sets_conflict(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | 
     if into_theirs:
         return Rejected(
             RuleId.PARTITION_CLAIMED_BY_OTHER,
-            "the other overwrote or deleted a partition that I write into",
+            "a concurrent commit overwrote or deleted a partition that I write into",
             (rival,),
             partitions=into_theirs,
         )
@@ -272,8 +273,8 @@ def _nested(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
         return None
     return Rejected(
         RuleId.NESTED_PARTITION,
-        "the other wrote a partition that lies inside of mine, or around it, and readers find "
-        "the outer one alone",
+        "a concurrent commit wrote a partition inside or around mine, and readers find only the "
+        "outer one",
         (rival,),
         partitions=tuple(sorted(inner | outer)),
     )
@@ -349,7 +350,7 @@ def _same_partition(mine: WriteSet, rival: ConcurrentCommit) -> Objection | None
     if not met:
         return None
     return Objection(
-        why="the other wrote into the same partition, which has one writer at a time",
+        why="a concurrent commit wrote into the same partition, which has one writer at a time",
         partitions=tuple(sorted(met)),
     )
 

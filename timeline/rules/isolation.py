@@ -88,7 +88,7 @@ def validate_reads(
     """
     taken = next((one for one in rivals if one.restores or one.aborts in reads.instants), None)
     if taken is not None:
-        return _changed("the other took back what this write was made from", taken)
+        return _changed("a restore removed a commit that this write has read", taken)
     published = [one for one in rivals if one.aborts is None]
     match level:
         case Isolation.SNAPSHOT:
@@ -113,7 +113,10 @@ def _first_wins(
         moves = _moves_rows(rival)
         if came & groups or (not moves and _changes_what_i_change(mine, reads, rival, met)):
             return _changed(
-                "the other changed what this write changes, after this one read it", rival, met
+                "a concurrent commit changed rows that this write changes, after this write read "
+                "them",
+                rival,
+                met,
             )
     return None
 
@@ -177,7 +180,7 @@ def _in_some_order(
             refused = _appended_to_read(reads, rival, looks)
             if refused is None and passed:
                 refused = _appended(
-                    "the other was made from reads of its own, after inserts that this write "
+                    "a concurrent commit read the table itself, after inserts that this write "
                     "had not seen",
                     rival,
                 )
@@ -189,7 +192,8 @@ def _in_some_order(
         built_on = _shared(mine, rival)
         if built_on:
             return _appended(
-                "this write changes what the other wrote, after inserts that it had not seen",
+                "this write changes rows of a concurrent commit, after inserts that it had not "
+                "seen",
                 rival,
                 built_on,
             )
@@ -214,7 +218,9 @@ def _changed_read(reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe)
     ]
     if not changed and not reads.overwritten_by(rival.write_set):
         return None
-    return _changed("the other changed or deleted rows where this write had read", rival, changed)
+    return _changed(
+        "a concurrent commit changed or deleted rows that this write has read", rival, changed
+    )
 
 
 def _leaves_read(one: AccessedFileGroup, rival: ConcurrentCommit, looks: CommitProbe) -> bool:
@@ -232,7 +238,9 @@ def _appended_to_read(
     appended = [one for one in _conflict_of(reads, rival) if not looks.wrote_no_match(rival, one)]
     if not appended:
         return None
-    return _appended("the other inserted rows where this write had read", rival, appended)
+    return _appended(
+        "a concurrent commit inserted rows that match the reads of this write", rival, appended
+    )
 
 
 def _changes_what_i_change(

@@ -251,7 +251,7 @@ class ExternalSlotStorage(NonAtomicStorage):
             self._is_present = True
         if self._table_id not in (None, table_id):
             raise TableReplacedError(
-                "the table was dropped and made again while this handle was open; open it "
+                "the table was dropped and created again while it was open; open the table "
                 f"again: {TABLE_DESCRIPTOR}",
                 path=TABLE_DESCRIPTOR,
             )

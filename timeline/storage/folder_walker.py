@@ -43,7 +43,7 @@ def temporaries_below(root: str) -> Stats:
 
 def _refuse(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # a folder deleted since
-        raise system_call_error(error, str(error.filename), "looking for temporary files")
+        raise system_call_error(error, str(error.filename), "listing temporary files")
 
 
 # ---- Names that listings hide: leftovers of file systems and of unfinished writes (LOC-3)
@@ -95,12 +95,12 @@ _KEPT_MAX = 16  # open folders kept per table: its own few, and partitions in us
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free space or move the table, then repeat",
     errno.EDQUOT: "the disk quota is used up: free space or raise it, then repeat",
-    errno.EACCES: "access was refused: give this user read and write access to the table",
-    errno.EPERM: "access was refused: give this user read and write access to the table",
+    errno.EACCES: "access was denied: give this user read and write access to the table",
+    errno.EPERM: "access was denied: give this user read and write access to the table",
     errno.EROFS: "the file system is read-only: mount it for writing",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
-    errno.ENFILE: "too many open files on this machine: close some or raise the limit",
-    errno.EIO: "the device failed: look into the kernel log, the disk may be dying",
+    errno.ENFILE: "this host has too many open files: close some or raise the limit",
+    errno.EIO: "the device failed: read the kernel log, the disk may be defective",
     errno.ESTALE: "the network file system lost the file: mount it again, then repeat",
 }
 
@@ -130,9 +130,9 @@ def system_call_error(error: OSError, path: str, doing: str) -> StorageUnavailab
 def no_hard_links_error(path: str) -> StorageCapabilityError:
     """Return the error of a file system that cannot create an object whole or not at all."""
     return StorageCapabilityError(
-        "the file system has no hard links, so nothing can be created whole or not at all; "
-        "let a database decide (hoodoo.slots.backend), or keep the table on another one (ext4, xfs, "
-        f"NFS): path {path!r}",
+        "the file system has no hard links, so the engine cannot create a file in one step. Let "
+        "a database decide commits (hoodoo.slots.backend), or move the table to another file "
+        f"system (ext4, xfs, NFS): path {path!r}",
         missing="atomic_create",
         path=path,
     )
@@ -141,8 +141,8 @@ def no_hard_links_error(path: str) -> StorageCapabilityError:
 def symlink_error(path: str) -> MalformedNameError:
     """Return the error for a symbolic link below a table's base folder."""
     return MalformedNameError(
-        "a symbolic link inside the table is never followed, it may lead anywhere; "
-        f"put the real file or folder there: {path!r}",
+        "the table's folder contains a symbolic link, and the engine never follows one: replace "
+        f"it by the real file or folder: {path!r}",
         kind="symlink",
         path=path,
     )
@@ -342,7 +342,9 @@ def open_regular(name: str, folder: int, path: str) -> tuple[int, int]:
     if stat.S_ISDIR(found.st_mode):
         raise FileNotFoundError(errno.ENOENT, "a folder has this name", path)
     raise MalformedNameError(
-        f"neither a file nor a folder, so not part of a table; remove it: {path!r}", path=path
+        "this is neither a file nor a folder, so it does not belong to the table; remove it: "
+        f"{path!r}",
+        path=path,
     )
 
 
@@ -394,7 +396,9 @@ def entry_of(name: str, found: os.stat_result, path: str) -> FileStat:
         raise symlink_error(path)
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise MalformedNameError(
-            f"neither a file nor a folder, so not part of a table; remove it: {path!r}", path=path
+            "this is neither a file nor a folder, so it does not belong to the table; remove it: "
+            f"{path!r}",
+            path=path,
         )
     return file_stat_of(name, found)
 

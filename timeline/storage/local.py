@@ -362,7 +362,7 @@ class LocalStorage:
                 if isinstance(error, FileNotFoundError) and attempt + 1 < _ATTEMPTS_MAX:
                     continue
                 raise system_call_error(error, path, doing) from error
-        raise InvariantError("a bounded loop ended without an answer, please report it")
+        raise InvariantError("a bounded loop ended without a result; report it")
 
     @contextlib.contextmanager
     def _temporary(self, folder: int, path: str, data: bytes, *, durable: bool) -> Iterator[str]:

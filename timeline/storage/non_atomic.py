@@ -41,7 +41,7 @@ def prove_atomic_create(storage: Storage, ids: Ids) -> None:
         StorageUnavailableError: No answer, so the result is unknown.
     """
     if not storage.capabilities.atomic_create:
-        raise _incapable(storage, "it does not claim to")
+        raise _incapable(storage, "the adapter does not claim it")
     path = f"{PROBE_FOLDER}/{ids.nonce()}"
     try:
         storage.create(path, b"first", durable=False)
@@ -50,13 +50,13 @@ def prove_atomic_create(storage: Storage, ids: Ids) -> None:
         except ObjectExistsError:
             pass
         else:
-            raise _incapable(storage, "a second creation was let through")
+            raise _incapable(storage, "a second creation succeeded")
         if storage.read(path) != b"first":
-            raise _incapable(storage, "a refused creation changed the object")
+            raise _incapable(storage, "a rejected creation changed the object")
     except AmbiguousWriteError as error:
         # No data depends on the object yet, so the next write repeats the proof under another name.
         raise StorageUnavailableError(
-            f"the storage did not answer while it was tried; write again: {path}", path=path
+            f"the storage did not answer during its check; write again: {path}", path=path
         ) from error
     finally:
         storage.delete(path)
@@ -64,9 +64,9 @@ def prove_atomic_create(storage: Storage, ids: Ids) -> None:
 
 def _incapable(storage: Storage, why: str) -> StorageCapabilityError:
     return StorageCapabilityError(
-        "this storage does not create an object only when it is absent, so several writers would "
-        f"lose each other's commits ({why}); let a database decide (hoodoo.slots.backend), or keep "
-        f"the table elsewhere: {storage.base_uri}",
+        "this storage cannot create an object only if it is absent, so writers would overwrite "
+        f"each other's commits ({why}). Let a database decide commits (hoodoo.slots.backend), or "
+        f"move the table to another storage: {storage.base_uri}",
         missing="atomic_create",
         base_uri=storage.base_uri,
     )

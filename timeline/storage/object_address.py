@@ -81,18 +81,18 @@ def parse_object_address(text: str) -> ObjectAddress:
     kind = OBJECT_SCHEMES.get(match[1].lower()) if match else None
     if match is None or kind is None:
         raise StorageCapabilityError(
-            f"this is no address of an object store; write s3://bucket/folder, gs:// or abfss://: "
-            f"{text!r}",
+            "this is not the address of an object store: write s3://bucket/folder, gs:// or "
+            f"abfss://: {text!r}",
             kind="storage_scheme",
             missing=text.partition(":")[0],
             address=text,
         )
     place, folder = match[2], match[3] or ""
     if _FORBIDDEN.search(text):
-        _refuse(text, "an address holds no control characters and no backslashes")
+        _refuse(text, "an address contains no control characters and no backslashes")
     segments = [segment for segment in folder.split("/") if segment]
     if any(segment in (".", "..") for segment in segments):
-        _refuse(text, "an address has no . or .. in it")
+        _refuse(text, "an address contains no . or .. parts")
     account, domain = None, "core.windows.net"
     if kind == "az" and "@" in place:
         place, _, host = place.partition("@")

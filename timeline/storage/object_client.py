@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 class RequestFailure(Enum):
     """The outcome of a failed request."""
 
-    MISSING = "there is no such object"
-    NO_BUCKET = "there is no such bucket"
+    MISSING = "the object does not exist"
+    NO_BUCKET = "the bucket does not exist"
     EXISTS = "the object exists already"
-    CHANGED = "the object is not the one that was meant"
-    BUSY = "another request for the same object was under way"
+    CHANGED = "the object has changed"
+    BUSY = "another request for the same object was running"
     THROTTLED = "the store asks for fewer requests"
     NOT_SENT = "the store could not be reached"
     DENIED = "access was refused"
-    WRONG = "the store refused the request"
-    UNKNOWN = "no clear answer came back"
+    WRONG = "the store denied the request"
+    UNKNOWN = "the store gave no clear answer"
 
 
 # The exact word: a ConnectionReset occurs after the request was sent.
@@ -71,7 +71,7 @@ _BY_STATUS = {
 _ADVICE = {
     RequestFailure.NO_BUCKET: "create the bucket or correct the address",
     RequestFailure.DENIED: "give these credentials the rights of docs/how-to/object-stores.md",
-    RequestFailure.WRONG: "look at region, endpoint and path style",
+    RequestFailure.WRONG: "check region, endpoint and path style",
     RequestFailure.THROTTLED: "try again later, or ask for a higher limit",
     RequestFailure.NOT_SENT: "check the endpoint and the network, then repeat",
 }
@@ -374,13 +374,13 @@ class ObjectSettings(OptionSettings):
         if parts.scheme not in ("http", "https") or not host or parts.query or "@" in parts.netloc:
             raise _wrong("s3_endpoint", told, "an endpoint is host:port or https://host:port")
         if host in _METADATA_HOSTS or host.startswith("169.254."):
-            raise _wrong("s3_endpoint", told, "this host gives out credentials, it stores nothing")
+            raise _wrong("s3_endpoint", told, "this host serves credentials and stores no tables")
         if parts.scheme == "http" and not self._http_is_allowed(host):
             raise _wrong(
                 "s3_endpoint",
                 told,
                 "an endpoint without TLS shows data and signatures to the network; use https, or "
-                f"say {self.options['allow_http'].key}=true",
+                f"set {self.options['allow_http'].key}=true",
             )
         return url.rstrip("/")
 
@@ -416,9 +416,9 @@ def assert_not_forked(pid: int) -> None:
         _ANSWERED_IN.append(pid)
     elif _ANSWERED_IN[0] != pid:
         raise UnsafeSetupError(
-            "this process was forked from one that used an object store, and none of its own "
-            "requests would be answered: start it anew (multiprocessing: spawn or forkserver), or "
-            "fork before the first table is opened",
+            "this process was forked from a process that used an object store, so its requests "
+            "would get no answers. Start it with multiprocessing's spawn or forkserver, or fork "
+            "before you open the first table",
             kind="forked",
         )
 
@@ -488,7 +488,7 @@ def open_client(
         )
     except (BaseError, ValueError) as error:
         raise UnsafeSetupError(
-            "the client of the object store refuses its options "
+            "the client of the object store rejects its options; correct hoodoo.storage.* "
             f"(docs/how-to/object-stores.md): {address.base_uri}: {first_line(error)}",
             kind="storage_options",
             address=address.base_uri,

@@ -95,7 +95,7 @@ class ObjectInput(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if start + offset < 0:
-            raise ValueError(f"there is nothing before the beginning of a file: {start + offset}")
+            raise ValueError(f"a read must not begin before the file: {start + offset}")
         self._position = start + offset
         return self._position
 

@@ -50,7 +50,8 @@ def storage_for(
     text = os.fspath(address)
     if not text.strip() or re.search(r"[\x00-\x1f\x7f]", text):
         raise InvalidInputError(
-            f"the address of a table is empty or holds control characters; {_WORKS_TODAY}: {text!r}",
+            f"the address of a table is empty or contains control characters; {_WORKS_TODAY}: "
+            f"{text!r}",
             address=text,
         )
     match = _SCHEME.match(text)
@@ -77,8 +78,8 @@ def _local_path(text: str) -> str:
             address=text,
         )
     raise StorageCapabilityError(
-        f"nothing here knows this kind of address; {_WORKS_TODAY}, and a path with a colon can be "
-        f"written as ./path: {text!r}",
+        f"this kind of address is unknown; {_WORKS_TODAY}. Write a path with a colon as ./path: "
+        f"{text!r}",
         kind="storage_scheme",
         missing=scheme,
         address=text,
@@ -91,12 +92,13 @@ def _path_of_file_uri(rest: str, text: str) -> str:
         rest = slash + path
         if host not in ("", "localhost"):
             raise InvalidInputError(
-                f"a file address names no other host; mount it and use file:/path: {text!r}",
+                "a file address must not name another host: mount its folder and use file:/path: "
+                f"{text!r}",
                 address=text,
             )
     if not rest.startswith("/"):
         raise InvalidInputError(
-            f"a file address holds an absolute path, as in file:/data/flights: {text!r}",
+            f"a file address needs an absolute path, as in file:/data/flights: {text!r}",
             address=text,
         )
     return "/" + rest.lstrip("/")
@@ -109,7 +111,7 @@ def _durability(options: Mapping[str, str]) -> DurabilityName:
     if value == "relaxed":
         return "relaxed"
     raise SettingError(
-        f"durability is strict or relaxed, set one of them: {DURABILITY_KEY} = {value!r}",
+        f"the durability must be strict or relaxed: set one of them: {DURABILITY_KEY} = {value!r}",
         key=DURABILITY_KEY,
         value=value,
         suggestion="strict",

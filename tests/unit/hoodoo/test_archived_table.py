@@ -99,7 +99,7 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
         assert answer.outcome is WriteOutcome.NOT_PUBLISHED
         assert explain_instant(table, gone).state == "rolled back"
         (rollback,) = (one for one in table.timeline if one.action == "rollback")
-        assert answer.why == f"the rollback {rollback.requested_time} took it away"
+        assert answer.why == f"the rollback {rollback.requested_time} removed it"
 
 
 @pytest.mark.spec("UNK-3")
@@ -117,7 +117,7 @@ def test_an_archive_that_was_cut_off_is_found_by_the_time_in_its_error(
     answer = table.resolve(time)
     assert answer.outcome is WriteOutcome.PUBLISHED
     number = f"number {table.context.commit_log.head()} of this table"
-    assert answer.why == f"as {number}: the next archive does what is left of it"
+    assert answer.why == f"as {number}; the next archiving deletes the remaining files"
     told = explain_instant(table, time)
     assert told.state == "decided"
     assert number in told.remarks[0]

@@ -486,7 +486,7 @@ def test_two_writers_with_different_locks_are_refused(path: Path):
         other.upsert(ROWS)
     assert "lock_provider" in caught.value.fields["differences"]
     assert "hoodie.write.lock.provider: mine 'in_process'" in caught.value.message
-    assert "wait until it was silent for 120000 ms" in caught.value.message
+    assert "wait until it is silent for 120000 ms" in caught.value.message
     first.close()
 
 

@@ -162,7 +162,7 @@ def test_who_opened_a_table_amid_its_drop_takes_no_slot_of_the_new_one_for_the_o
     storage = holding((1, "new"))
     commit_log = chain_over(storage, None)  # nothing told an identity when it was opened
     assert commit_log.head() == 1
-    with pytest.raises(TableReplacedError, match="open it again"):
+    with pytest.raises(TableReplacedError, match="open the table again"):
         commit_log.take(slot(2, "old"))
     assert storage.names(SLOTS) == [slot_path(1).rpartition("/")[2]]
 
@@ -263,7 +263,7 @@ def test_a_handle_of_a_dropped_table_leaves_the_new_one_as_it_is(commits: int):
     storage.swap()
     before = files_below(storage.inner)
     for _ in range(2):
-        with pytest.raises(TableReplacedError, match="open it again"):
+        with pytest.raises(TableReplacedError, match="open the table again"):
             upsert(handle, [C])
     assert files_below(storage.inner) == before
     goes_on(storage)

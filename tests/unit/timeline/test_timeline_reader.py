@@ -89,5 +89,5 @@ def test_a_removed_name_is_noticed_although_another_appeared() -> None:
 def test_too_many_files_are_refused() -> None:
     storage = MemoryStorage()
     place(storage, *NAMES[:3])
-    with pytest.raises(UnsupportedTableError, match="archive it"):
+    with pytest.raises(UnsupportedTableError, match="Archive with a higher limit"):
         TimelineReader(storage, files_max=2).read()

@@ -120,7 +120,7 @@ class ReadOnly(Hooked):
     """A table that its reader may not write to."""
 
     def write(self, path: str, data: bytes) -> None:
-        raise StorageUnavailableError(f"access was refused: {path}", path=path)
+        raise StorageUnavailableError(f"access was denied: {path}", path=path)
 
 
 @pytest.mark.spec("RDL-2")

@@ -253,7 +253,7 @@ def test_a_published_write_that_another_engine_took_away_is_told_as_gone(
         (undone,) = (one for one in table.timeline if one.action == action)
         answer = table.resolve(gone)
         assert answer.outcome is WriteOutcome.NOT_PUBLISHED
-        assert answer.why == f"the {action} {undone.requested_time} took it away"
+        assert answer.why == f"the {action} {undone.requested_time} removed it"
         assert table.resolve(kept).outcome is WriteOutcome.PUBLISHED
 
 
@@ -321,7 +321,7 @@ def test_nothing_is_told_of_an_undecided_write_without_the_slots_that_decide(
     shown.unlink()
     with hoodoo.open_table(path, properties=MANY) as table:
         for asked in (time, "20200101000000000"):
-            with pytest.raises(UnsafeSetupError, match="decided elsewhere"):
+            with pytest.raises(UnsafeSetupError, match="another store"):
                 explain_instant(table, asked)
     with hoodoo.open_table(path, properties=elsewhere) as table:
         assert explain_instant(table, time).remarks[0].startswith("published, as number 1")

@@ -44,7 +44,7 @@ def test_a_rebaseable_refusal_redoes_file_groups():
     assert len(report.file_groups) == 20
     assert report.text == (
         f"C1: why; winner {THEIRS} commit by load (pid 7 on h); "
-        "meets on p/g00, p/g01, p/g02 and 17 more"
+        "both access p/g00, p/g01, p/g02 and 17 more"
     )
 
 
@@ -52,7 +52,7 @@ def test_a_refusal_of_a_partition_names_it():
     verdict = Rejected(RuleId.WRITTEN_INTO_MY_CLAIM, "why", (RIVAL,), partitions=("p",))
     report = conflict_report_of(MINE, verdict)
     assert (report.redo, report.partitions) == ("everything", ("p",))
-    assert report.text.endswith("meets on p")
+    assert report.text.endswith("both access p")
 
 
 def test_a_refusal_for_good_redoes_nothing():

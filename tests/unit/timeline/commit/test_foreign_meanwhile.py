@@ -54,7 +54,7 @@ class AtTurn(Behind):
         self.act: Callable[[], None] | None = act
 
     def acquire(self, purpose: str) -> Any:
-        if self.act is not None and purpose.startswith("publish"):
+        if self.act is not None and purpose.startswith("commit"):
             act, self.act = self.act, None
             act()
         return self.inner.acquire(purpose)

@@ -195,7 +195,7 @@ def test_two_commits_that_show_nothing_are_finished_in_the_order_of_their_slots(
 def test_a_third_commit_is_not_taken_while_the_first_of_two_shows_nothing() -> None:
     story, first, _ = two_dead()
     mute = story.open(Far(Mute(story.base, first.requested_time)))
-    with pytest.raises(Exception, match="did not let this process finish"):
+    with pytest.raises(Exception, match="the storage failed while this process applied"):
         upsert(mute, [{"id": "d", "p": "z", "ts": 1, "v": 1}])
     assert story.newest().number == 3
     assert not story.is_there(first)

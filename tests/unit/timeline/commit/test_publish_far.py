@@ -173,7 +173,7 @@ def test_the_lock_is_wanted_as_long_as_nothing_that_came_may_refuse_the_write(
     assert isinstance(ended, CommittedWrite)
     assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
     assert both.lock.wanted == [True]
-    assert both.lock.had == [f"publish {begun.requested_time}"]
+    assert both.lock.had == [f"commit {begun.requested_time}"]
     assert both.judged.times == 1, "in the turn, which the lock came before"
 
 

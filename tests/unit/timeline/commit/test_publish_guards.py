@@ -156,7 +156,7 @@ def test_the_queue_is_told_who_wants_to_publish():
     object.__setattr__(ports, "lock", Noted(ports.lock))
     begun = started(mine)
     commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
-    assert purposes == [f"publish {begun.requested_time}"]
+    assert purposes == [f"commit {begun.requested_time}"]
 
 
 # ---------------------------------------------------------------- plans in the way

@@ -172,7 +172,7 @@ def test_a_plan_without_a_version_or_with_unknown_keys_is_read(
 def test_a_plan_whose_version_is_no_number_is_damaged(
     decode: Callable[[Extra], None], text: str
 ) -> None:
-    with pytest.raises(CorruptTableError, match="is no number"):
+    with pytest.raises(CorruptTableError, match="is not a number"):
         decode({KEY: text})
 
 

@@ -111,7 +111,7 @@ def test_a_table_that_lost_its_properties_is_not_made_anew():
     storage.create(TABLE_DESCRIPTOR, b"{}")
     storage.create(f"{TIMELINE}/20260101000000000.commit.requested", b"")
     storage.delete(PROPERTIES)
-    with pytest.raises(CorruptTableError, match=r"bring .* back") as caught:
+    with pytest.raises(CorruptTableError, match=r"Restore .* from a backup") as caught:
         create_properties(storage, new_table_properties("u"), now="now")
     assert caught.value.kind == "properties_lost"
     assert storage.stat(PROPERTIES) is None

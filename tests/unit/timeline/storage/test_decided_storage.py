@@ -223,7 +223,7 @@ def test_a_table_in_the_place_of_a_dropped_one_begins_anew(place: Place) -> None
     assert place.folder.read(PROPERTIES) == b"new"
     assert new.names(SLOTS) == []
     new.create(slot_path(1), b"new")
-    with pytest.raises(TableReplacedError, match="dropped and made again"):
+    with pytest.raises(TableReplacedError, match="dropped and created again"):
         old.create(slot_path(2), b"old")
 
 

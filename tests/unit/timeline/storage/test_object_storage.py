@@ -669,7 +669,7 @@ def test_a_forked_child_is_refused_instead_of_waiting_for_ever(
     )
     for one in (parent, opened_there):
         for call in calls:
-            with pytest.raises(UnsafeSetupError, match="start it anew") as refused:
+            with pytest.raises(UnsafeSetupError, match="Start it with") as refused:
                 call(one)
             assert refused.value.kind == "forked"
 
