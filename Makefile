@@ -29,8 +29,8 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 FRAMES := $(VENV)-frames
 
-.PHONY: help install requirements check format lint types contracts test integration interop \
-        demo bench bench-locks nightly nightly-tests nightly-schedules nightly-mutation \
+.PHONY: help install requirements check format lint types contracts test integration package \
+        interop demo bench bench-locks nightly nightly-tests nightly-schedules nightly-mutation \
         sim mutants mutation chaos clean
 
 help: ## print this list
@@ -74,6 +74,9 @@ test: $(STAMP) ## unit, simulation, conformance, acceptance; no network, no serv
 
 integration: $(STAMP) $(FRAMES)/.installed ## real Spark processes, and writers killed at random moments
 	$(PYTEST) -n $(WAITERS) --dist loadgroup --no-loadscope-reorder -m "integration and not jvm and not slow" $(ARGS)
+
+package: $(STAMP) ## wheel and sdist, each extra alone, three versions of Python (a part of integration)
+	$(PYTEST) tests/packaging $(ARGS)
 
 interop: $(STAMP) ## the real Java Hudi reads and writes the same tables (needs maven and a JDK 17)
 	$(PYTEST) -m "jvm and not slow" $(ARGS)

@@ -668,5 +668,8 @@ def _needs_package(name: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise UnsafeSetupError(
-            f"{name} is not installed: pip install {name}", kind="missing_package", package=name
+            f"{name} is not installed: pip install 'hoodoo[{name}]'",
+            kind="missing_package",
+            package=name,
+            extra=name,
         ) from error

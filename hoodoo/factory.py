@@ -110,7 +110,7 @@ def _load_cluster_executor(
     function, extra, library = _CLUSTER_EXECUTORS[chosen]
     if importlib.util.find_spec(library) is None:
         raise MissingExtraError(
-            "services over Spark need PySpark; install hoodoo[spark] and a Java 17, or say "
+            "services over Spark need PySpark and a Java 17: pip install 'hoodoo[spark]', or set "
             "hoodoo.services.executor=local",
             extra=extra,
         )

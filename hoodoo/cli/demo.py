@@ -43,7 +43,7 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
     """
     if engine == "spark" and importlib.util.find_spec("pyspark") is None:
         raise MissingExtraError(
-            "the writers of the demo are PySpark jobs; install hoodoo[demo] and Java 17",
+            "the writers of the demo are PySpark jobs and need Java 17: pip install 'hoodoo[demo]'",
             extra="demo",
         )
     printer = invocation.printer

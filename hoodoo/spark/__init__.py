@@ -9,8 +9,16 @@ hoodoo on Spark: upserts by the DataFrame writer and native reads by the reader.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
+
+from timeline.errors import MissingExtraError
+
+if importlib.util.find_spec("pyspark") is None:
+    raise MissingExtraError(
+        "hoodoo.spark needs PySpark and a Java 17: pip install 'hoodoo[spark]'", extra="spark"
+    )
 
 from hoodoo.spark.read import reads
 from hoodoo.spark.session import install, last_result

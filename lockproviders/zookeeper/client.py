@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from lockproviders.client import needs_extra
@@ -20,7 +21,7 @@ from lockproviders.zookeeper.queue import (
     queue_order,
 )
 from lockproviders.zookeeper.settings import ZooKeeperOptions, ZooKeeperSettings, request_timeout_ms
-from timeline.errors import HoodooError, LeaseLostError, UnavailableError
+from timeline.errors import HoodooError, LeaseLostError, UnavailableError, UnsafeSetupError
 
 if TYPE_CHECKING:
     from lockproviders.zookeeper.session import ZkSession
@@ -457,9 +458,24 @@ def _session_class() -> type[ZkSession]:
     return ZkSession
 
 
+def _check_sasl(mechanism: str) -> None:
+    """Report a missing package at once; kazoo would only fail at the handshake."""
+    with needs_extra("SASL with ZooKeeper needs the package pure-sasl", "zookeeper-sasl"):
+        import puresasl  # noqa: F401
+    if mechanism == "GSSAPI" and find_spec("kerberos") is None:
+        raise UnsafeSetupError(
+            "SASL by GSSAPI needs the package kerberos, too: "
+            "pip install 'hoodoo[zookeeper-sasl]' kerberos",
+            kind="missing_extra",
+            extra="zookeeper-sasl",
+        )
+
+
 def _client(context: LockContext, *, implicit: bool) -> ZooKeeperClient:
     _session_class()  # report a missing package at once
     settings = ZooKeeperSettings.from_context(context, implicit=implicit)
+    if settings.sasl is not None:
+        _check_sasl(settings.sasl)
     return ZooKeeperClient(settings, clock=context.clock, ids=context.ids)
 
 

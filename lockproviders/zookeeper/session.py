@@ -394,14 +394,6 @@ def _kazoo_client(settings: ZooKeeperSettings) -> Any:
 def _sasl_options(mechanism: str | None, identity: str | None) -> dict[str, str] | None:
     if mechanism is None:
         return None
-    try:
-        import puresasl  # noqa: F401  kazoo would only fail at the handshake
-    except ImportError as error:
-        raise UnsafeSetupError(
-            "SASL with ZooKeeper needs the package pure-sasl: pip install pure-sasl",
-            kind="missing_extra",
-            extra="zookeeper",
-        ) from error
     if identity is None:
         return {"mechanism": mechanism}
     user, _, password = identity.partition(":")

@@ -79,4 +79,4 @@ def test_readme_names_every_extra_for_users() -> None:
     extras = set(project["optional-dependencies"]) - {"dev", "bench"}
     table = (ROOT / "README.md").read_text(encoding="utf-8").split("## Two writers")[0]
     rows = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
-    assert set(re.findall(r"`([a-z]+)`", rows)) == extras
+    assert set(re.findall(r"`([a-z-]+)`", rows)) == extras

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -579,6 +580,31 @@ def test_missing_package_names_the_extra(machine, monkeypatch: pytest.MonkeyPatc
         ids=machine.ids,
     )
     with pytest.raises(UnsafeSetupError, match=r"hoodoo\[zookeeper\]") as caught:
+        ENTRY.factory(context)
+    assert caught.value.kind == "missing_extra"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "package"), [("DIGEST-MD5", "puresasl"), ("GSSAPI", "kerberos")]
+)
+def test_missing_sasl_package_names_the_extra_before_the_first_lock(
+    machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("lockproviders.zookeeper.client.find_spec", lambda name: None)
+    secret = tmp_path / "identity"
+    secret.write_text("user:password")
+    secret.chmod(0o600)
+    ours = "hoodoo.lock.zookeeper."
+    context = LockContext(
+        properties={**PROPERTIES, ours + "sasl": mechanism, ours + "identity.file": str(secret)},
+        table_identity="t1",
+        table_address="/data/t1",
+        table_folder=None,
+        clock=machine.clock,
+        ids=machine.ids,
+    )
+    with pytest.raises(UnsafeSetupError, match=r"hoodoo\[zookeeper-sasl\]") as caught:
         ENTRY.factory(context)
     assert caught.value.kind == "missing_extra"
 
