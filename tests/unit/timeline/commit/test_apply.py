@@ -91,7 +91,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_slot_writes_its_files(name: str):
+def test_apply_creates_the_files_of_each_slot_kind(name: str):
     (kind, action, fields), expected = WRITTEN[name]
     table = new_table()
     slot = slot_of(table, kind, action, **fields)
@@ -104,7 +104,7 @@ def test_a_slot_writes_its_files(name: str):
     assert is_applied(slot, table.context.active())
 
 
-def test_a_cancel_takes_the_plan_away_and_what_was_written_for_it():
+def test_applying_a_cancel_deletes_the_plan_and_its_data_files():
     table = new_table()
     storage = table.context.ports.storage
     apply(table.context, slot_of(table, SlotKind.PLAN, Action.COMPACTION, completion_time=RT))
@@ -125,7 +125,7 @@ def test_a_cancel_takes_the_plan_away_and_what_was_written_for_it():
     assert cancel.file_name is None
 
 
-def test_the_end_of_a_savepoint_takes_its_files_away():
+def test_applying_the_end_of_a_savepoint_deletes_its_files():
     table = new_table()
     made = slot_of(table, SlotKind.SAVEPOINT, Action.SAVEPOINT)
     apply(table.context, made)
@@ -138,7 +138,7 @@ def test_the_end_of_a_savepoint_takes_its_files_away():
 
 
 @pytest.mark.spec("RST-1")
-def test_a_restore_takes_away_exactly_what_its_plan_names():
+def test_applying_a_restore_deletes_exactly_the_files_that_its_plan_names():
     table = new_table()
     storage = table.context.ports.storage
     storage.create("x/.hoodie_partition_metadata", b"")
@@ -174,7 +174,7 @@ def test_a_restore_takes_away_exactly_what_its_plan_names():
 
 
 @pytest.mark.parametrize("kind", [SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE])
-def test_upkeep_that_another_engine_completed_is_settled(kind: SlotKind):
+def test_a_service_slot_that_another_engine_completed_is_applied(kind: SlotKind):
     table = new_table()
     action = {SlotKind.ABORT: Action.COMMIT, SlotKind.CLEAN: Action.CLEAN}.get(kind, Action.RESTORE)
     slot = slot_of(table, kind, action, own_requested_time=OWN)
@@ -188,7 +188,7 @@ def test_upkeep_that_another_engine_completed_is_settled(kind: SlotKind):
 
 
 @pytest.mark.spec("RST-3")
-def test_a_commit_without_any_file_was_taken_away_and_is_not_made_again():
+def test_a_commit_whose_files_are_all_deleted_is_not_applied_again():
     table = new_table()
     slot = slot_of(table, SlotKind.COMMIT, Action.COMMIT)
     assert is_applied(slot, table.context.active())

@@ -48,7 +48,7 @@ def end(begun: StartedWrite) -> None:
 
 
 @pytest.mark.spec("BEG-2")
-def test_the_heartbeat_is_written_before_the_instant_shows():
+def test_the_heartbeat_is_written_before_the_requested_file():
     storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     storage.forget()
@@ -82,7 +82,7 @@ class AtOnce(ThreadExecutor):
 @pytest.mark.spec("BEG-2")
 @pytest.mark.spec("PAR-1")
 @pytest.mark.parametrize("foreign", [ForeignWriters.NONE, ForeignWriters.EXPECTED])
-def test_far_away_the_first_beat_is_on_its_way_with_the_requested_file_unless_java_judges(
+def test_a_high_latency_store_creates_heartbeat_and_requested_file_together_without_java_writers(
     foreign: ForeignWriters,
 ):
     storage = RecordingStorage(Far(MemoryStorage()))
@@ -100,7 +100,7 @@ def test_far_away_the_first_beat_is_on_its_way_with_the_requested_file_unless_ja
 
 
 @pytest.mark.spec("BEG-2")
-def test_where_the_first_beat_fails_nothing_is_begun():
+def test_a_failed_first_heartbeat_leaves_no_pending_instant():
     class NoBeats(Behind):
         def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
             if path.startswith(HEARTBEATS):
@@ -123,7 +123,7 @@ class SyncsWhenWaitedFor(RecordingStorage):
 
 
 @pytest.mark.spec("BEG-6")
-def test_the_instant_is_on_the_disk_before_its_first_data_file_is_created():
+def test_the_requested_file_is_durable_before_the_first_data_file_is_created():
     """LOC-2: a power cut must not leave data of an instant that nobody knows."""
     storage = SyncsWhenWaitedFor(MemoryStorage())
     table = new_table(storage)
@@ -135,7 +135,7 @@ def test_the_instant_is_on_the_disk_before_its_first_data_file_is_created():
     assert requested < calls.index(f"sync_folders {TIMELINE}") < data
 
 
-def test_a_commit_is_requested_empty_and_a_replacecommit_says_what_it_replaces():
+def test_a_commit_has_an_empty_requested_file_and_a_replacecommit_a_plan_in_it():
     table = new_table()
     storage = table.context.ports.storage
     commit, replace = (
@@ -150,7 +150,7 @@ def test_a_commit_is_requested_empty_and_a_replacecommit_says_what_it_replaces()
     end(replace)
 
 
-def test_two_begins_at_one_moment_have_two_times():
+def test_two_begins_in_one_millisecond_draw_different_times():
     table = new_table(clock=StillClock(NOW))
     first, second = begin(table.context, Action.COMMIT), begin(table.context, Action.COMMIT)
     assert first.requested_time == "20260921141320000"
@@ -160,7 +160,7 @@ def test_two_begins_at_one_moment_have_two_times():
 
 
 @pytest.mark.spec("BEG-4")
-def test_the_base_snapshot_holds_what_was_published_before():
+def test_the_base_snapshot_contains_earlier_commits():
     table = new_table()
     receipt = upsert(table, ROWS)
     begun = begin(table.context, Action.COMMIT)
@@ -184,7 +184,7 @@ class PublishingWhileBegun(Behind):
 
 
 @pytest.mark.spec("BEG-5")
-def test_a_time_overtaken_by_a_publication_is_given_up():
+def test_a_requested_time_below_a_concurrent_commit_is_drawn_again():
     base = MemoryStorage()
     storage = PublishingWhileBegun(base)
     ahead = new_table(base, clock=StillClock(NOW + 5_000))
@@ -204,7 +204,7 @@ def test_a_time_overtaken_by_a_publication_is_given_up():
 
 @pytest.mark.spec("TL-SUCC-1")
 @pytest.mark.parametrize(("took_ms", "ahead_ms"), [(180, 180), (500, 500), (900, 500)])
-def test_far_away_the_second_time_is_drawn_ahead_by_what_the_first_try_took(
+def test_on_a_high_latency_store_the_second_time_is_drawn_ahead_by_the_duration_of_the_first_attempt(
     took_ms: int, ahead_ms: int
 ) -> None:
     base = MemoryStorage()
@@ -227,7 +227,7 @@ def test_far_away_the_second_time_is_drawn_ahead_by_what_the_first_try_took(
 
 @pytest.mark.spec("TL-SUCC-1")
 @pytest.mark.parametrize(("others", "ahead_ms"), [(3, 180), (0, 0)])
-def test_far_away_the_first_time_is_drawn_ahead_too_while_others_publish(
+def test_on_a_high_latency_store_the_first_time_is_drawn_ahead_while_other_writers_commit(
     others: int, ahead_ms: int
 ) -> None:
     clock = StillClock(NOW)
@@ -252,7 +252,7 @@ def test_far_away_the_first_time_is_drawn_ahead_too_while_others_publish(
     ("lock", "redrawn"),
     [(CommitLockMode.LOCK, 3), (CommitLockMode.AUTO, 12), (CommitLockMode.NONE, 12)],
 )
-def test_the_queue_is_taken_after_three_lost_times_and_later_where_publishers_need_not_take_it(
+def test_a_begin_takes_the_commit_lock_after_three_lost_times_and_later_without_a_mandatory_lock(
     lock: CommitLockMode, redrawn: int
 ) -> None:
     base = MemoryStorage()
@@ -276,7 +276,7 @@ def test_the_queue_is_taken_after_three_lost_times_and_later_where_publishers_ne
 
 
 @pytest.mark.spec("BEG-5")
-def test_the_look_that_gave_a_time_up_is_the_first_of_the_next_try() -> None:
+def test_the_refresh_after_a_lost_time_serves_the_next_attempt() -> None:
     base = MemoryStorage()
     ahead = new_table(base, clock=StillClock(NOW + 5_000))
     storage = PublishingWhileBegun(base)
@@ -289,7 +289,7 @@ def test_the_look_that_gave_a_time_up_is_the_first_of_the_next_try() -> None:
 
 
 @pytest.mark.spec("BEG-3")
-def test_a_pending_restore_keeps_writers_out():
+def test_a_pending_restore_prevents_a_begin():
     table = new_table()
     table.context.ports.storage.create(timeline_path("20260101000000000.restore.inflight"), b"")
     with pytest.raises(TableConfigConflictError) as caught:
@@ -298,7 +298,7 @@ def test_a_pending_restore_keeps_writers_out():
     assert files_below(table.context.ports.storage, HEARTBEATS) == []
 
 
-def test_a_clock_far_behind_the_table_is_refused():
+def test_a_clock_far_behind_the_timeline_is_refused():
     base = MemoryStorage()
     ahead = new_table(base, clock=StillClock(NOW + 700_000))
     upsert(ahead, ROWS)
@@ -323,7 +323,7 @@ class Failing(Behind):
 
 
 @pytest.mark.spec("TL-REQ-2")
-def test_a_time_whose_create_was_not_answered_is_never_used():
+def test_a_time_whose_create_was_not_answered_is_not_used():
     base = MemoryStorage()
     clock = StillClock(NOW)
     storage = Failing(base, ".requested", AmbiguousWriteError("lost"), 1)
@@ -334,7 +334,7 @@ def test_a_time_whose_create_was_not_answered_is_never_used():
 
 
 @pytest.mark.spec("TL-REQ-1")
-def test_a_name_that_is_taken_is_left_to_its_owner():
+def test_an_existing_instant_name_is_not_taken_over():
     base = MemoryStorage()
     clock = StillClock(NOW)
     taken = instant_time(WallMs(NOW))
@@ -353,7 +353,7 @@ def test_a_name_that_is_taken_is_left_to_its_owner():
 
 
 @pytest.mark.spec("TL-REQ-2")
-def test_no_heartbeat_stays_where_an_old_look_drew_the_time_of_a_completed_write():
+def test_no_heartbeat_remains_for_a_time_that_an_old_snapshot_drew_for_a_completed_write():
     """A commit's times run ahead of a still clock, so a look from before it draws its time."""
     clock = StillClock(NOW)
     table = new_table(clock=clock)
@@ -369,7 +369,7 @@ def test_no_heartbeat_stays_where_an_old_look_drew_the_time_of_a_completed_write
 
 
 @pytest.mark.spec("TL-REQ-2")
-def test_the_heartbeat_of_a_write_that_goes_on_stays_where_its_time_is_drawn_again():
+def test_the_heartbeat_of_a_pending_write_remains_when_another_writer_draws_its_time():
     clock = StillClock(NOW)
     table = new_table(clock=clock)
     other = opened(table, clock=clock)
@@ -385,7 +385,7 @@ def test_the_heartbeat_of_a_write_that_goes_on_stays_where_its_time_is_drawn_aga
     assert files_below(storage, HEARTBEATS) == []
 
 
-def test_a_storage_that_does_not_answer_ends_the_begin():
+def test_an_unavailable_storage_ends_the_begin():
     base = MemoryStorage()
     storage = Failing(base, ".requested", StorageUnavailableError("gone"), 1)
     table = opened(new_table(base), storage=storage)
@@ -394,7 +394,7 @@ def test_a_storage_that_does_not_answer_ends_the_begin():
     assert table.context.active().pending == ()
 
 
-def test_times_that_are_always_taken_end_the_begin():
+def test_a_begin_fails_when_every_drawn_time_is_taken():
     base = MemoryStorage()
     storage = Failing(base, ".requested", AmbiguousWriteError("lost"), 1_000)
     table = opened(new_table(base), storage=storage)
@@ -414,7 +414,7 @@ def test_the_inflight_file_may_be_repeated_but_not_taken_over():
 
 
 @pytest.mark.spec("PUB-6")
-def test_an_inflight_file_that_met_itself_and_was_rolled_back_meanwhile_ends_the_attempt():
+def test_an_inflight_file_that_was_sent_twice_and_rolled_back_ends_the_attempt():
     """A request came twice; between its answer and the look at that name others took it away."""
 
     class Twice(Behind):
@@ -441,7 +441,7 @@ def test_an_unanswered_inflight_file_ends_the_attempt():
     end(begun)
 
 
-def test_a_look_that_grew_old_costs_a_redraw_and_no_order():
+def test_a_stale_snapshot_costs_a_second_draw_and_keeps_the_order_of_times():
     table = new_table(clock=StillClock(NOW))
     context = table.context
     old = context.snapshot()
@@ -452,7 +452,7 @@ def test_a_look_that_grew_old_costs_a_redraw_and_no_order():
     assert published.requested_time in begun.snapshot.completions
 
 
-def test_a_fresh_look_spares_one_list():
+def test_a_fresh_snapshot_saves_one_listing():
     storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     look = table.context.snapshot()
@@ -461,7 +461,7 @@ def test_a_fresh_look_spares_one_list():
     assert storage.operations().count(f"names {TIMELINE}") == 1
 
 
-def test_a_glance_is_a_look_once_the_last_one_is_old():
+def test_an_old_cached_snapshot_is_refreshed():
     clock = StillClock(NOW)
     table = new_table(clock=clock)
     upsert(table, ROWS)
@@ -472,7 +472,7 @@ def test_a_glance_is_a_look_once_the_last_one_is_old():
     assert theirs.requested_time in table.context.cached_snapshot().completions
 
 
-def test_a_glance_shows_what_this_writer_published():
+def test_a_cached_snapshot_contains_the_commits_of_its_own_process():
     table = new_table(clock=StillClock(NOW))
     mine = upsert(table, ROWS)
     glance = table.context.cached_snapshot()
@@ -480,7 +480,7 @@ def test_a_glance_shows_what_this_writer_published():
     assert glance.head == 1
 
 
-def test_a_column_that_another_added_since_the_last_glance_is_kept():
+def test_a_column_that_another_writer_added_after_the_cached_snapshot_is_kept():
     clock = StillClock(NOW)
     table = new_table(clock=clock)
     upsert(table, ROWS)

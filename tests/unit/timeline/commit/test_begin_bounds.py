@@ -113,7 +113,7 @@ def fail_once(error: Exception, then: Callable[[str], Any]) -> Callable[[str], A
 
 
 @pytest.mark.spec("TL-REQ-2")
-def test_a_time_that_is_never_to_be_proven_ours_stops_beating_and_keeps_its_last_beat() -> None:
+def test_a_time_of_unknown_owner_gets_no_more_heartbeats_and_keeps_its_last_one() -> None:
     scene = Scene()
     scene.storage.after = fail(AmbiguousWriteError("lost"))
     begun = begin(scene.mine, Action.COMMIT)
@@ -125,7 +125,7 @@ def test_a_time_that_is_never_to_be_proven_ours_stops_beating_and_keeps_its_last
 
 
 @pytest.mark.parametrize("deletes_fail", [False, True])
-def test_a_storage_that_fails_once_the_instant_shows_ends_the_begin(deletes_fail: bool) -> None:
+def test_a_storage_that_fails_after_the_requested_file_ends_the_begin(deletes_fail: bool) -> None:
     scene = Scene()
     scene.storage.keeps = TIMELINE if deletes_fail else ""
     scene.storage.after = fail(StorageUnavailableError("gone"))
@@ -134,7 +134,7 @@ def test_a_storage_that_fails_once_the_instant_shows_ends_the_begin(deletes_fail
     assert scene.beats.running == 0
 
 
-def test_where_the_second_look_fails_nothing_stays_of_the_begin() -> None:
+def test_a_failed_second_refresh_leaves_no_files_of_the_begin() -> None:
     scene = Scene()
     before = scene.mine.snapshot()
     scene.storage.names = fail_once(StorageUnavailableError("gone"), scene.base.names)
@@ -146,7 +146,7 @@ def test_where_the_second_look_fails_nothing_stays_of_the_begin() -> None:
 
 
 @pytest.mark.spec("TL-SUCC-1")
-def test_times_are_drawn_above_another_engines_that_no_slot_tells() -> None:
+def test_times_are_drawn_above_another_engines_instants_without_slots() -> None:
     scene = Scene()
     ahead = instant_time(WallMs(NOW + 700)), instant_time(WallMs(NOW + 800))
     scene.base.create(f"{TIMELINE}/{ahead[0]}_{ahead[1]}.commit", b"")
@@ -157,7 +157,7 @@ def test_times_are_drawn_above_another_engines_that_no_slot_tells() -> None:
 
 
 @pytest.mark.spec("TL-REQ-1")
-def test_two_begins_on_one_old_look_do_not_ask_for_the_same_name() -> None:
+def test_two_begins_from_one_old_snapshot_create_different_names() -> None:
     scene = Scene()
     storage = RecordingStorage(scene.base)
     mine = opened(scene.other, storage=storage, clock=StillClock(NOW)).context
@@ -170,7 +170,7 @@ def test_two_begins_on_one_old_look_do_not_ask_for_the_same_name() -> None:
 
 
 @pytest.mark.spec("BEG-5")
-def test_where_slots_were_collected_since_the_look_the_time_is_drawn_again() -> None:
+def test_a_time_is_drawn_again_when_slots_were_truncated_after_the_snapshot() -> None:
     scene = Scene()
     scene.others_publish()
     upsert(scene.other, [{**ROWS[0], "ts": 2}])
@@ -185,7 +185,7 @@ def test_where_slots_were_collected_since_the_look_the_time_is_drawn_again() -> 
 
 @pytest.mark.spec("BEG-5")
 @pytest.mark.parametrize("keeps", [TIMELINE, ""])
-def test_a_time_that_cannot_be_given_up_ends_the_begin_and_beats_no_more(keeps: str) -> None:
+def test_a_begin_whose_time_cannot_be_deleted_fails_and_stops_its_heartbeat(keeps: str) -> None:
     scene = Scene()
     scene.storage.before, scene.storage.keeps = scene.others_publish, keeps
     if not keeps:
@@ -217,7 +217,7 @@ def test_a_write_that_is_rolled_back_while_it_begins_draws_another_time() -> Non
     assert [one.requested_time for one in scene.mine.active().pending] == [begun.requested_time]
 
 
-def test_what_is_no_write_does_not_begin_as_one() -> None:
+def test_an_action_that_is_no_write_does_not_begin() -> None:
     scene = Scene()
     with pytest.raises(IllegalTransitionError):
         begin(scene.mine, Action.SAVEPOINT)
@@ -230,7 +230,7 @@ def test_what_is_no_write_does_not_begin_as_one() -> None:
 
 @pytest.mark.spec("BEG-3")
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_restore_of_ours_whose_owner_died_is_finished_before_a_begin(ended: bool) -> None:
+def test_a_begin_first_applies_a_restore_whose_writer_died(ended: bool) -> None:
     table = new_table()
     kept = upsert(table, ROWS)
     upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])

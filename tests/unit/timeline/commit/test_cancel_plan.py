@@ -45,7 +45,9 @@ REQUESTED, INFLIGHT = f"{TIME}.clustering.requested", f"{TIME}.clustering.inflig
         pytest.param([f"{AFTER}_{AFTER}.commit"], PlanOutcome.COMPLETED_BY_OTHER, id="archived"),
     ],
 )
-def test_what_became_of_a_plan(names: list[str], ended: PlanOutcome | None) -> None:
+def test_plan_outcome_follows_from_the_files_of_the_plan(
+    names: list[str], ended: PlanOutcome | None
+) -> None:
     assert plan_outcome(ActiveTimeline.of(names), PLAN) is ended
 
 
@@ -77,7 +79,7 @@ def test_a_plan_is_cancelled_once(inflight: bool) -> None:
 
 
 @pytest.mark.spec("FOR-7")
-def test_a_plan_that_was_begun_is_not_cancelled_behind_a_metadata_table() -> None:
+def test_a_started_plan_is_not_cancelled_while_the_metadata_table_is_on() -> None:
     context = planned(inflight=True)
     storage = context.ports.storage
     update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
@@ -101,7 +103,7 @@ class Named(Behind):
         return self.inner.acquire(purpose)
 
 
-def test_who_waits_for_the_lock_reads_which_plan_is_cancelled() -> None:
+def test_the_lock_purpose_names_the_cancelled_plan() -> None:
     context = planned()
     lock = Named(context.ports.lock)
     cancel_pending_plan(replace(context, ports=replace(context.ports, lock=lock)), PLAN)
@@ -109,7 +111,7 @@ def test_who_waits_for_the_lock_reads_which_plan_is_cancelled() -> None:
 
 
 @pytest.mark.spec("CL-2")
-def test_a_writer_tells_which_plans_it_stopped() -> None:
+def test_a_writer_reports_the_plans_that_it_cancelled() -> None:
     context = planned()
     cancel_blocking_plans(context, [PLAN, PLAN])
     told = [(one["plan"], one["cancelled"]) for one in heard(context, "write.made_way")]

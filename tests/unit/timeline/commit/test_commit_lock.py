@@ -42,7 +42,9 @@ class Beats(InTurn):
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("PUB-11")
 @pytest.mark.parametrize("far", [True, False])
-def test_far_away_a_redo_knows_the_chain_when_it_has_the_queue(far: bool) -> None:
+def test_on_a_high_latency_store_a_retry_knows_the_commit_log_when_it_gets_the_lock(
+    far: bool,
+) -> None:
     """Read afterwards it would keep all others for a round or more."""
 
     class Waits(Leases):
@@ -65,7 +67,7 @@ def test_far_away_a_redo_knows_the_chain_when_it_has_the_queue(far: bool) -> Non
 @pytest.mark.spec("PUB-1")
 @pytest.mark.spec("PUB-11")
 @pytest.mark.parametrize("short_ms", [600_000, 0], ids=["held", "not held"])
-def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
+def test_on_a_high_latency_store_a_kept_lock_needs_one_refresh_between_data_and_slot(
     short_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody comes before its turn, so a look before that one spares nothing."""
@@ -107,7 +109,7 @@ def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("LOCK-1")
 @pytest.mark.parametrize("shared", [False, True])
-def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_looks(
+def test_on_a_high_latency_store_a_conflict_while_acquiring_releases_the_lock_before_the_refresh(
     shared: bool,
 ) -> None:
     """All others wait for it, unless they have it as well; then the look made beside it counts."""
@@ -145,7 +147,7 @@ def held_table() -> tuple[TableReader, Beats]:
 
 
 @pytest.mark.spec("PAR-1")
-def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
+def test_a_kept_lock_is_the_tables_own_lock_and_exclusive() -> None:
     table, _ = held_table()
     own = table.context.ports.lock
     assert not is_commit_lock_kept(table.context)
@@ -167,7 +169,7 @@ def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
 
 
 @pytest.mark.spec("PAR-1")
-def test_a_turn_that_has_its_slot_gives_the_queue_back() -> None:
+def test_a_commit_section_with_a_slot_releases_the_kept_lock() -> None:
     table, _ = held_table()
     own = table.context.ports.lock
     with keep_commit_lock(table.context, "redo") as held:
@@ -183,7 +185,7 @@ def test_a_turn_that_has_its_slot_gives_the_queue_back() -> None:
 
 
 @pytest.mark.spec("PAR-1")
-def test_after_its_time_the_queue_is_given_back_unless_a_turn_is_taken() -> None:
+def test_a_kept_lock_is_released_after_its_time_except_in_a_commit_section() -> None:
     table, beats = held_table()
     own = table.context.ports.lock
     with keep_commit_lock(table.context, "redo", ms_max=7) as held:
@@ -200,7 +202,7 @@ def test_after_its_time_the_queue_is_given_back_unless_a_turn_is_taken() -> None
 
 
 @pytest.mark.spec("PAR-1")
-def test_a_redo_that_may_hold_the_queue_to_its_end_is_not_timed() -> None:
+def test_a_kept_lock_without_a_limit_has_no_timer() -> None:
     table, beats = held_table()
     with keep_commit_lock(table.context, "timed", ms_max=7):
         timed = len(beats.works)

@@ -69,7 +69,7 @@ def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> Concu
 
 
 @pytest.mark.spec("CLN-3")
-def test_the_first_that_my_snapshot_lacks_is_who_made_the_clean_take_its_files() -> None:
+def test_a_clean_conflict_names_the_first_commit_that_the_snapshot_lacks() -> None:
     first, later = rival(SECOND), rival(THIRD)
     refused = clean_conflict([slot(floor=THIRD)], [later, first])
     assert refused is not None
@@ -88,7 +88,7 @@ def test_the_first_that_my_snapshot_lacks_is_who_made_the_clean_take_its_files()
         pytest.param(slot(SlotKind.COMMIT), False, id="a commit that takes superseded files"),
     ],
 )
-def test_a_clean_of_ours_is_met_where_its_line_is_above_the_snapshot(one: Slot, met: bool) -> None:
+def test_a_clean_conflicts_when_its_floor_is_above_the_snapshot(one: Slot, met: bool) -> None:
     assert bool(clean_conflict([one], [rival(SECOND)])) is met
     assert bool(clean_conflict([slot(deletes=()), one], [rival(SECOND)])) is met
 
@@ -119,7 +119,7 @@ def met(
 
 @pytest.mark.spec("CLN-3")
 @pytest.mark.parametrize("name", [BASE, LOG, f"x/{BASE}", f"file:///t/x/{BASE}"])
-def test_rivals_whose_file_group_another_engine_cleaned_are_met(name: str) -> None:
+def test_commits_conflict_when_another_engine_cleaned_their_file_group(name: str) -> None:
     context = shared_table()
     cleaned(context, name)
     here = [rival(SECOND), rival(THIRD, file_id="22222222-2222-3333-4444-555555555555-0")]
@@ -139,7 +139,7 @@ def test_rivals_whose_file_group_another_engine_cleaned_are_met(name: str) -> No
     ],
     ids=["paths", "names", "files"],
 )
-def test_a_clean_that_is_under_way_counts_by_its_plan(plan: CleanerPlan) -> None:
+def test_a_clean_that_is_pending_counts_by_its_plan(plan: CleanerPlan) -> None:
     context = shared_table()
     name = f"{TIMELINE}/{CLEAN}.clean"
     context.ports.storage.create(f"{name}.requested", encode_clean_plan(plan))
@@ -148,7 +148,7 @@ def test_a_clean_that_is_under_way_counts_by_its_plan(plan: CleanerPlan) -> None
     assert met(context, [rival(SECOND, "y")]) == []
 
 
-def test_no_clean_counts_that_was_seen_before_or_has_a_slot() -> None:
+def test_a_known_clean_or_one_with_a_slot_is_no_foreign_clean_conflict() -> None:
     context = shared_table()
     cleaned(context, BASE)
     assert met(context, [rival(SECOND)], [slot()]) == []
@@ -156,7 +156,7 @@ def test_no_clean_counts_that_was_seen_before_or_has_a_slot() -> None:
     assert foreign_clean_conflict(context, now, now, [], [rival(SECOND)]) is None
 
 
-def test_what_is_known_of_others_than_cleans_hides_no_clean() -> None:
+def test_known_instants_of_other_actions_hide_no_clean() -> None:
     context = shared_table()
     context.ports.storage.create(f"{TIMELINE}/{CLEAN}.commit.requested", b"")
     seen = context.active()

@@ -35,7 +35,7 @@ RIVAL = ConcurrentCommit(
 GROUPS = tuple(FileGroupId("p", f"g{number:02}") for number in range(30))
 
 
-def test_a_rebaseable_refusal_redoes_file_groups():
+def test_a_rebaseable_conflict_reports_the_file_groups_to_merge_again():
     report = conflict_report_of(
         MINE, Rebase(RuleId.SAME_FILE_GROUP_WRITTEN, "why", (RIVAL,), GROUPS)
     )
@@ -48,21 +48,21 @@ def test_a_rebaseable_refusal_redoes_file_groups():
     )
 
 
-def test_a_refusal_of_a_partition_names_it():
+def test_a_partition_conflict_reports_the_partition():
     verdict = Rejected(RuleId.WRITTEN_INTO_MY_CLAIM, "why", (RIVAL,), partitions=("p",))
     report = conflict_report_of(MINE, verdict)
     assert (report.redo, report.partitions) == ("everything", ("p",))
     assert report.text.endswith("both access p")
 
 
-def test_a_refusal_for_good_redoes_nothing():
+def test_a_permanent_conflict_reports_nothing_to_retry():
     verdict = Rejected(RuleId.METADATA_TABLE_SWITCHED_ON, "why", (), retry_can_succeed=False)
     report = conflict_report_of(MINE, verdict)
     assert (report.redo, report.retry_can_succeed) == ("nothing", False)
     assert report.text == "C12: why"
 
 
-def test_a_report_is_ready_for_json():
+def test_a_conflict_report_is_json_serializable():
     report = conflict_report_of(
         MINE, Rejected(RuleId.FILE_GROUP_REPLACED, "why", (RIVAL,), GROUPS[:1])
     )
@@ -128,6 +128,6 @@ def test_the_page_on_concurrency_names_every_rule(rule: RuleId):
     assert f"| {rule.value} | `{KINDS[rule]}` | `{error}` |" in page
 
 
-def test_no_two_rules_share_a_kind():
+def test_every_rule_has_a_kind_of_its_own():
     assert set(KINDS) == set(RuleId) - {RuleId.NO_CONFLICT}
     assert len(set(KINDS.values())) == len(KINDS)

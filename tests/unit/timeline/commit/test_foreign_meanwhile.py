@@ -76,7 +76,7 @@ def plans(table: TableReader, action: str, plan: bytes) -> None:
 
 
 @pytest.mark.spec("PUB-6")
-def test_a_write_that_a_planned_rollback_names_is_not_published() -> None:
+def test_a_write_that_a_planned_rollback_names_is_not_committed() -> None:
     """It was planned under the lock, and its files are deleted later without it (RB-4)."""
     table = new_table()
     upsert(table, OLD)
@@ -98,7 +98,7 @@ def test_a_write_that_a_planned_rollback_names_is_not_published() -> None:
 
 
 @pytest.mark.spec("PUB-6")
-def test_nothing_is_published_beside_a_pending_restore() -> None:
+def test_no_write_is_committed_while_a_restore_is_pending() -> None:
     table = new_table()
     kept = upsert(table, OLD).requested_time
 
@@ -154,7 +154,7 @@ def _is_of(name: str, instant: Instant) -> bool:
 
 @pytest.mark.spec("FOR-6")
 @pytest.mark.parametrize("archives", [False, True])
-def test_a_rival_that_was_archived_before_the_look_is_met(archives: bool) -> None:
+def test_a_concurrent_commit_that_was_archived_before_the_refresh_conflicts(archives: bool) -> None:
     """It was requested before the own write, and completed after its base snapshot."""
     table = new_table()
     upsert(table, OLD)
@@ -198,7 +198,7 @@ class Dies(Behind):
     [("restored", BRISK), ("restored", SHARED), ("archived", SHARED)],
     ids=["ours restored", "shared restored", "shared archived"],
 )
-def test_a_rollback_that_looked_long_ago_brings_nothing_back(how: str, limits: TableLimits) -> None:
+def test_a_rollback_with_an_old_timeline_restores_no_file(how: str, limits: TableLimits) -> None:
     """Its target was published and helped on, and is gone since: restored away, or archived."""
     table = new_table()
     kept = upsert(table, OLD).requested_time

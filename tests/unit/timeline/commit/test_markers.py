@@ -15,7 +15,7 @@ LOG = f".0a1b-0_{TIME}.log.1_0-1-2"
 FOLDER = f".hoodie/.temp/{TIME}"
 
 
-def test_a_marker_lies_where_java_looks_for_it():
+def test_a_marker_has_the_path_that_java_reads():
     storage = MemoryStorage()
     create_marker(storage, TIME, "y=1/m=2", FILE, IOType.MERGE)
     assert storage.read(f"{FOLDER}/y=1/m=2/{FILE}.marker.MERGE") == b""

@@ -143,7 +143,7 @@ def file_of(slot: Slot) -> str:
 
 @pytest.mark.spec("PUB-3")
 @pytest.mark.parametrize("far", [True, False])
-def test_the_file_of_the_commit_before_is_made_beside_the_next_slot_of_a_store_far_away(
+def test_on_a_high_latency_store_the_previous_completed_file_is_created_along_with_the_next_slot(
     far: bool,
 ) -> None:
     story = Story()
@@ -178,7 +178,7 @@ def two_dead() -> tuple[Story, Slot, Slot]:
 @pytest.mark.spec("PUB-3")
 @pytest.mark.spec("HELP-1")
 @pytest.mark.parametrize("far", [True, False])
-def test_two_commits_that_show_nothing_are_finished_in_the_order_of_their_slots(far: bool) -> None:
+def test_two_commits_without_completed_files_are_applied_in_slot_order(far: bool) -> None:
     story, first, second = two_dead()
     noted = Noted(story.base, Rounds())
     upsert(
@@ -192,7 +192,7 @@ def test_two_commits_that_show_nothing_are_finished_in_the_order_of_their_slots(
 
 
 @pytest.mark.spec("PUB-3")
-def test_a_third_commit_is_not_taken_while_the_first_of_two_shows_nothing() -> None:
+def test_a_third_slot_is_not_taken_while_the_first_of_two_commits_has_no_completed_file() -> None:
     story, first, _ = two_dead()
     mute = story.open(Far(Mute(story.base, first.requested_time)))
     with pytest.raises(Exception, match="the storage failed while this process applied"):
@@ -203,7 +203,7 @@ def test_a_third_commit_is_not_taken_while_the_first_of_two_shows_nothing() -> N
 
 @pytest.mark.spec("PUB-3")
 @pytest.mark.spec("UNK-5")
-def test_an_own_file_is_not_made_before_the_one_of_the_commit_before() -> None:
+def test_a_completed_file_is_not_created_before_that_of_the_previous_commit() -> None:
     story = Story()
     dead = story.dies({"id": "b", "p": "y", "ts": 1, "v": 1})
     mute = story.open(Far(Mute(story.base, dead.requested_time)))
@@ -218,7 +218,7 @@ def test_an_own_file_is_not_made_before_the_one_of_the_commit_before() -> None:
 
 
 @pytest.mark.spec("PUB-3")
-def test_upkeep_takes_no_slot_before_both_commits_show() -> None:
+def test_a_table_service_takes_no_slot_before_both_commits_are_applied() -> None:
     story, first, second = two_dead()
     context = story.open(Far(story.base)).context
 
@@ -235,7 +235,7 @@ def test_upkeep_takes_no_slot_before_both_commits_show() -> None:
 
 
 @pytest.mark.spec("PUB-3")
-def test_upkeep_is_settled_before_the_next_slot_is_taken() -> None:
+def test_a_table_service_slot_is_applied_before_the_next_slot_is_taken() -> None:
     """It deletes: what follows must not be judged beside files that are about to go."""
     story = Story()
     for number in range(3):
@@ -263,7 +263,7 @@ def test_upkeep_is_settled_before_the_next_slot_is_taken() -> None:
     ],
     ids=["file groups done again", "begun anew"],
 )
-def test_what_the_commit_before_refuses_finds_its_file_and_is_done_again(
+def test_a_write_rejected_by_an_unapplied_commit_applies_it_and_retries(
     dead: tuple[str, str, int], mine: tuple[str, str, int], left: list[tuple[str, int]]
 ) -> None:
     """Begun anew without that file it would be refused for the same reason, again and again."""
@@ -276,7 +276,7 @@ def test_what_the_commit_before_refuses_finds_its_file_and_is_done_again(
 
 @pytest.mark.spec("BATCH-1")
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_batch_of_two_commits_without_files_is_not_published_once_more(place: int) -> None:
+def test_a_batch_of_two_unapplied_commits_is_not_committed_again(place: int) -> None:
     story = Story()
     for number in range(2):
         row = {"id": f"n{number}", "p": f"q{number}", "ts": 1, "v": 1}
@@ -294,7 +294,9 @@ def test_a_batch_of_two_commits_without_files_is_not_published_once_more(place: 
 
 @pytest.mark.spec("PUB-4")
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_snapshot_that_lacks_the_files_of_two_commits_meets_both(place: int) -> None:
+def test_a_snapshot_without_the_completed_files_of_two_commits_conflicts_with_both(
+    place: int,
+) -> None:
     """Their files come after the base snapshot was taken, and their slots came before."""
     story = Story()
     rows = [{"id": "a", "p": "x", "ts": 2, "v": 2}, {"id": "c", "p": "z", "ts": 1, "v": 1}]
@@ -311,7 +313,7 @@ def test_a_snapshot_that_lacks_the_files_of_two_commits_meets_both(place: int) -
 
 
 @pytest.mark.spec("PUB-3")
-def test_a_commit_before_upkeep_is_settled_and_so_is_what_tells_what_it_saw() -> None:
+def test_a_commit_is_applied_before_a_service_or_a_slot_with_a_timeline_digest() -> None:
     story, first, second = two_dead()
     context = opened(story.table, clock=story.clock).context
     timeline = context.active()
@@ -357,7 +359,7 @@ def reading(story: Story) -> tuple[ObjectStoreCommit, Meanwhile]:
 
 
 @pytest.mark.spec("PAR-1")
-def test_a_look_older_than_commits_is_told_of_those_that_are_settled_by_now() -> None:
+def test_a_refresh_with_an_older_listing_adds_the_commits_that_are_applied_by_now() -> None:
     story = Story()
     line, storage = reading(story)
     others = story.open(Far(story.base))
@@ -376,7 +378,7 @@ def test_a_look_older_than_commits_is_told_of_those_that_are_settled_by_now() ->
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("PUB-3")
-def test_a_look_is_told_of_both_commits_that_were_known_and_not_settled_when_it_was_made() -> None:
+def test_a_refresh_adds_both_commits_that_were_known_and_unapplied_at_its_listing() -> None:
     story, first, second = two_dead()
     line, storage = reading(story)
     others = story.open(Far(story.base))
@@ -392,7 +394,7 @@ def test_a_look_is_told_of_both_commits_that_were_known_and_not_settled_when_it_
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("PUB-3")
-def test_a_look_older_than_the_begin_of_a_commit_is_made_again() -> None:
+def test_a_listing_older_than_the_begin_of_a_commit_is_repeated() -> None:
     """To it that commit would be one of which nothing is left, and hence settled."""
     story = Story()
     line, storage = reading(story)
@@ -404,7 +406,7 @@ def test_a_look_older_than_the_begin_of_a_commit_is_made_again() -> None:
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.parametrize("follows", [False, True])
-def test_a_look_older_than_upkeep_is_made_again(follows: bool) -> None:
+def test_a_listing_older_than_a_table_service_is_repeated(follows: bool) -> None:
     """It took files away, perhaps the own ones (PUB-6)."""
     story = Story()
     line, storage = reading(story)
@@ -427,7 +429,7 @@ def test_a_look_older_than_upkeep_is_made_again(follows: bool) -> None:
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("PUB-6")
-def test_a_look_that_shows_what_a_slot_took_away_since_is_made_again() -> None:
+def test_a_listing_with_files_that_a_slot_deleted_meanwhile_is_repeated() -> None:
     story = Story()
     context = story.open(Far(story.base)).context
     pending = begin(context, Action.COMMIT)
@@ -448,7 +450,7 @@ def test_a_look_that_shows_what_a_slot_took_away_since_is_made_again() -> None:
 
 
 @pytest.mark.spec("PAR-1")
-def test_a_look_is_made_again_where_upkeep_was_the_last_that_was_known() -> None:
+def test_a_listing_is_repeated_when_the_last_known_slot_is_a_table_service() -> None:
     """Nobody has taken a slot after it yet: it need not have been settled when it was listed."""
     story = Story()
     context = story.open(Far(story.base)).context
@@ -516,14 +518,14 @@ def cleaned_meanwhile(story: Story) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.spec("CLN-2")
-def test_a_clean_keeps_what_a_write_needs_that_did_not_see_the_newest_commits() -> None:
+def test_a_clean_keeps_the_slices_of_a_write_that_lacks_the_newest_commits() -> None:
     receipt, left = cleaned_meanwhile(Story())
     assert len(left) == 2, "the slice before the commit without a file is still there"
     assert receipt.attempts == 1, "its file group was merged again, and no more"
 
 
 @pytest.mark.spec("CLN-3")
-def test_a_write_is_done_again_whose_base_snapshot_was_cleaned(
+def test_a_write_whose_base_snapshot_was_cleaned_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The file group lay in no listing, and its row passed for a new one: it was there twice."""

@@ -72,7 +72,7 @@ def touched(claim: WriteSet) -> list[tuple[str, Access]]:
         pytest.param(None, True, id="has not said what it touches"),
     ],
 )
-def test_one_that_announces_nothing_hides_no_other(
+def test_a_pending_write_without_announcement_hides_no_other(
     said: CommitMetadata | None, beats: bool
 ) -> None:
     context = new_table().context
@@ -87,7 +87,9 @@ def test_one_that_announces_nothing_hides_no_other(
 @pytest.mark.parametrize(
     ("below", "times"), [(None, [FIRST, SECOND]), (SECOND, [FIRST]), (FIRST, [])]
 )
-def test_only_those_that_were_requested_before(below: str | None, times: list[str]) -> None:
+def test_only_writes_with_an_earlier_requested_time_are_announced(
+    below: str | None, times: list[str]
+) -> None:
     context = new_table().context
     for time in (FIRST, SECOND):
         begun(context, time, profile(F))
@@ -100,7 +102,9 @@ def test_only_those_that_were_requested_before(below: str | None, times: list[st
 @pytest.mark.parametrize(
     ("action", "touch"), [("commit", Access.BASE), ("deltacommit", Access.LOG)]
 )
-def test_a_delta_commit_will_change_what_it_names_by_logs(action: str, touch: Access) -> None:
+def test_an_announced_deltacommit_appends_logs_to_the_file_groups_it_names(
+    action: str, touch: Access
+) -> None:
     context = new_table().context
     begun(context, FIRST, profile(F), action=action)
     [found] = announced_writes(context, context.active())
@@ -108,7 +112,7 @@ def test_a_delta_commit_will_change_what_it_names_by_logs(action: str, touch: Ac
     assert found.write_set.inserting == ("x",)
 
 
-def test_a_delta_commit_will_make_its_new_file_groups_anew() -> None:
+def test_an_announced_deltacommit_creates_its_new_file_groups() -> None:
     context = new_table().context
     said = CommitMetadata(
         partition_to_write_stats={"x": (WriteStat(file_id=F, prev_commit="null", num_inserts=1),)}
@@ -129,7 +133,7 @@ def test_a_delta_commit_will_make_its_new_file_groups_anew() -> None:
         ("strange.parquet", IOType.MERGE, []),
     ],
 )
-def test_where_a_profile_names_no_file_group_the_markers_do(
+def test_markers_announce_file_groups_when_the_workload_profile_names_none(
     name: str, kind: IOType, expected: list[tuple[str, Access]]
 ) -> None:
     context = new_table().context
@@ -143,7 +147,7 @@ def test_where_a_profile_names_no_file_group_the_markers_do(
     assert found.write_set.inserting == ("x",)
 
 
-def test_where_a_profile_names_file_groups_its_markers_are_not_asked_for() -> None:
+def test_markers_are_not_read_when_the_workload_profile_names_file_groups() -> None:
     context = new_table().context
     begun(context, FIRST, profile(F))
     marked(context, f"{G}_0-1-0_{FIRST}.parquet")

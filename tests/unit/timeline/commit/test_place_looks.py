@@ -91,7 +91,7 @@ class Standing:
     ("in_front", "takes_ms", "pause_ms"),
     [(1, 20, 5), (2, 20, 5), (3, 20, 25), (4, 20, 45), (9, 20, 105), (4, 0, 5)],
 )
-def test_who_is_far_from_being_next_looks_less_often(
+def test_a_writer_far_back_in_the_waiting_line_polls_less_often(
     in_front: int, takes_ms: int, pause_ms: int
 ) -> None:
     standing = Standing(in_front, takes_ms=takes_ms)
@@ -105,7 +105,7 @@ def test_who_is_far_from_being_next_looks_less_often(
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize(("in_front", "looks"), [(1, LOOKS_MAX), (2, 1), (3, 1)])
-def test_who_is_next_looks_at_the_timeline_the_others_once_in_the_end(
+def test_the_next_writer_in_line_lists_the_timeline_at_each_poll_and_others_once_at_the_end(
     in_front: int, looks: int
 ) -> None:
     standing = Standing(in_front)
@@ -116,7 +116,7 @@ def test_who_is_next_looks_at_the_timeline_the_others_once_in_the_end(
 
 
 @pytest.mark.spec("PUB-12")
-def test_a_step_asks_for_the_slot_that_is_waited_for_and_the_end() -> None:
+def test_a_poll_reads_the_next_slot_and_the_last_one() -> None:
     standing = Standing(3)
     standing.wait()
     head = standing.context.commit_log.known_head
@@ -127,7 +127,7 @@ def test_a_step_asks_for_the_slot_that_is_waited_for_and_the_end() -> None:
 
 
 @pytest.mark.spec("PUB-12")
-def test_who_sees_that_nobody_is_in_front_any_more_looks_no_further() -> None:
+def test_a_writer_stops_polling_when_no_writer_is_ahead_in_line() -> None:
     standing = Standing(1)
 
     def restored_away() -> None:
@@ -141,7 +141,7 @@ def test_who_sees_that_nobody_is_in_front_any_more_looks_no_further() -> None:
 
 
 @pytest.mark.spec("PUB-12")
-def test_who_has_only_requested_its_instant_is_not_waited_for() -> None:
+def test_a_writer_with_only_a_requested_file_is_not_waited_for() -> None:
     standing = Standing(1)
     standing.line.base.delete(f"{TIMELINE}/{standing.front[0]}.inflight")
     standing.context.active()
@@ -151,7 +151,7 @@ def test_who_has_only_requested_its_instant_is_not_waited_for() -> None:
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize(("in_front", "asks"), [(1, True), (2, True), (3, False)])
-def test_who_comes_soon_asks_for_what_the_last_one_in_front_writes(
+def test_a_writer_near_the_head_of_the_line_reads_the_base_file_of_the_writer_ahead(
     in_front: int, asks: bool
 ) -> None:
     standing = Standing(in_front)
@@ -168,7 +168,7 @@ def test_who_comes_soon_asks_for_what_the_last_one_in_front_writes(
 
 
 @pytest.mark.spec("PUB-12")
-def test_a_file_of_the_one_in_front_is_read_once() -> None:
+def test_a_file_of_the_writer_ahead_is_read_once() -> None:
     standing = Standing(1)
     standing.marks(standing.base_file())
     standing.line.base.create(f"x/{standing.base_file()}", b"content")
@@ -178,21 +178,21 @@ def test_a_file_of_the_one_in_front_is_read_once() -> None:
 
 @pytest.mark.spec("LOCK-1")
 @pytest.mark.parametrize(("in_front", "asks"), [(1, LOOKS_MAX), (2, 1), (3, 1)])
-def test_a_lock_that_is_had_together_is_joined_beside_the_looks(in_front: int, asks: int) -> None:
+def test_a_shared_lock_is_acquired_along_with_the_polls(in_front: int, asks: int) -> None:
     standing = Standing(in_front, lock=True)
     standing.wait()
     assert standing.lock.asked == [(False, LockSharing.START)] * asks, "nobody waits for it here"
     assert standing.ports.lock.inner.holder() is None, "and what was had is given back"
 
 
-def test_without_a_lock_that_is_had_together_none_is_asked_for() -> None:
+def test_no_lock_is_acquired_in_line_without_a_shared_lock() -> None:
     standing = Standing(1, lock=True)
     standing.lock.is_shareable = False
     standing.wait()
     assert standing.lock.asked == []
 
 
-def test_a_look_will_do_for_a_turn_as_long_as_four_looks_take() -> None:
+def test_a_polled_state_is_valid_for_as_long_as_four_polls_take() -> None:
     standing = Standing(1, takes_ms=20)
     place = standing.wait()
     assert place is not None
@@ -207,7 +207,7 @@ def test_a_look_will_do_for_a_turn_as_long_as_four_looks_take() -> None:
     ("partition", "settled", "verdict"),
     [("x", True, Rejected), ("x", False, None), ("y", True, NoConflict), ("y", False, NoConflict)],
 )
-def test_what_refuses_is_left_to_the_turn_while_it_is_not_settled(
+def test_a_conflict_with_an_unapplied_slot_is_left_to_the_commit_section(
     partition: str, settled: bool, verdict: type | None
 ) -> None:
     """One that began after me publishes while I wait."""
@@ -227,7 +227,7 @@ def test_what_refuses_is_left_to_the_turn_while_it_is_not_settled(
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize("shares", [True, False])
-def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares: bool) -> None:
+def test_a_write_waits_in_line_behind_a_shared_lock(shares: bool) -> None:
     standing = Standing(1, lock=True)
     standing.lock.is_shareable = shares
     assert (
@@ -247,7 +247,9 @@ def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares:
         ),
     ],
 )
-def test_a_write_stands_in_line_where(change: dict[str, Any], stands: bool) -> None:
+def test_a_write_waits_in_line_only_under_these_limits(
+    change: dict[str, Any], stands: bool
+) -> None:
     standing = Standing(1)
     context = replace(standing.context, limits=replace(FREE, **change))
     assert (
@@ -265,7 +267,7 @@ def test_a_write_does_not_wait_in_line_on_a_local_store() -> None:
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize("touch", [Access.NEW, Access.LOG, Access.REPLACE])
-def test_only_who_merges_into_a_base_file_gains_by_a_place(touch: Access) -> None:
+def test_only_a_write_that_rewrites_a_base_file_waits_in_line(touch: Access) -> None:
     standing = Standing(1)
     claim = WriteSet(file_groups=(replace(standing.touched, access=touch),))
     assert not protocol_of(standing.context).must_wait_in_line(claim)

@@ -51,7 +51,7 @@ def of_slots(table: TableReader) -> list[tuple[int, SlotKind]]:
 
 
 @pytest.mark.spec("PUB-8")
-def test_the_slot_comes_before_the_completed_file(storage: MemoryStorage | LocalStorage):
+def test_the_slot_is_created_before_the_completed_file(storage: MemoryStorage | LocalStorage):
     observed = RecordingStorage(storage)
     table = new_table(observed)
     receipt = upsert(table, ROWS)
@@ -71,7 +71,7 @@ def test_names_of_data_files_are_durable_before_the_slot():
     assert operations.index("sync_folders x y") < operations.index(f"create {slot_path(1)}")
 
 
-def test_the_critical_section_costs_two_creates_and_no_look_at_data():
+def test_the_commit_section_costs_two_creates_and_no_data_request():
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     register_process(table.context, {})  # who is in no registry looks at more (GC-4)
@@ -106,7 +106,7 @@ def test_the_critical_section_costs_two_creates_and_no_look_at_data():
 
 
 @pytest.mark.spec("SLOT-1")
-def test_publications_are_numbered_without_gaps(storage: MemoryStorage | LocalStorage):
+def test_slots_are_numbered_without_gaps(storage: MemoryStorage | LocalStorage):
     table = new_table(storage)
     for number in range(3):
         upsert(table, [{**ROWS[0], "ts": number}])
@@ -114,7 +114,7 @@ def test_publications_are_numbered_without_gaps(storage: MemoryStorage | LocalSt
 
 
 @pytest.mark.spec("TL-SUCC-1")
-def test_times_ascend_over_all_publications():
+def test_times_ascend_over_all_commits():
     table = new_table(clock=StillClock())
     receipts = [upsert(table, [{**ROWS[0], "ts": number}]) for number in range(4)]
     times = [time for one in receipts for time in (one.requested_time, one.completion_time)]
@@ -148,7 +148,7 @@ def unfinished() -> tuple[TableReader, TableReader, str]:
     return table, crashed, caught.value.fields["requested_time"]
 
 
-def test_a_missing_completed_file_is_reported_as_published_and_nothing_is_deleted():
+def test_a_write_without_its_completed_file_is_reported_as_committed_and_nothing_is_deleted():
     table, _, requested_time = unfinished()
     assert rows_of(table, "id") == [("a",)]
     assert [path for path in data_files(table) if requested_time in path] != []
@@ -156,7 +156,7 @@ def test_a_missing_completed_file_is_reported_as_published_and_nothing_is_delete
 
 
 @pytest.mark.spec("PUB-3")
-def test_the_next_publication_finishes_the_missing_completed_file():
+def test_the_next_commit_creates_a_missing_completed_file():
     table, _, requested_time = unfinished()
     upsert(table, [{"id": "c", "p": "z", "ts": 1, "v": 1}])
     assert rows_of(table, "id") == [("a",), ("b",), ("c",)]
@@ -167,7 +167,7 @@ def test_the_next_publication_finishes_the_missing_completed_file():
     assert helped.completion_time == table.context.commit_log.read(2).completion_time
 
 
-def test_settling_twice_changes_nothing(storage: MemoryStorage | LocalStorage):
+def test_applying_a_slot_twice_changes_nothing(storage: MemoryStorage | LocalStorage):
     table = new_table(storage)
     upsert(table, ROWS)
     before = {path: storage.read(path) for path in files_below(storage, TIMELINE)}
@@ -179,7 +179,7 @@ def test_settling_twice_changes_nothing(storage: MemoryStorage | LocalStorage):
 
 
 @pytest.mark.spec("HELP-2")
-def test_an_archived_publication_counts_as_settled():
+def test_an_archived_commit_is_applied():
     table = new_table()
     for number in range(2):
         upsert(table, [{**ROWS[0], "ts": number}])
@@ -194,7 +194,7 @@ def test_an_archived_publication_counts_as_settled():
 
 
 @pytest.mark.spec("PUB-7")
-def test_a_lost_slot_is_looked_at_again_and_taken_behind_the_winner():
+def test_a_writer_that_lost_a_slot_refreshes_and_takes_the_next_one():
     base = MemoryStorage()
     other = new_table(base)
 
@@ -219,7 +219,7 @@ def test_a_lost_slot_is_looked_at_again_and_taken_behind_the_winner():
     assert rows_of(table, "id") == [("a",), ("b",)]
 
 
-def test_slots_that_are_always_lost_end_in_a_spent_budget():
+def test_a_writer_that_loses_every_slot_exhausts_its_budget():
     base = MemoryStorage()
     table = new_table(base)
     other = opened(table)
@@ -242,13 +242,13 @@ def test_slots_that_are_always_lost_end_in_a_spent_budget():
     assert rows_of(table, "id") == [("b",)]
 
 
-def test_a_turn_may_end_without_a_slot():
+def test_a_commit_section_may_end_without_a_slot():
     table = new_table()
     assert commit_in_section(table.context, "look", lambda section: None) == (None, 0)
     assert of_slots(table) == []
 
 
-def test_what_we_publish_while_another_looks_is_not_another_engines():
+def test_a_commit_of_a_hoodoo_writer_during_a_refresh_is_not_another_engines():
     table = new_table()
     context = table.context
     seen = BaseState.by(table.snapshot)

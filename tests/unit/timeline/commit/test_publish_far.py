@@ -163,7 +163,7 @@ def inserting(group: FileGroupId, *partitions: str) -> WriteSet:
         pytest.param(touching(A), [inserting(B, "y")], id="keys where I have none"),
     ],
 )
-def test_the_lock_is_wanted_as_long_as_nothing_that_came_may_refuse_the_write(
+def test_a_writer_waits_for_the_lock_while_no_new_commit_can_conflict(
     mine: WriteSet, came: list[WriteSet]
 ) -> None:
     both = writers()
@@ -178,7 +178,7 @@ def test_the_lock_is_wanted_as_long_as_nothing_that_came_may_refuse_the_write(
 
 
 @pytest.mark.spec("PUB-7")
-def test_upkeep_that_comes_while_the_lock_is_waited_for_refuses_no_write() -> None:
+def test_a_table_service_slot_during_the_wait_for_the_lock_rejects_no_write() -> None:
     both = writers()
     begun = started(both.mine)
 
@@ -199,7 +199,7 @@ def test_upkeep_that_comes_while_the_lock_is_waited_for_refuses_no_write() -> No
 
 
 @pytest.mark.spec("PUB-7")
-def test_who_waits_for_the_lock_is_asked_of_what_was_read_alone() -> None:
+def test_the_wait_for_the_lock_checks_known_slots_without_requests() -> None:
     """A glance saw that something came; the waiting loop of a lock is no place for requests."""
     both = writers()
     begun = started(both.mine)
@@ -230,7 +230,7 @@ def test_who_waits_for_the_lock_is_asked_of_what_was_read_alone() -> None:
     [[touching(A)], [touching(B), touching(A)], [touching(A), touching(B)]],
     ids=["it", "it at last", "it at first"],
 )
-def test_what_refuses_the_write_is_told_without_the_lock_that_another_has(
+def test_a_conflict_is_reported_while_another_writer_holds_the_lock(
     came: list[WriteSet],
 ) -> None:
     both = writers()
@@ -253,7 +253,7 @@ def test_what_refuses_the_write_is_told_without_the_lock_that_another_has(
     ],
     ids=["the same partition", "more partitions", "it and another", "another and it"],
 )
-def test_who_inserted_where_others_did_looks_without_the_lock_whether_their_keys_are_the_same(
+def test_inserts_into_a_shared_partition_are_compared_by_key_without_the_lock(
     came: list[WriteSet],
 ) -> None:
     both = writers()
@@ -291,7 +291,7 @@ def held(context: TableContext) -> Any:
         pytest.param({"far": False}, as_it_is, "always", id="near by"),
     ],
 )
-def test_a_look_comes_before_the_turn_where_it_may_spare_a_wait(
+def test_a_refresh_precedes_the_commit_section_where_it_may_save_a_wait(
     busy: bool, setting: dict[str, Any], inside: Callable[[TableContext], Any], looks_before: str
 ) -> None:
     both = writers(**setting)
@@ -312,7 +312,7 @@ def test_a_look_comes_before_the_turn_where_it_may_spare_a_wait(
 
 
 @pytest.mark.spec("PUB-1")
-def test_where_others_publish_what_refuses_the_write_is_told_before_the_queue() -> None:
+def test_on_a_contended_table_a_conflict_is_reported_before_the_lock_is_requested() -> None:
     both = writers()
     both.see_others(touching(B))
     both.see_others(*[touching(B)] * 7)
@@ -333,7 +333,7 @@ class Losing(Behind):
 
 
 @pytest.mark.spec("PUB-3")
-def test_an_unsettled_slot_that_refuses_nothing_is_seen_by_the_early_look() -> None:
+def test_early_validation_counts_an_unapplied_slot_only_without_a_conflict() -> None:
     """What it refuses is left to the turn, which settles it first."""
     base = MemoryStorage()
     mine = new_table(base, clock=StillClock())
@@ -358,7 +358,7 @@ def test_an_unsettled_slot_that_refuses_nothing_is_seen_by_the_early_look() -> N
     [({}, 1), ({"publish_lock": CommitLockMode.NONE}, 0)],
     ids=["a lock had alone", "no lock"],
 )
-def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
+def test_the_refresh_of_the_waiting_line_serves_the_commit_section_except_under_an_exclusive_lock(
     setting: dict[str, Any], looks: int
 ) -> None:
     """Who had it before may have changed the table's properties since that look."""
@@ -378,7 +378,7 @@ def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
 # ---------------------------------------------------------------- what is asked, and of whom
 
 
-def test_the_properties_that_a_check_asks_for_are_read_along_with_the_look() -> None:
+def test_the_properties_that_a_check_needs_are_read_along_with_the_refresh() -> None:
     both = writers()
     begun = started(both.mine)
     ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
@@ -388,7 +388,7 @@ def test_the_properties_that_a_check_asks_for_are_read_along_with_the_look() -> 
 
 @pytest.mark.spec("SLOT-10")
 @pytest.mark.parametrize("far", [True, False])
-def test_whether_the_table_is_still_the_same_is_left_to_who_tells_of_the_write(far: bool) -> None:
+def test_a_commit_does_not_read_the_table_descriptor_again(far: bool) -> None:
     both = writers(far=far)
     publish_one(both.mine, A)
     begun = started(both.mine)
@@ -400,7 +400,7 @@ def test_whether_the_table_is_still_the_same_is_left_to_who_tells_of_the_write(f
 
 
 @pytest.mark.parametrize("far", [True, False])
-def test_what_one_published_is_not_read_back_though_its_slot_was_forgotten(far: bool) -> None:
+def test_a_committed_write_is_not_read_back_after_its_slot_left_the_cache(far: bool) -> None:
     both = writers(far=far)
     published = publish_one(both.mine, A)
     assert isinstance(published, CommittedWrite)
@@ -425,7 +425,7 @@ def test_what_one_published_is_not_read_back_though_its_slot_was_forgotten(far: 
     ],
     ids=["refused", "to be redone", "let stand"],
 )
-def test_a_clean_refuses_what_its_rivals_did_not_refuse_already(
+def test_a_clean_rejects_a_write_only_when_its_concurrent_commits_do_not(
     theirs: WriteSet, told: RuleId
 ) -> None:
     mine, other = two_writers()

@@ -68,7 +68,7 @@ def while_it_waits(table: TableReader, act: Callable[[], object]) -> None:
 
 
 @pytest.mark.spec("HB-3")
-def test_who_paused_too_long_is_told_so_and_not_what_it_meets():
+def test_a_writer_that_paused_too_long_gets_an_expired_heartbeat_instead_of_a_conflict():
     mine, other = two_writers()
     begun = started(mine)
     publish_one(other, A)
@@ -78,7 +78,7 @@ def test_who_paused_too_long_is_told_so_and_not_what_it_meets():
 
 
 @pytest.mark.spec("HB-3")
-def test_who_paused_in_the_queue_takes_no_slot():
+def test_a_writer_that_paused_while_waiting_for_the_lock_takes_no_slot():
     mine, _ = two_writers()
     begun = started(mine)
 
@@ -93,7 +93,7 @@ def test_who_paused_in_the_queue_takes_no_slot():
 
 @pytest.mark.spec("PUB-6")
 @pytest.mark.parametrize("which", [0, 1], ids=["inflight", "requested"])
-def test_a_pending_file_that_is_gone_means_rolled_back(which: int):
+def test_a_missing_pending_file_means_that_the_write_is_rolled_back(which: int):
     mine, _ = two_writers()
     begun = started(mine)
     name = pending_file_names(begun.action, begun.requested_time)[which]
@@ -105,7 +105,7 @@ def test_a_pending_file_that_is_gone_means_rolled_back(which: int):
 
 
 @pytest.mark.spec("GC-3")
-def test_what_is_no_longer_held_is_not_published():
+def test_a_write_without_its_low_water_mark_is_not_committed():
     mine, _ = two_writers()
     mine.context.low_water_mark.entry = {}
     begun = started(mine)
@@ -115,14 +115,14 @@ def test_what_is_no_longer_held_is_not_published():
     assert numbers(mine) == []
 
 
-def test_a_published_write_holds_nothing_back_any_more():
+def test_a_committed_write_releases_its_low_water_mark():
     mine, _ = two_writers()
     mine.context.low_water_mark.entry = {}
     assert isinstance(publish_one(mine, A), CommittedWrite)
     assert mine.context.low_water_mark.kept_above == {}
 
 
-def test_the_slot_says_all_that_was_judged():
+def test_a_slot_contains_the_validated_write_set_base_schemas_and_batches():
     mine, other = two_writers()
     begun = started(mine)
     publish_one(other, B)
@@ -143,7 +143,7 @@ def test_the_slot_says_all_that_was_judged():
     assert slot.completion_time > begun.requested_time
 
 
-def test_the_queue_is_told_who_wants_to_publish():
+def test_the_lock_purpose_names_the_instant_to_commit():
     mine, _ = two_writers()
     purposes: list[str] = []
 
@@ -177,7 +177,7 @@ def refusing_for(plan: Instant | None, calls: list[int]) -> Callable[..., Reject
 @pytest.mark.parametrize(
     ("cancels", "plan", "looks"), [(False, PLAN, 1), (True, None, 1), (True, PLAN, 4)]
 )
-def test_a_refusal_is_looked_at_again_only_for_plans_that_may_be_cancelled(
+def test_a_rejection_is_validated_again_only_for_plans_that_may_be_cancelled(
     cancels: bool, plan: Instant | None, looks: int
 ):
     """As often as slots may be lost: three times here."""
@@ -190,7 +190,7 @@ def test_a_refusal_is_looked_at_again_only_for_plans_that_may_be_cancelled(
     assert len(calls) == looks
 
 
-def test_a_file_group_that_can_be_redone_cancels_no_plan():
+def test_a_rebaseable_file_group_cancels_no_plan():
     mine, other = two_writers(cancels_conflicting_plans=True)
     begun = begun_after(other, mine, A)
     met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
@@ -202,7 +202,7 @@ def test_a_file_group_that_can_be_redone_cancels_no_plan():
 # ---------------------------------------------------------------- what is judged
 
 
-def test_what_is_met_is_told_with_what_was_seen():
+def test_a_conflict_carries_the_concurrent_commits_and_the_new_base_state():
     mine, other = two_writers()
     begun = started(mine)
     won = publish_one(other, A)
@@ -217,7 +217,7 @@ def test_what_is_met_is_told_with_what_was_seen():
     assert numbers(mine) == [1]
 
 
-def test_what_comes_while_one_waits_in_the_queue_is_met_there():
+def test_a_commit_during_the_wait_for_the_lock_conflicts_in_the_commit_section():
     mine, other = two_writers()
     begun = started(mine)
     while_it_waits(mine, lambda: publish_one(other, A))
@@ -227,7 +227,7 @@ def test_what_comes_while_one_waits_in_the_queue_is_met_there():
     assert numbers(mine) == [1]
 
 
-def test_other_file_groups_that_come_while_one_waits_stand_and_are_the_base():
+def test_a_commit_to_other_file_groups_during_the_wait_becomes_the_base():
     mine, other = two_writers()
     begun = started(mine)
     while_it_waits(mine, lambda: publish_one(other, B))
@@ -236,7 +236,7 @@ def test_other_file_groups_that_come_while_one_waits_stand_and_are_the_base():
     assert (published.slot.number, published.slot.base) == (2, 1)
 
 
-def test_what_was_seen_is_not_met_again():
+def test_a_commit_in_the_base_state_does_not_conflict_again():
     mine, _ = two_writers()
     publish_one(mine, A)
     begun = started(mine)
@@ -246,7 +246,7 @@ def test_what_was_seen_is_not_met_again():
     assert (rivals, seen) == ([], seen_by(begun))
 
 
-def test_rivals_come_in_the_order_of_their_slots():
+def test_concurrent_commits_have_the_order_of_their_slots():
     mine, other = two_writers()
     begun = started(mine)
     times = [publish_one(other, group).slot.requested_time for group in (B, A, B)]
@@ -255,7 +255,7 @@ def test_rivals_come_in_the_order_of_their_slots():
     assert (seen.head, len(seen.completed)) == (3, 3)
 
 
-def test_slots_above_the_head_asked_for_are_left_to_the_next_look():
+def test_slots_above_the_requested_head_are_left_to_the_next_refresh():
     mine, other = two_writers()
     begun = started(mine)
     first = publish_one(other, A)
@@ -264,7 +264,7 @@ def test_slots_above_the_head_asked_for_are_left_to_the_next_look():
     assert [one.requested_time for one in rivals] == [first.slot.requested_time]
 
 
-def test_what_was_only_read_is_judged_and_not_published():
+def test_file_groups_that_were_only_read_are_validated_and_not_written():
     mine, other = two_writers()
     begun = started(mine)
     publish_one(other, B)
@@ -286,7 +286,7 @@ def rival(claim: WriteSet, requested_time: str = "20260102030405000") -> Concurr
 MY_TIME = "20260102030405004"
 
 
-def test_the_strategy_objects_after_the_matrix_and_before_a_redo():
+def test_the_strategy_rejects_after_the_conflict_matrix_and_before_a_rebase():
     partition = find_strategy("partition")
     assert partition is not None
     mine, _ = two_writers(strategy=partition)
@@ -302,7 +302,7 @@ def test_the_strategy_objects_after_the_matrix_and_before_a_redo():
     )
 
 
-def test_partitions_and_logs_count_as_the_candidate_says():
+def test_the_pending_commit_defines_partitions_and_log_conflicts():
     mine, _ = two_writers()
     log = touching(A, touch=Access.LOG)
     both = PendingCommit(write_set=log, metadata=CommitMetadata(), logs_may_conflict=True)
@@ -314,7 +314,7 @@ def test_partitions_and_logs_count_as_the_candidate_says():
     assert judged.rule is RuleId.WRITTEN_INTO_MY_CLAIM
 
 
-def test_an_own_check_is_asked_beside_a_redo_but_not_after_a_refusal():
+def test_the_own_check_runs_after_a_rebase_verdict_but_not_after_a_rejection():
     mine, other = two_writers()
     for touch, verdict, asked in (
         (Access.BASE, RuleId.SAME_NEW_KEY, [1]),
@@ -341,7 +341,7 @@ def test_an_own_check_is_asked_beside_a_redo_but_not_after_a_refusal():
         assert met.base_state.head == mine.context.commit_log.head()
 
 
-def test_a_check_that_has_no_objection_lets_it_stand():
+def test_a_check_without_objection_lets_the_write_commit():
     mine, other = two_writers()
     begun = started(mine)
     publish_one(other, B)
@@ -351,7 +351,7 @@ def test_a_check_that_has_no_objection_lets_it_stand():
     assert isinstance(published, CommittedWrite)
 
 
-def test_an_early_look_meets_what_came_since_the_base_snapshot():
+def test_early_validation_finds_commits_after_the_base_snapshot():
     mine, other = two_writers()
     begun = started(mine)
     assert validate_early(mine.context, begun, touching(A), seen_by(begun)) == (
@@ -368,7 +368,7 @@ def test_an_early_look_meets_what_came_since_the_base_snapshot():
     )
 
 
-def test_logs_that_may_meet_may_meet_in_the_early_look():
+def test_early_validation_permits_log_conflicts_where_they_are_allowed():
     mine, other = two_writers()
     begun = started(mine)
     log = touching(A, touch=Access.LOG)
@@ -383,7 +383,7 @@ def test_logs_that_may_meet_may_meet_in_the_early_look():
     assert isinstance(validate_early(mine.context, begun, log, seen_by(begun))[0], Rejected)
 
 
-def test_while_the_chain_stands_still_the_early_look_lists_nothing():
+def test_early_validation_lists_nothing_while_the_commit_log_does_not_grow():
     observed = RecordingStorage(MemoryStorage())
     mine = new_table(observed, clock=StillClock())
     publish_one(mine, A)
@@ -397,7 +397,7 @@ def test_while_the_chain_stands_still_the_early_look_lists_nothing():
 
 
 @pytest.mark.spec("SGL-1")
-def test_a_single_writer_names_whoever_published_between_its_own_slots():
+def test_a_single_writer_names_the_writer_that_committed_between_its_own_slots():
     mine, other = two_writers()
     publish_one(mine, A)
     theirs = publish_one(other, B)
@@ -415,7 +415,7 @@ def test_a_single_writer_names_whoever_published_between_its_own_slots():
 
 
 @pytest.mark.spec("SGL-1")
-def test_a_single_writer_notices_who_came_before_its_first_slot_and_after_its_begin():
+def test_a_single_writer_reports_a_commit_between_its_begin_and_its_first_slot():
     mine, other = two_writers()
     publish_one(other, B)
     begun = started(mine)
@@ -426,7 +426,7 @@ def test_a_single_writer_notices_who_came_before_its_first_slot_and_after_its_be
 
 
 @pytest.mark.spec("SGL-1")
-def test_writers_that_know_of_each_other_notice_nothing():
+def test_writers_of_a_concurrency_mode_report_no_second_writer():
     mine, other = two_writers(mode=ConcurrencyMode.OPTIMISTIC_CONCURRENCY_CONTROL)
     publish_one(mine, A)
     publish_one(other, B)
@@ -434,7 +434,7 @@ def test_writers_that_know_of_each_other_notice_nothing():
     assert heard(mine, "writer.second_noticed") == []
 
 
-def test_rows_are_visible_after_a_guarded_publication():
+def test_rows_are_visible_after_a_commit():
     table = new_table(clock=StillClock())
     receipt = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     [instant] = table.context.active().completed_writes

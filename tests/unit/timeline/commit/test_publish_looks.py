@@ -72,7 +72,7 @@ def times_of(mine: TableReader, seen: BaseState, head: int) -> list[InstantTime]
 
 
 @pytest.mark.spec("PUB-3")
-def test_what_an_unsettled_slot_refuses_is_told_after_the_slot_was_settled():
+def test_a_conflict_with_an_unapplied_slot_is_reported_after_that_slot_is_applied():
     mine, slot = with_an_unsettled_slot()
     begun = started(mine)
     met = commit_write(
@@ -83,7 +83,7 @@ def test_what_an_unsettled_slot_refuses_is_told_after_the_slot_was_settled():
     assert slot.file_name in mine.context.active().file_names
 
 
-def test_what_a_settled_slot_refuses_is_told_without_the_queue():
+def test_a_conflict_with_an_applied_slot_is_reported_without_the_lock():
     mine, other = two_writers()
     begun = started(mine)
     publish_one(other, A)
@@ -97,7 +97,7 @@ def test_what_a_settled_slot_refuses_is_told_without_the_queue():
     assert isinstance(met, Conflict)
 
 
-def test_the_last_seen_slot_counts_when_its_file_was_not_seen():
+def test_the_last_known_slot_counts_when_its_completed_file_was_not_listed():
     mine, other = two_writers()
     published = publish_one(other, A)
     assert isinstance(published, CommittedWrite)
@@ -110,13 +110,13 @@ def test_the_last_seen_slot_counts_when_its_file_was_not_seen():
     assert rival.write_set == touching(A), "as the slot tells it, not as another engine's commit"
 
 
-def test_the_last_seen_slot_counts_while_its_file_is_still_missing():
+def test_the_last_known_slot_counts_while_its_completed_file_is_missing():
     mine, slot = with_an_unsettled_slot()
     assert not is_applied(slot, mine.context.active())
     assert times_of(mine, BaseState(head=1, completed=frozenset()), 1) == [slot.requested_time]
 
 
-def test_the_last_seen_slot_comes_before_those_above_it():
+def test_the_last_known_slot_precedes_those_above_it():
     mine, other = two_writers()
     first, second = publish_one(other, A), publish_one(other, B)
     assert isinstance(first, CommittedWrite)
@@ -131,7 +131,7 @@ def test_the_last_seen_slot_comes_before_those_above_it():
     assert [rival.write_set for rival in rivals] == [touching(A), touching(B)]
 
 
-def test_a_last_seen_slot_that_another_engine_took_away_does_not_count():
+def test_the_last_known_slot_does_not_count_when_another_engine_deleted_its_files():
     mine, other = two_writers()
     published = publish_one(other, A)
     assert isinstance(published, CommittedWrite)
@@ -154,7 +154,7 @@ def foreign_commit(mine: TableReader, after: InstantTime) -> tuple[InstantTime, 
 
 
 @pytest.mark.spec("FOR-2")
-def test_rivals_of_other_engines_stand_in_the_order_of_completion():
+def test_commits_of_other_engines_have_the_order_of_completion():
     mine, other = two_writers()
     begun = started(mine)
     theirs = foreign_commit(mine, begun.requested_time)
@@ -169,7 +169,7 @@ def test_rivals_of_other_engines_stand_in_the_order_of_completion():
 
 
 @pytest.mark.spec("FOR-2")
-def test_what_was_seen_of_another_engine_is_not_met_again():
+def test_a_known_commit_of_another_engine_does_not_conflict_again():
     mine, _ = two_writers()
     begun = started(mine)
     theirs = foreign_commit(mine, begun.requested_time)
@@ -195,7 +195,7 @@ def upkeep(table: TableReader, action: Action, kind: SlotKind) -> Slot | None:
 
 
 @pytest.mark.spec("SGL-1")
-def test_a_single_writer_does_not_take_upkeep_for_a_writer():
+def test_a_single_writer_does_not_report_a_table_service_as_a_second_writer():
     mine, other = two_writers()
     publish_one(mine, A)
     publish_one(other, B)
@@ -206,7 +206,7 @@ def test_a_single_writer_does_not_take_upkeep_for_a_writer():
 
 
 @pytest.mark.spec("SGL-1")
-def test_a_single_writer_does_not_take_the_execution_of_a_plan_for_a_writer():
+def test_a_single_writer_does_not_report_an_executed_plan_as_a_second_writer():
     mine, other = two_writers()
     publish_one(mine, A)
     assert upkeep(other, Action.COMPACTION, SlotKind.COMMIT) is not None
@@ -218,7 +218,7 @@ def test_a_single_writer_does_not_take_the_execution_of_a_plan_for_a_writer():
 # ---------------------------------------------------------------- what is remembered
 
 
-def test_what_one_published_is_not_read_back():
+def test_a_committed_write_is_not_read_back():
     mine, _ = two_writers()
     reads: list[str] = []
 

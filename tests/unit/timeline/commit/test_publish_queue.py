@@ -82,7 +82,7 @@ class _Lease(Behind):
         self.inner.release()
 
 
-def test_a_look_that_fails_beside_the_lock_gives_the_lock_back() -> None:
+def test_a_failed_refresh_during_lock_acquisition_releases_the_lock() -> None:
     class Silent(Behind):
         failing = False
 
@@ -121,7 +121,7 @@ def noop(context: TableContext) -> Callable[[CommitSection], Slot]:
 @pytest.mark.spec("UNK-2")
 @pytest.mark.parametrize("limits", [FREE, BRISK], ids=["no lock", "a lock had together"])
 @pytest.mark.parametrize("writes", [False, True], ids=["service", "write"])
-def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
+def test_a_lost_slot_is_read_in_the_round_of_the_next_refresh(
     writes: bool, limits: TableLimits
 ) -> None:
     kept = MemoryStorage()
@@ -212,7 +212,9 @@ def behind(front: int) -> ActiveTimeline:
 
 
 @pytest.mark.parametrize(("front", "waits"), [(0, False), (2, False), (3, True), (9, True)])
-def test_far_away_who_began_first_goes_first(front: int, waits: bool) -> None:
+def test_on_a_high_latency_store_the_writer_that_began_first_commits_first(
+    front: int, waits: bool
+) -> None:
     commit_log = Chain(*[1] * front)
     mine, clock = line(commit_log)
     assert does_wait(mine, 10, behind(front)) is waits
@@ -229,7 +231,7 @@ def test_a_commit_waits_for_no_writer_where_none_commits() -> None:
     assert (commit_log.looks, clock.steady) == (0, 0)
 
 
-def test_who_began_long_before_is_not_in_front() -> None:
+def test_a_writer_that_began_long_after_the_others_does_not_wait_for_them() -> None:
     commit_log = Chain(*[1] * 9)
     mine, clock = line(commit_log, begun="20260102030415" + "500")  # ten seconds after them
     assert does_wait(mine, 10, behind(9)) is False
@@ -291,7 +293,7 @@ def test_a_write_keeps_its_shared_lease_while_it_waits_and_is_validated_after_th
 
 
 @pytest.mark.spec("UNK-5")
-def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
+def test_a_lost_slot_is_reported_although_the_concurrent_refresh_fails() -> None:
     class Silent(Behind):
         silent = 0
 
@@ -322,7 +324,7 @@ def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
 
 
 @pytest.mark.spec("HB-4")
-def test_who_is_in_front_and_does_not_publish_is_not_waited_for() -> None:
+def test_writers_ahead_that_do_not_commit_are_not_waited_for() -> None:
     commit_log = Chain()  # all of them died, or write for an hour
     mine, clock = line(commit_log)
     assert does_wait(mine, 10, behind(9)) is True
@@ -330,7 +332,7 @@ def test_who_is_in_front_and_does_not_publish_is_not_waited_for() -> None:
     assert clock.steady < 100
 
 
-def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
+def test_a_writer_in_a_commit_section_waits_for_a_bounded_number_of_others() -> None:
     commit_log = Chain(*[1] * 1_000)
     mine, _ = line(commit_log)
     waited = [does_wait(mine, 10 + one, behind(9)) for one in range(20)]
@@ -340,7 +342,7 @@ def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
 @pytest.mark.spec("LOCK-1")
 @pytest.mark.parametrize("foreign", list(ForeignWriters))
 @pytest.mark.parametrize("busy", [True, False])
-def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes_after_it(
+def test_a_shared_lock_is_acquired_at_once_and_before_the_waiting_line(
     monkeypatch: pytest.MonkeyPatch, busy: bool, foreign: ForeignWriters
 ) -> None:
     order: list[str] = []
@@ -371,7 +373,7 @@ def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes
 
 
 @pytest.mark.spec("LOCK-1")
-def test_near_by_nobody_has_a_lock_together_with_others() -> None:
+def test_on_a_local_store_the_lock_is_never_shared() -> None:
     table = new_table(MemoryStorage())
     lock = Leases(table.context.ports.lock)
     lock.is_shareable = True
@@ -382,7 +384,7 @@ def test_near_by_nobody_has_a_lock_together_with_others() -> None:
 
 
 @pytest.mark.parametrize("shared", [ForeignWriters.NONE, ForeignWriters.EXPECTED])
-def test_the_chain_is_read_while_the_lock_is_waited_for_and_no_more_once_it_is_had(
+def test_the_commit_log_is_read_while_a_writer_waits_for_the_lock_and_not_after_that(
     monkeypatch: pytest.MonkeyPatch, shared: ForeignWriters
 ) -> None:
     class Beats(InTurn):
@@ -457,7 +459,7 @@ def turn_behind_a_taken_lock(
 
 
 @pytest.mark.spec("PUB-7")
-def test_who_is_refused_by_what_came_does_not_wait_for_the_lock_to_be_told_so() -> None:
+def test_a_writer_that_new_commits_reject_does_not_wait_for_the_lock() -> None:
     slot, _, lock = turn_behind_a_taken_lock(lambda _: None, met=[False, False, True])
     assert slot is None
     assert lock.free, "the look was made while another had the lock"
@@ -465,7 +467,7 @@ def test_who_is_refused_by_what_came_does_not_wait_for_the_lock_to_be_told_so() 
 
 
 @pytest.mark.spec("PUB-7")
-def test_who_gave_the_lock_up_too_early_publishes_with_it_and_has_lost_nothing() -> None:
+def test_a_writer_that_left_the_lock_queue_without_a_conflict_commits_under_the_lock() -> None:
     """Claims met; the rows did not."""
     asked: list[int] = []
 

@@ -81,7 +81,7 @@ def below(clock: StillClock) -> str:
 
 
 @pytest.mark.spec("FOR-5")
-def test_a_publication_waits_until_the_begun_write_is_inflight():
+def test_a_commit_waits_until_another_engines_started_write_is_inflight():
     clock = ActingClock()
     table = table_at(clock)
     java = JavaWriter(table, below(clock))
@@ -92,7 +92,7 @@ def test_a_publication_waits_until_the_begun_write_is_inflight():
     assert rows_of(table, "id", "v") == [("a", 2)]
 
 
-def test_it_waits_without_the_lock_which_the_other_may_need():
+def test_a_writer_waits_for_a_started_write_without_holding_the_lock():
     clock = ActingClock()
     table = table_at(clock)
     java = JavaWriter(table, below(clock))
@@ -107,7 +107,7 @@ def test_it_waits_without_the_lock_which_the_other_may_need():
     assert free == [None]
 
 
-def test_one_that_begins_meanwhile_is_waited_for_as_well():
+def test_a_write_that_begins_during_the_wait_is_waited_for_too():
     clock = ActingClock()
     table = table_at(clock)
     first, second = below(clock), instant_time(WallMs(clock.wall - 400))
@@ -122,7 +122,7 @@ def test_one_that_begins_meanwhile_is_waited_for_as_well():
     assert clock.sleeps == 2
 
 
-def test_after_a_minute_the_write_is_given_up_and_leaves_nothing():
+def test_a_write_that_waited_a_minute_is_rejected_and_leaves_no_files():
     clock = ActingClock()
     table = table_at(clock)
     java = JavaWriter(table, below(clock))
@@ -142,7 +142,7 @@ def test_after_a_minute_the_write_is_given_up_and_leaves_nothing():
         pytest.param(BRISK, True, -500, id="no other engine is expected"),
     ],
 )
-def test_there_is_no_wait_when(limits: TableLimits, beats: bool, after_ms: int):
+def test_a_commit_does_not_wait_in_these_cases(limits: TableLimits, beats: bool, after_ms: int):
     clock = ActingClock()
     table = table_at(clock, limits)
     when = instant_time(WallMs(clock.wall + after_ms))
@@ -157,7 +157,7 @@ def commit_of(table: TableReader, requested_time: str) -> SharedWithJava:
     return commit
 
 
-def test_only_what_was_requested_before_is_waited_for():
+def test_a_commit_waits_only_for_writes_with_an_earlier_requested_time():
     clock = ActingClock()
     table = table_at(clock)
     java = JavaWriter(table, below(clock))
@@ -169,7 +169,7 @@ def test_only_what_was_requested_before_is_waited_for():
     assert found == [(), (java.requested_time,)]
 
 
-def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():
+def test_the_wait_of_a_commit_ends_a_minute_after_its_first_wait_began():
     clock = ActingClock()
     clock.steady = 1_000
     table = table_at(clock)
@@ -211,7 +211,7 @@ class Watching(Behind):
 
 @pytest.mark.spec("FOR-1")
 @pytest.mark.parametrize(("limits", "held"), [(SHARED, True), (BRISK, False)])
-def test_beside_other_engines_a_write_begins_under_their_lock(limits, held):
+def test_a_write_begins_under_the_lock_where_other_engines_write(limits, held):
     clock = StillClock()
     watching = Watching(table_at(clock, limits).context.ports.storage)
     table = open_reader(world_of(watching, clock=clock), limits)

@@ -75,7 +75,7 @@ def times(rivals: list[ConcurrentCommit]) -> list[tuple[str, str]]:
         (T5, [], []),
     ],
 )
-def test_writes_that_were_archived_and_never_seen_completed_are_rivals(
+def test_archived_writes_that_were_not_known_as_completed_are_concurrent_commits(
     story: tuple[TableContext, RecordingStorage],
     first: str,
     known: list[tuple[str, str]],
@@ -91,7 +91,7 @@ def test_writes_that_were_archived_and_never_seen_completed_are_rivals(
 @pytest.mark.parametrize(
     ("first", "known"), [(T5, frozenset()), (T2, frozenset({(T2, T3), (T3, T4), (T4, T5)}))]
 )
-def test_where_all_is_known_by_its_times_the_archive_is_read_no_further(
+def test_the_archive_is_not_read_where_all_its_times_are_known(
     story: tuple[TableContext, RecordingStorage],
     first: str,
     known: frozenset[tuple[str, str]],
@@ -115,7 +115,7 @@ def foreign(name: str, content: bytes, *fresh: tuple[str, str]) -> list[Concurre
 
 
 @pytest.mark.spec("FOR-2")
-def test_a_commit_of_another_engine_is_what_its_metadata_tells() -> None:
+def test_a_commit_of_another_engine_has_the_write_set_of_its_metadata() -> None:
     told = commit(num_deletes=1, num_inserts=2)
     [found] = foreign(f"{T1}_{T2}.commit", encode_commit(told), (T1, T2), (T1, T3), (T2, T2))
     assert (found.requested_time, found.completion_time) == (T1, T2)
@@ -128,7 +128,7 @@ def test_a_commit_of_another_engine_is_what_its_metadata_tells() -> None:
     ("operation", "is_compaction", "dropped"),
     [("UPSERT", False, {F}), ("COMPACT", True, {F}), ("LOG_COMPACT", True, set())],
 )
-def test_a_compaction_moves_rows_only_and_one_of_logs_keeps_what_they_deleted(
+def test_a_compaction_only_moves_rows_and_a_log_compaction_keeps_deletes(
     operation: str, is_compaction: bool, dropped: set[FileGroupId]
 ) -> None:
     told = encode_commit(commit(operation, num_deletes=1))
@@ -140,7 +140,9 @@ def test_a_compaction_moves_rows_only_and_one_of_logs_keeps_what_they_deleted(
     "plan",
     [None, RollbackPlan(instant_to_rollback=InstantInfo(requested_time=T1, action="commit"))],
 )
-def test_a_rollback_of_another_engine_aborts_what_its_plan_names(plan: RollbackPlan | None) -> None:
+def test_a_rollback_of_another_engine_aborts_the_instant_of_its_plan(
+    plan: RollbackPlan | None,
+) -> None:
     context = new_table().context
     storage = context.ports.storage
     if plan is not None:
@@ -151,7 +153,7 @@ def test_a_rollback_of_another_engine_aborts_what_its_plan_names(plan: RollbackP
 
 
 @pytest.mark.parametrize(("action", "restores"), [("clean", False), ("restore", True)])
-def test_other_upkeep_of_another_engine_touches_no_file_group(action: str, restores: bool) -> None:
+def test_other_services_of_another_engine_access_no_file_group(action: str, restores: bool) -> None:
     [found] = foreign(f"{T2}_{T3}.{action}", b"done", (T2, T3))
     assert (found.aborts, found.restores, found.is_compaction) == (None, restores, False)
     assert (found.write_set.file_groups, found.schema, found.dropped()) == ((), "", frozenset())
@@ -178,7 +180,7 @@ def plan_for(target: str) -> bytes:
         pytest.param("rollback.requested", plan_for(T5), id="one of another write"),
     ],
 )
-def test_the_rollback_of_a_write_is_found_behind(before: str, content: bytes) -> None:
+def test_the_target_of_a_rollback_is_found(before: str, content: bytes) -> None:
     context = new_table().context
     context.ports.storage.create(f"{TIMELINE}/{T2}.{before}", content)
     rolling_back(context, T3, plan_for(T1))
@@ -188,7 +190,7 @@ def test_the_rollback_of_a_write_is_found_behind(before: str, content: bytes) ->
     assert pending_rollback_of(context, context.active(), T4) is None
 
 
-def test_whose_plan_is_damaged_says_so_to_who_asks_for_it_alone() -> None:
+def test_a_damaged_rollback_plan_raises_only_when_its_target_is_read() -> None:
     context = new_table().context
     rolling_back(context, T2, b"damaged")
     [pending] = context.active().pending
@@ -211,7 +213,7 @@ def test_whose_plan_is_damaged_says_so_to_who_asks_for_it_alone() -> None:
         ({"path": "x/.f_1.log.1_0-1-0"}, Access.LOG, None, (".f_1.log.1_0-1-0",)),
     ],
 )
-def test_how_a_file_tells_that_its_file_group_was_touched(
+def test_a_write_stat_gives_access_source_and_files_of_its_file_group(
     facts: dict[str, object], touch: Access, source: str | None, files: tuple[str, ...]
 ) -> None:
     [item] = write_set_of(commit(file_size_in_bytes=7, **facts)).file_groups
@@ -229,7 +231,7 @@ def test_how_a_file_tells_that_its_file_group_was_touched(
         ("CLUSTER", 1, ("x",)),
     ],
 )
-def test_only_rows_that_are_new_make_a_partition_one_that_is_inserted_into(
+def test_only_new_rows_make_a_partition_an_insert_target(
     operation: str, inserts: int, inserting: tuple[str, ...]
 ) -> None:
     assert write_set_of(commit(operation, num_inserts=inserts)).inserting == inserting
@@ -245,7 +247,7 @@ def test_only_rows_that_are_new_make_a_partition_one_that_is_inserted_into(
         (WriteOperation.UPSERT, ()),
     ],
 )
-def test_an_overwrite_claims_what_it_replaces_and_where_it_writes(
+def test_the_write_set_of_an_overwrite_has_replaced_and_written_partitions(
     operation: WriteOperation, claimed: tuple[str, ...]
 ) -> None:
     metadata = CommitMetadata(
@@ -272,7 +274,7 @@ def test_an_overwrite_claims_what_it_replaces_and_where_it_writes(
         (SlotKind.RESTORE, Action.RESTORE, False, True, False, set()),
     ],
 )
-def test_what_a_slot_means_to_others(
+def test_a_slot_becomes_a_concurrent_commit_of_its_kind(
     kind: SlotKind,
     action: Action,
     aborts: bool,

@@ -63,7 +63,7 @@ def slot(number: int = 2, kind: SlotKind = SlotKind.COMMIT) -> Slot:
         pytest.param(f"{LATE}.commit.requested", id="a write begun above its time"),
     ],
 )
-def test_a_slot_does_not_stand_when_there_came(name: str):
+def test_a_slot_is_not_valid_after_these_instants_of_another_engine(name: str):
     assert not is_still_valid(slot(), seen(name))
 
 
@@ -77,7 +77,7 @@ def test_a_slot_does_not_stand_when_there_came(name: str):
         pytest.param((f"{EARLY}_{LATE}.savepoint",), id="a savepoint"),
     ],
 )
-def test_a_slot_stands_when_there_came(names: tuple[str, ...]):
+def test_a_slot_is_valid_after_these_instants_of_another_engine(names: tuple[str, ...]):
     assert is_still_valid(slot(), seen(*names))
 
 
@@ -98,19 +98,19 @@ def test_a_slot_stands_when_there_came(names: tuple[str, ...]):
         pytest.param(SlotKind.CLEAN, f"{MID}.commit.requested", True, id="clean, a write begun"),
     ],
 )
-def test_what_shows_a_file_does_not_stand_either_when_it_minds_what_came(
+def test_a_slot_with_a_file_is_valid_by_the_rule_of_its_kind(
     kind: SlotKind, name: str, stands: bool
 ):
     assert is_still_valid(slot(kind=kind), seen()) is True
     assert is_still_valid(slot(kind=kind), seen(name)) is stands
 
 
-def test_a_void_takes_the_slot_before_it_out_of_the_chain():
+def test_a_void_slot_cancels_the_slot_before_it():
     commit_log = [slot(4), slot(3, SlotKind.VOID), slot(2), slot(1)]
     assert [one.number for one in without_void(commit_log)] == [4, 3, 1]
 
 
-def test_only_slots_beside_other_engines_tell_what_was_seen():
+def test_only_slots_written_in_mode_shared_have_a_timeline_digest():
     table = new_table()
     upsert(table, ROWS)
     upsert(opened(table, limits=SHARED), ROWS)
@@ -120,7 +120,7 @@ def test_only_slots_beside_other_engines_tell_what_was_seen():
 
 
 @pytest.mark.parametrize(("limits", "looks"), [(BRISK, 0), (SHARED, 1)])
-def test_the_second_look_is_one_list_and_there_is_none_without_other_engines(limits, looks):
+def test_the_second_refresh_is_one_listing_and_happens_only_in_mode_shared(limits, looks):
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed, limits=limits)
     register_process(table.context, {})  # who is in no registry looks at more (GC-4)
@@ -155,7 +155,7 @@ class TightLease(Tight):
         self.inner.release()
 
 
-def test_a_lease_that_is_nearly_over_sends_no_completed_file() -> None:
+def test_a_lease_near_its_end_creates_no_completed_file() -> None:
     """FOR-8: a stop would outlast it; the next turn, with a fresh lease, tells what holds."""
     first = new_table(MemoryStorage())
     upsert(first, ROWS)

@@ -50,7 +50,7 @@ def plan(**fields: Any) -> Slot:
         pytest.param([f"{T}_{LATER}.rollback"], False, id="a rollback took it not"),
     ],
 )
-def test_a_plan_without_its_file_is_settled_only_if_it_had_one(
+def test_a_plan_without_its_file_is_applied_only_if_the_file_existed(
     names: list[str], settled: bool
 ) -> None:
     assert is_applied(plan(), ActiveTimeline.of(names)) is settled
@@ -60,7 +60,7 @@ def test_a_plan_without_its_file_is_settled_only_if_it_had_one(
     ("saved", "archived", "settled"),
     [(LATER, False, True), (EARLIER, True, True), (EARLIER, False, False)],
 )
-def test_where_savepoints_keep_every_write_the_history_tells_whether_a_slot_is_settled(
+def test_the_archived_timeline_decides_whether_a_slot_is_applied_under_savepoints(
     saved: str, archived: bool, settled: bool
 ) -> None:
     timeline = ActiveTimeline.of([f"{saved}_{saved}.commit", f"{saved}_{LATER}.savepoint"])
@@ -81,7 +81,7 @@ def test_where_savepoints_keep_every_write_the_history_tells_whether_a_slot_is_s
         ([f"{T}_{COMPLETED}.commit"], True),
     ],
 )
-def test_any_file_of_its_instant_shows_that_a_listing_is_not_older(
+def test_any_file_of_an_instant_shows_that_a_listing_is_not_older(
     names: list[str], shown: bool
 ) -> None:
     assert has_instant_file(commit_slot(1), ActiveTimeline.of(names)) is shown
@@ -121,7 +121,7 @@ def deaf_table() -> tuple[TableReader, Deaf, Pauses]:
 
 
 @pytest.mark.spec("UNK-5")
-def test_the_completed_file_is_asked_for_at_ever_longer_intervals_up_to_a_second() -> None:
+def test_the_completed_file_is_polled_at_growing_intervals_up_to_a_second() -> None:
     table, storage, clock = deaf_table()
     storage.times = 9
     assert apply(table.context, commit_slot(1, body=b"body"))
@@ -133,7 +133,9 @@ def test_the_completed_file_is_asked_for_at_ever_longer_intervals_up_to_a_second
 @pytest.mark.parametrize(
     ("act", "error"), [(apply, OutcomeUnknownError), (try_apply, StorageUnavailableError)]
 )
-def test_after_its_time_the_decision_stands_and_anybody_finishes_it(act: Any, error: type) -> None:
+def test_a_decision_remains_after_the_time_limit_and_any_process_applies_it(
+    act: Any, error: type
+) -> None:
     table, storage, clock = deaf_table()
     storage.times = 10_000
     with pytest.raises(error) as caught:
@@ -144,7 +146,7 @@ def test_after_its_time_the_decision_stands_and_anybody_finishes_it(act: Any, er
 
 
 @pytest.mark.spec("FOR-4")
-def test_who_may_not_show_it_any_more_writes_no_completed_file() -> None:
+def test_a_writer_that_lost_its_right_creates_no_completed_file() -> None:
     table, storage, clock = deaf_table()
     storage.times = 2
     answers = iter((True, True, False))
@@ -177,7 +179,7 @@ class Lease:
         pytest.param(Lease(1, is_shared=True), True, id="others have it as well"),
     ],
 )
-def test_the_file_of_a_plan_that_was_cancelled_meanwhile_is_taken_away(
+def test_the_file_of_a_plan_that_was_cancelled_meanwhile_is_deleted(
     lease: Any, taken: bool
 ) -> None:
     table = new_table()
@@ -194,7 +196,7 @@ def test_the_file_of_a_plan_that_was_cancelled_meanwhile_is_taken_away(
 
 @pytest.mark.spec("RST-4")
 @pytest.mark.parametrize("kind", [SlotKind.PLAN, SlotKind.NOOP])
-def test_what_no_later_slot_ended_stays(kind: SlotKind) -> None:
+def test_a_file_that_no_later_slot_ended_is_not_reverted(kind: SlotKind) -> None:
     table = new_table()
     storage, table_id = table.context.ports.storage, table.context.table_id
     mine = replace(plan(), table_id=table_id)

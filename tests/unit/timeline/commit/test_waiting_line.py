@@ -14,7 +14,7 @@ from timeline.model.file_names import TIMELINE
 
 
 @pytest.mark.spec("PUB-12")
-def test_who_writes_what_the_one_in_front_writes_waits_and_builds_on_its_file() -> None:
+def test_a_writer_waits_for_the_writer_ahead_in_its_file_group_and_merges_into_its_file() -> None:
     line = Line()
     line.written_by_others()
     line.clock.meanwhile = line.one_in_front(3)
@@ -31,7 +31,7 @@ def test_who_writes_what_the_one_in_front_writes_waits_and_builds_on_its_file() 
 
 
 @pytest.mark.spec("PUB-12")
-def test_what_the_one_in_front_writes_is_asked_for_before_it_is_published() -> None:
+def test_the_file_of_the_writer_ahead_is_requested_before_its_commit() -> None:
     line = Line()
     line.written_by_others()
     ended = line.one_in_front(3)
@@ -49,7 +49,7 @@ def test_what_the_one_in_front_writes_is_asked_for_before_it_is_published() -> N
 
 
 @pytest.mark.spec("PUB-12")
-def test_two_in_front_that_publish_one_after_the_other_are_both_built_on() -> None:
+def test_a_writer_merges_after_two_commits_of_writers_ahead() -> None:
     line = Line()
     line.written_by_others()
     ends = [line.one_in_front(value) for value in (3, 5)]
@@ -64,7 +64,7 @@ def test_two_in_front_that_publish_one_after_the_other_are_both_built_on() -> No
 
 
 @pytest.mark.spec("PUB-12")
-def test_who_stands_still_is_not_waited_for_and_begins_anew() -> None:
+def test_a_stalled_writer_is_not_waited_for_and_retries() -> None:
     line = Line()
     line.written_by_others()
     mine: list[Any] = []
@@ -82,7 +82,7 @@ def test_who_stands_still_is_not_waited_for_and_begins_anew() -> None:
 
 
 @pytest.mark.spec("PUB-12")
-def test_others_who_go_on_elsewhere_do_not_make_a_wait_longer() -> None:
+def test_commits_to_other_file_groups_do_not_prolong_a_wait() -> None:
     line = Line()
     line.written_by_others()
     elsewhere = line.other("elsewhere")
@@ -106,7 +106,7 @@ def test_others_who_go_on_elsewhere_do_not_make_a_wait_longer() -> None:
 
 
 @pytest.mark.spec("PUB-12")
-def test_who_was_overtaken_is_not_waited_for() -> None:
+def test_an_overtaken_writer_is_not_waited_for() -> None:
     line = Line()
     ended: list[Any] = []
 
@@ -128,7 +128,7 @@ def test_who_was_overtaken_is_not_waited_for() -> None:
         pytest.param(lambda line: upsert(line.other(), [row("q", 2, "y")]), id="others elsewhere"),
     ],
 )
-def test_nobody_is_waited_for_where_no_other_published_lately(
+def test_a_writer_does_not_wait_where_no_other_committed_recently(
     before: Callable[[Line], object],
 ) -> None:
     line = Line()
@@ -146,9 +146,7 @@ def test_nobody_is_waited_for_where_no_other_published_lately(
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize(("takes_ms", "looks"), [(0, 0), (10_000, 1)])
-def test_a_look_that_is_older_than_a_few_looks_take_is_made_again(
-    takes_ms: int, looks: int
-) -> None:
+def test_a_state_older_than_a_few_refreshes_take_is_refreshed(takes_ms: int, looks: int) -> None:
     line = Line()
     line.written_by_others()
     line.clock.meanwhile = line.one_in_front(3)
@@ -160,7 +158,7 @@ def test_a_look_that_is_older_than_a_few_looks_take_is_made_again(
 
 
 @pytest.mark.spec("PUB-12")
-def test_a_redo_in_its_place_deletes_what_it_stands_for_before_it_takes_the_slot() -> None:
+def test_a_retry_in_the_waiting_line_deletes_its_former_files_before_it_takes_the_slot() -> None:
     """Nobody was known to write there when it began: its files are made again, and no third time."""
     line = Line()
     theirs = line.one_in_front(3)

@@ -75,7 +75,7 @@ def crashed_write(table: TableReader) -> Instant:
 
 
 @pytest.mark.spec("RB-1")
-def test_the_abort_slot_comes_before_the_first_delete():
+def test_the_abort_slot_is_created_before_the_first_delete():
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     upsert(table, ROWS)
@@ -100,7 +100,7 @@ def test_the_abort_slot_comes_before_the_first_delete():
     ],
     ids=["rollback", "the dead", "resolve"],
 )
-def test_nothing_is_rolled_back_behind_a_metadata_table(undo: Callable[..., object]):
+def test_no_write_is_rolled_back_while_the_metadata_table_is_on(undo: Callable[..., object]):
     """Java took the index of a write that was rolled back so for true, and its upserts failed."""
     table = new_table()
     upsert(table, ROWS)
@@ -130,7 +130,7 @@ def test_a_rollback_leaves_the_table_as_before(storage: MemoryStorage | LocalSto
     assert (done.slot.kind, done.slot.requested_time) == (SlotKind.ABORT, target.requested_time)
 
 
-def test_the_rollback_is_documented_for_others():
+def test_a_rollback_writes_its_instant_for_other_engines():
     table = new_table()
     upsert(table, ROWS)
     target = crashed_write(table)
@@ -154,7 +154,7 @@ def test_the_rollback_is_documented_for_others():
 
 
 @pytest.mark.spec("RB-3")
-def test_what_was_published_is_never_rolled_back():
+def test_a_committed_write_is_never_rolled_back():
     table = new_table()
     receipt = upsert(table, ROWS)
     seen = Instant(
@@ -165,7 +165,7 @@ def test_what_was_published_is_never_rolled_back():
     assert rows_of(table, "id") == [("a",)]
 
 
-def test_a_published_write_without_its_completed_file_is_helped():
+def test_a_rollback_applies_a_committed_write_without_its_completed_file():
     table = new_table()
     receipt = upsert(table, ROWS)
     kept = table.context.ports.storage
@@ -223,7 +223,7 @@ def test_only_pending_writes_are_rolled_back(target: Instant):
 
 
 @pytest.mark.spec("RB-4")
-def test_an_instant_that_is_gone_needs_no_rollback():
+def test_a_missing_instant_needs_no_rollback():
     table = new_table()
     gone = Instant(action=Action.COMMIT, requested_time="20260102030405004", state=State.INFLIGHT)
     assert rollback(table.context, gone).why == "it is no longer pending"
@@ -243,7 +243,7 @@ def test_files_of_other_instants_are_never_deleted():
     assert data_files(table) == [kept_file]
 
 
-def test_dead_writers_are_rolled_back_and_living_ones_left():
+def test_writers_with_expired_heartbeats_are_rolled_back_and_live_ones_are_not():
     table = new_table()
     upsert(table, ROWS)
     dead = crashed_write(table)
@@ -278,7 +278,9 @@ ANYTHING_IS_OLD = replace(SHARED, heartbeat=HeartbeatLimits(interval_ms=-1, miss
         pytest.param(ANYTHING_IS_OLD, False, "rolled back", id="left behind"),
     ],
 )
-def test_what_another_engine_is_rolling_back_is_left_to_it(limits, of_another: bool, why: str):
+def test_a_write_that_another_engine_is_rolling_back_is_left_to_it(
+    limits, of_another: bool, why: str
+):
     table = new_table()
     upsert(table, ROWS)
     dead = crashed_write(table)
@@ -297,7 +299,7 @@ def rollbacks(table: TableReader) -> list[str]:
 
 
 @pytest.mark.parametrize("vanished", [False, True], ids=["its target pending", "its target gone"])
-def test_a_rollback_that_another_engine_left_ends_under_its_own_name(vanished: bool):
+def test_a_rollback_that_another_engine_abandoned_completes_under_its_own_name(vanished: bool):
     table = new_table()
     upsert(table, ROWS)
     before = data_files(table)
@@ -316,7 +318,7 @@ def test_a_rollback_that_another_engine_left_ends_under_its_own_name(vanished: b
     assert rollback_dead_writers(mine.context) == []
 
 
-def test_a_rollback_that_its_target_overtook_is_taken_away():
+def test_a_rollback_plan_whose_target_committed_is_deleted():
     """Java was to undo a try at a compaction that another try completed since."""
     table = new_table()
     done = upsert(table, ROWS)
@@ -331,7 +333,7 @@ def test_a_rollback_that_its_target_overtook_is_taken_away():
 
 
 @pytest.mark.parametrize("target", ["20200101000000000", "../../elsewhere"])
-def test_a_plan_that_may_name_an_archived_write_is_left_alone(target: str):
+def test_a_plan_that_may_name_an_archived_write_is_left_unchanged(target: str):
     table = new_table()
     upsert(table, ROWS)
     table.context.ports.storage.create("x/f-1_0-0-0_20200101000000000.parquet", b"archived")
@@ -342,7 +344,7 @@ def test_a_plan_that_may_name_an_archived_write_is_left_alone(target: str):
     assert rollbacks(table) == ["29990101000000001.rollback.requested"]
 
 
-def test_a_damaged_plan_of_another_engine_spares_nothing():
+def test_a_damaged_plan_of_another_engine_prevents_no_rollback():
     table = new_table()
     upsert(table, ROWS)
     dead = crashed_write(table)
@@ -353,7 +355,7 @@ def test_a_damaged_plan_of_another_engine_spares_nothing():
 
 
 @pytest.mark.spec("HB-2")
-def test_a_writer_is_dead_by_the_clock_of_the_storage():
+def test_a_heartbeat_expires_by_the_clock_of_the_storage():
     clock = StillClock()
     table = new_table(clock=clock)
     finish = begun(table, WriteOperation.UPSERT, ROWS)
@@ -365,7 +367,7 @@ def test_a_writer_is_dead_by_the_clock_of_the_storage():
     assert finish().rows_inserted == 1
 
 
-def test_a_published_write_is_not_dead_because_its_heartbeat_is_gone():
+def test_a_committed_write_without_a_heartbeat_is_not_rolled_back():
     table = new_table()
     finish = begun(table, WriteOperation.UPSERT, ROWS)
     seen = table.context.active()
@@ -392,7 +394,7 @@ def test_abandoning_deletes_data_files_before_the_pending_files():
     assert leftovers(table) == []
 
 
-def test_a_process_that_lives_on_remembers_no_commit_of_a_write_that_ended():
+def test_a_running_process_caches_no_commit_of_a_write_that_ended():
     """Or it holds more for each commit that it ever made."""
     table = new_table()
     receipt = upsert(table, ROWS)
@@ -400,7 +402,7 @@ def test_a_process_that_lives_on_remembers_no_commit_of_a_write_that_ended():
 
 
 @pytest.mark.spec("RB-2")
-def test_an_aborted_write_does_not_come_back_when_its_owner_wakes():
+def test_an_aborted_write_stays_aborted_when_its_writer_resumes():
     table = new_table()
     other = opened(table, limits=BRISK)
     upsert(table, ROWS)

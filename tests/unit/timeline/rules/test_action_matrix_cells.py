@@ -142,7 +142,7 @@ def test_a_strategy_differs_in_these_cells_and_no_other(strategy: str) -> None:
         assert shown(table[mine, theirs, standing], letter) == LEGEND[letter]
 
 
-def test_strategies_are_told_in_this_order() -> None:
+def test_strategies_are_listed_in_this_order() -> None:
     assert list(BY_STRATEGY) == ["simple", "bucket", "prefer_writer", "partition"]
 
 

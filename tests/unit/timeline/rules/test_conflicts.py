@@ -71,7 +71,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("cell", EXPECTED)
-def test_every_cell_with_an_older_rival(cell: str):
+def test_each_cell_of_the_matrix_with_an_older_concurrent_commit(cell: str):
     mine, theirs = map(Access, cell.split())
     verdict = validate_write_set(
         claim(touched(A, mine)), MY_TIME, [rival(claim(touched(A, theirs)))]
@@ -83,7 +83,7 @@ def test_every_cell_with_an_older_rival(cell: str):
 
 
 @pytest.mark.parametrize("cell", EXPECTED)
-def test_no_cell_is_rebaseable_under_a_newer_rival(cell: str):
+def test_no_cell_is_rebaseable_under_a_newer_concurrent_commit(cell: str):
     mine, theirs = map(Access, cell.split())
     rivals = [rival(claim(touched(A, theirs)), requested_time=NEWER)]
     verdict = validate_write_set(claim(touched(A, mine)), MY_TIME, rivals)
@@ -96,14 +96,14 @@ def test_the_matrix_has_every_pair():
     assert set(MATRIX) == set(itertools.product(Access, Access))
 
 
-def test_different_file_groups_do_not_meet():
+def test_different_file_groups_do_not_conflict():
     mine = claim(touched(A, Access.BASE))
     assert (
         validate_write_set(mine, MY_TIME, [rival(claim(touched(B, Access.BASE)))]) == NoConflict()
     )
 
 
-def test_equal_file_ids_in_two_partitions_do_not_meet():
+def test_equal_file_ids_in_two_partitions_do_not_conflict():
     other = touched(FileGroupId("y", "a"), Access.BASE)
     assert (
         validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, [rival(claim(other))])
@@ -111,7 +111,7 @@ def test_equal_file_ids_in_two_partitions_do_not_meet():
     )
 
 
-def test_no_rivals_is_clean():
+def test_no_concurrent_commits_give_no_conflict():
     assert (
         validate_write_set(claim(touched(A, Access.BASE), partitions=(WHOLE_TABLE,)), MY_TIME, [])
         == NoConflict()
@@ -121,13 +121,15 @@ def test_no_rivals_is_clean():
 @pytest.mark.parametrize(
     ("source", "met"), [(None, True), ("20260102030404000", True), (OLDER, False), (MY_TIME, False)]
 )
-def test_rows_merged_onto_the_rivals_file_do_not_meet_it(source: str | None, met: bool):
+def test_rows_merged_onto_the_file_of_a_concurrent_commit_do_not_conflict_with_it(
+    source: str | None, met: bool
+):
     mine = claim(touched(A, Access.BASE, source))
     verdict = validate_write_set(mine, MY_TIME, [rival(claim(touched(A, Access.BASE)))])
     assert isinstance(verdict, Rebase) is met
 
 
-def test_rows_merged_onto_a_file_still_meet_its_replacement():
+def test_rows_merged_onto_a_file_conflict_with_its_replacement():
     mine = claim(touched(A, Access.BASE, OLDER))
     verdict = validate_write_set(mine, MY_TIME, [rival(claim(touched(A, Access.REPLACE)))])
     assert isinstance(verdict, Rejected)
@@ -145,7 +147,7 @@ def test_rows_merged_onto_a_file_still_meet_its_replacement():
     ],
 )
 @pytest.mark.parametrize("requested_time", [OLDER, NEWER])
-def test_claims_on_partitions_are_refused(
+def test_overlapping_partitions_are_rejected(
     mine: WriteSet, theirs: WriteSet, rule: str, partitions: tuple[str, ...], requested_time: str
 ):
     verdict = validate_write_set(mine, MY_TIME, [rival(theirs, requested_time=requested_time)])
@@ -162,16 +164,16 @@ def test_claims_on_partitions_are_refused(
         (claim(), claim(partitions=(WHOLE_TABLE,))),
     ],
 )
-def test_claims_on_other_partitions_do_not_meet(mine: WriteSet, theirs: WriteSet):
+def test_different_partitions_do_not_conflict(mine: WriteSet, theirs: WriteSet):
     assert validate_write_set(mine, MY_TIME, [rival(theirs)]) == NoConflict()
 
 
-def test_two_overwrites_of_the_empty_whole_table_meet():
+def test_two_overwrites_of_the_empty_whole_table_conflict():
     whole = claim(partitions=(WHOLE_TABLE,))
     assert isinstance(validate_write_set(whole, MY_TIME, [rival(whole)]), Rejected)
 
 
-def test_a_rollback_of_mine_comes_before_everything():
+def test_a_rollback_of_the_write_precedes_every_other_conflict():
     rivals = [
         rival(claim(partitions=("x",))),
         rival(claim(), requested_time=NEWER, aborts=MY_TIME),
@@ -180,12 +182,12 @@ def test_a_rollback_of_mine_comes_before_everything():
     assert verdict.rule is RuleId.TARGET_OF_ROLLBACK
 
 
-def test_a_rollback_of_another_does_not_disturb():
+def test_a_rollback_of_another_write_does_not_conflict():
     rivals = [rival(claim(), requested_time=NEWER, aborts=OLDER)]
     assert validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, rivals) == NoConflict()
 
 
-def test_refused_is_graver_than_rebaseable():
+def test_rejected_is_graver_than_rebase():
     rivals = [rival(claim(touched(A, Access.BASE))), rival(claim(touched(B, Access.REPLACE)))]
     verdict = validate_write_set(
         claim(touched(A, Access.BASE), touched(B, Access.BASE)), MY_TIME, rivals
@@ -194,7 +196,7 @@ def test_refused_is_graver_than_rebaseable():
     assert verdict.file_groups == (B,)
 
 
-def test_all_file_groups_to_redo_are_told_with_their_last_rivals():
+def test_a_rebase_names_all_file_groups_with_their_last_concurrent_commits():
     first = rival(claim(touched(A, Access.BASE)), writer="first")
     last = rival(claim(touched(A, Access.BASE), touched(B, Access.NEW)), writer="last")
     verdict = validate_write_set(
@@ -205,7 +207,7 @@ def test_all_file_groups_to_redo_are_told_with_their_last_rivals():
     assert last in verdict.concurrent_commits
 
 
-def test_compaction_does_not_disturb_log_files():
+def test_compaction_does_not_conflict_with_log_files():
     compaction = rival(claim(touched(A, Access.BASE)), is_compaction=True)
     assert validate_write_set(claim(touched(A, Access.LOG)), MY_TIME, [compaction]) == NoConflict()
     assert (
@@ -222,14 +224,14 @@ def test_compaction_does_not_disturb_log_files():
     )
 
 
-def test_log_files_may_meet_only_when_it_is_said():
+def test_log_files_may_overlap_only_where_it_is_allowed():
     rivals = [rival(claim(touched(A, Access.LOG)))]
     mine = claim(touched(A, Access.LOG))
     assert isinstance(validate_write_set(mine, MY_TIME, rivals), Rejected)
     assert validate_write_set(mine, MY_TIME, rivals, logs_may_conflict=True) == NoConflict()
 
 
-def test_a_claim_is_in_canonical_order():
+def test_a_write_set_is_in_canonical_order():
     one = WriteSet.of(
         [touched(B, Access.BASE), touched(A, Access.NEW)], ["y", "x", "y"], ["q", "p"]
     )

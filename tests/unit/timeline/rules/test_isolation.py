@@ -85,7 +85,7 @@ def delete_beside_an_insert(level: Isolation) -> tuple[TableReader, CommitResult
     return table, rerun_until_unchanged(table.context, attempt)
 
 
-def test_serializable_deletes_what_was_inserted_before_it_in_the_timeline():
+def test_serializable_rereads_and_deletes_a_row_inserted_before_it_in_the_timeline():
     table, receipt = delete_beside_an_insert(STRICT)
     assert rows_of(table, "id") == [("k",)]
     assert (receipt.attempts, receipt.refusals[0].kind) == (2, "appended_into_read")
@@ -155,7 +155,7 @@ def test_write_skew_happens_under_snapshot():
 
 @pytest.mark.spec("PUB-10")
 @pytest.mark.parametrize("level", BOTH_SERIAL)
-def test_write_skew_is_refused_under_serializable_levels(level: Isolation):
+def test_write_skew_is_rejected_under_serializable_levels(level: Isolation):
     with pytest.raises(WriteConflictError) as refused:
         write_skew(level)
     assert refused.value.kind == "changed_under_read"
@@ -163,7 +163,7 @@ def test_write_skew_is_refused_under_serializable_levels(level: Isolation):
 
 
 @pytest.mark.parametrize("level", BOTH_SERIAL)
-def test_write_skew_by_inserts_is_refused_too(level: Isolation):
+def test_write_skew_by_inserts_is_rejected_under_serializable_levels(level: Isolation):
     """Each counts a partition and inserts into the other one: neither insert is blind."""
     table, other = two_writers(level)
     mine, theirs = (
@@ -189,7 +189,7 @@ def test_a_read_row_that_another_changed_is_never_overwritten(level: Isolation):
 
 
 @pytest.mark.parametrize("level", list(Isolation))
-def test_a_row_in_a_log_is_met_like_one_in_a_base_file(level: Isolation):
+def test_a_changed_row_in_a_log_conflicts_like_one_in_a_base_file(level: Isolation):
     table, other = two_writers(level, table_type=TableType.MERGE_ON_READ)
     reads = table.current_state().reads()
     upsert(other, [row("a", "x", 5, 2)])
@@ -200,7 +200,7 @@ def test_a_row_in_a_log_is_met_like_one_in_a_base_file(level: Isolation):
 
 
 @pytest.mark.parametrize("level", list(Isolation))
-def test_a_read_row_that_another_deleted_does_not_come_back(level: Isolation):
+def test_a_read_row_that_another_writer_deleted_stays_deleted(level: Isolation):
     table, other = two_writers(level)
     reads = table.current_state().reads()
     put(other, DELETE, [row("a", "x", 1, 2)])
@@ -219,7 +219,7 @@ def test_a_read_partition_that_another_overwrote_is_not_written(level: Isolation
 
 
 @pytest.mark.parametrize("level", list(Isolation))
-def test_a_rival_during_the_write_is_judged_as_one_before_it(level: Isolation):
+def test_a_commit_during_the_write_is_validated_like_one_before_it(level: Isolation):
     table, other = two_writers(level)
     plan = replace(planned(table, UPSERT), reads=table.current_state().reads())
     workload = LocalWorkload(table.context.ports, as_table([row("a", "x", 2, 2)]))
@@ -234,7 +234,7 @@ def test_a_rival_during_the_write_is_judged_as_one_before_it(level: Isolation):
 # ---------------------------------------------------------------- what write_serializable may pass
 
 
-def test_who_read_after_an_unseen_insert_cannot_be_passed():
+def test_a_write_is_rejected_after_a_commit_that_read_an_unseen_insert():
     """The third read the insert, and what I am to write: it stands neither before nor after me."""
     table, other = two_writers(SOME)
     reads = table.current_state().reads(partitions=("x",))
@@ -246,7 +246,7 @@ def test_who_read_after_an_unseen_insert_cannot_be_passed():
     assert refused.value.kind == "appended_into_read"
 
 
-def test_rows_that_were_not_seen_are_not_built_on():
+def test_rows_of_an_unseen_insert_are_not_updated():
     table, other = two_writers(SOME)
     reads = table.current_state().reads(partitions=("x",))
     put(other, BULK, [row("i", "x", 1)])
@@ -267,13 +267,13 @@ def test_filling_a_small_file_counts_as_an_insert():
 
 
 @pytest.mark.parametrize("level", list(Isolation))
-def test_without_reads_nothing_is_judged(level: Isolation):
+def test_a_write_without_a_read_set_is_not_validated_against_reads(level: Isolation):
     table, other = two_writers(level)
     rival = begun(other, UPSERT, [row("a", "x", 5, 2)])
     assert upsert(table, [row("b", "y", 2, 2)], rival).attempts == 1
 
 
-def test_reads_of_the_past_are_refused():
+def test_reads_of_a_time_travel_snapshot_are_refused():
     table, _ = two_writers(STRICT)
     first = table.timeline[-1].requested_time
     with pytest.raises(InvalidInputError) as refused:
@@ -281,7 +281,7 @@ def test_reads_of_the_past_are_refused():
     assert refused.value.kind == "reads_of_the_past"
 
 
-def test_a_commit_tells_that_it_was_made_from_reads():
+def test_a_commit_records_the_partitions_of_its_read_set():
     table, _ = two_writers(STRICT)
     from_reads(
         table, UPSERT, [row("a", "x", 2, 2)], table.current_state().reads(partitions=("x", "y"))
@@ -291,7 +291,7 @@ def test_a_commit_tells_that_it_was_made_from_reads():
     assert snapshot.commits.read(snapshot.newest_write).extra_metadata[READS_KEY] == "x,y"
 
 
-def test_a_stale_write_is_refused_before_it_writes_files():
+def test_a_stale_write_is_rejected_before_it_writes_files():
     table, other = two_writers(STRICT)
     reads = table.current_state().reads()
     upsert(other, [row("a", "x", 5, 2)])

@@ -80,20 +80,20 @@ def test_names_of_levels_are_stable() -> None:
 
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
-def test_what_comes_after_moved_rows_is_still_judged(level: Isolation) -> None:
+def test_commits_after_moved_rows_are_still_validated(level: Isolation) -> None:
     changed = rival("r1", claim(("x", "g", BASE)))
     found = judged(level, MINE, [MOVED, changed])
     assert (found.rule, found.concurrent_commits) == (RuleId.READ_WAS_CHANGED, (changed,))
 
 
-def test_under_snapshot_what_comes_after_moved_rows_is_still_judged() -> None:
+def test_under_snapshot_commits_after_moved_rows_are_still_validated() -> None:
     mine = claim(("x", "g", BASE))
     changed = rival("r1", claim(("x", "g", BASE)))
     found = judged(SNAPSHOT, mine, [MOVED, changed])
     assert found.concurrent_commits == (changed,)
 
 
-def test_a_refusal_names_file_groups_and_each_partition_once() -> None:
+def test_a_rejection_names_file_groups_and_each_partition_once() -> None:
     changed = rival("r1", claim(("x", "g", BASE), ("x", "h", BASE), ("z", "i", BASE)))
     found = judged(STRICT, MINE, [changed])
     assert found.file_groups == (FileGroupId("x", "g"), FileGroupId("x", "h"))
@@ -107,41 +107,43 @@ def test_a_whole_restore_names_no_file_group() -> None:
     assert (found.concurrent_commits, found.file_groups, found.partitions) == ((restored,), (), ())
 
 
-def test_only_inserted_rows_that_were_asked_for_are_named() -> None:
+def test_only_inserted_rows_that_match_the_read_are_named() -> None:
     inserted = rival("r1", claim(("x", "n", NEW), ("x", "o", NEW)))
     found = judged(STRICT, MINE, [inserted], Asked(missing="n"))
     assert found.file_groups == (FileGroupId("x", "o"),)
     assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
 
 
-def test_nobody_is_asked_for_reads_before_an_insert_was_passed() -> None:
+def test_read_sets_are_not_requested_before_an_insert_was_passed() -> None:
     looks = Asked()
     elsewhere = rival("r1", claim(("z", "n", NEW)))
     assert validate_reads(SOME, MINE, READ, [elsewhere], looks) is None
     assert looks.asked == []
 
 
-def test_everybody_is_asked_for_reads_after_an_insert_was_passed() -> None:
+def test_every_read_set_is_requested_after_an_insert_was_passed() -> None:
     looks = Asked()
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
     assert validate_reads(SOME, MINE, READ, rivals, looks) is None
     assert looks.asked == ["r1", "r2"]
 
 
-def test_who_read_and_inserted_where_one_read_is_named_with_its_file_group() -> None:
+def test_a_commit_that_read_and_inserted_into_the_read_partition_is_named_with_its_file_group() -> (
+    None
+):
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("x", "o", NEW)))]
     found = judged(SOME, MINE, rivals, Asked(reading="r2"))
     assert found.concurrent_commits == (rivals[1],)
     assert found.file_groups == (FileGroupId("x", "o"),)
 
 
-def test_who_read_and_inserted_elsewhere_is_named_without_a_file_group() -> None:
+def test_a_commit_that_read_and_inserted_elsewhere_is_named_without_a_file_group() -> None:
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
     found = judged(SOME, MINE, rivals, Asked(reading="r2"))
     assert (found.concurrent_commits, found.file_groups) == ((rivals[1],), ())
 
 
-def test_rows_moved_after_an_unseen_insert_are_built_on_as_well() -> None:
+def test_rows_moved_after_an_unseen_insert_conflict_as_well() -> None:
     rivals = [
         rival("r1", claim(("x", "n", NEW))),
         rival("r2", claim(("y", "m", REPLACE)), Action.CLUSTERING),
@@ -159,7 +161,9 @@ def test_rows_moved_after_an_unseen_insert_are_built_on_as_well() -> None:
     ],
     ids=["the same group", "my partition", "my whole table", "their partition"],
 )  # fmt: skip
-def test_what_is_built_on_is_named(mine: WriteSet, theirs: WriteSet, groups: list[str]) -> None:
+def test_the_overwritten_file_groups_of_unseen_inserts_are_named(
+    mine: WriteSet, theirs: WriteSet, groups: list[str]
+) -> None:
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", theirs)]
     found = judged(SOME, mine, rivals)
     assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
@@ -186,7 +190,7 @@ def test_what_is_built_on_is_named(mine: WriteSet, theirs: WriteSet, groups: lis
         (WriteSet(inserting=("y",)), claim(("x", "g", BASE)), False),
     ],
 )
-def test_first_publisher_wins_among_those_that_change_the_same(
+def test_the_first_committer_wins_among_writes_of_the_same_rows(
     mine: WriteSet, theirs: WriteSet, met: bool
 ) -> None:
     found = validate_reads(SNAPSHOT, mine, READ, [rival("r1", theirs)], Asked())

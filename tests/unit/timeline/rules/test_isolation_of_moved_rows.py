@@ -79,7 +79,7 @@ def cluster(table: TableReader) -> None:
 @CHANGES
 @pytest.mark.parametrize("kind", list(TableType))
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_change_counts_where_a_clustering_took_it(
+def test_a_changed_row_that_a_clustering_moved_counts(
     level: Isolation,
     operation: WriteOperation,
     mine: dict[str, object],
@@ -100,7 +100,7 @@ def test_a_change_counts_where_a_clustering_took_it(
 
 
 @LEVELS
-def test_a_clustering_of_rows_that_nobody_changed_disturbs_no_reads(level: Isolation) -> None:
+def test_a_clustering_of_unchanged_rows_does_not_conflict_with_reads(level: Isolation) -> None:
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9), row("b", "y", 1)])
     insert(other)
     reads = table.current_state().reads(partitions=("x",), filter=pc.field("v") == 1)
@@ -109,7 +109,7 @@ def test_a_clustering_of_rows_that_nobody_changed_disturbs_no_reads(level: Isola
     assert change(table, DELETE, [A], reads).rows_deleted == 1
 
 
-def test_under_snapshot_inserts_that_are_clustered_with_what_was_read_are_no_change() -> None:
+def test_under_snapshot_inserts_that_are_clustered_with_read_rows_are_no_change() -> None:
     table, other = two_writers(Isolation.SNAPSHOT, [row("a", "x", 1), row("k", "x", 9)])
     reads = table.current_state().reads(partitions=("x",), filter=pc.field("v") == 1)
     insert(other)
@@ -120,7 +120,7 @@ def test_under_snapshot_inserts_that_are_clustered_with_what_was_read_are_no_cha
 @LEVELS
 @pytest.mark.parametrize("partitions", [None, ("x",)])
 @pytest.mark.parametrize("moved_again", [False, True])
-def test_a_change_counts_where_a_global_index_took_it(
+def test_a_changed_row_that_a_global_index_moved_counts(
     level: Isolation, partitions: tuple[str, ...] | None, moved_again: bool
 ) -> None:
     table, other = two_writers(level, [row("k", "x", 9), row("j", "y", 9), row("i", "w", 9)])
@@ -135,7 +135,9 @@ def test_a_change_counts_where_a_global_index_took_it(
     assert ("a", 7) in rows_of(table, "id", "v")
 
 
-def test_under_snapshot_who_also_wrote_elsewhere_is_met_only_where_was_read() -> None:
+def test_under_snapshot_a_commit_that_also_wrote_elsewhere_conflicts_only_in_the_read_partition() -> (
+    None
+):
     """Nothing left what was read: what the other changed beside it was not looked at."""
     start = [row("a", "x", 1), row("b", "y", 1)]
     table, other = two_writers(Isolation.SNAPSHOT, start)

@@ -88,7 +88,7 @@ MINE_THERE = touched(("x", "g", BASE))
         (touched(("x", "n", NEW), ("y", "m", BASE)), MINE_ELSEWHERE, APPENDED, APPENDED, None),
     ],
 )
-def test_a_level_and_what_another_did(
+def test_each_level_gives_its_rule_for_each_concurrent_commit(
     theirs: WriteSet, mine: WriteSet, some: RuleId, strict: RuleId, snapshot: RuleId
 ):
     expected = {SOME: some, STRICT: strict, SNAPSHOT: snapshot}
@@ -100,7 +100,7 @@ def test_a_level_and_what_another_did(
 
 
 @pytest.mark.parametrize("level", list(Isolation))
-def test_moved_rows_disturb_nobody(level: Isolation):
+def test_moved_rows_do_not_conflict_with_reads(level: Isolation):
     """Compaction and clustering."""
     moved = touched(("x", "g", BASE))
     compaction = rival(moved, action=Action.COMPACTION, is_compaction=True)
@@ -109,7 +109,7 @@ def test_moved_rows_disturb_nobody(level: Isolation):
 
 
 @pytest.mark.parametrize("level", list(Isolation))
-def test_a_restore_takes_everybodys_reads_back(level: Isolation):
+def test_a_restore_invalidates_every_read_set(level: Isolation):
     restored = rival(WriteSet(), action=Action.RESTORE, restores=True)
     found = validate_reads(level, MINE_ELSEWHERE, READ, [restored], Looks())
     assert found is not None
@@ -117,7 +117,7 @@ def test_a_restore_takes_everybodys_reads_back(level: Isolation):
 
 
 @pytest.mark.parametrize("level", list(Isolation))
-def test_a_rollback_of_what_was_read_takes_the_reads_back(level: Isolation):
+def test_a_rollback_of_a_read_instant_invalidates_the_reads(level: Isolation):
     seen = rival(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000000")
     unseen = rival(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000004")
     assert validate_reads(level, MINE_ELSEWHERE, READ, [unseen], Looks()) is None
@@ -135,7 +135,7 @@ def test_a_rewritten_file_that_only_grew_is_an_insert():
     assert found.rule is APPENDED
 
 
-def test_inserts_that_the_filter_misses_are_spared():
+def test_inserts_that_the_filter_does_not_match_are_no_conflict():
     inserts = [rival(touched(("x", "n", NEW)))]
     assert validate_reads(STRICT, MINE_ELSEWHERE, READ, inserts, Looks(missing={"n"})) is None
 
@@ -151,7 +151,7 @@ def test_inserts_that_the_filter_misses_are_spared():
         (REPLACE, True, True, False),
     ],
 )
-def test_a_change_in_a_file_group_that_held_nothing_asked_for(
+def test_a_change_in_a_file_group_without_matching_rows(
     level: Isolation, touch: Access, missing: bool, empty: bool, stands: bool
 ):
     looks = Looks(missing={"g"} if missing else set(), empty={"g"} if empty else set())
@@ -168,7 +168,7 @@ def test_an_insert_made_from_reads_cannot_be_passed():
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, inserts, spared) is None
 
 
-def test_who_was_made_from_reads_after_an_unseen_insert_cannot_be_passed():
+def test_a_commit_made_from_reads_after_an_unseen_insert_cannot_be_passed():
     blind, reader = rival(touched(("x", "n", NEW))), rival(touched(("z", "s", NEW)), "r2")
     looks = Looks(reading={"r2"})
     found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, reader], looks)
@@ -177,7 +177,7 @@ def test_who_was_made_from_reads_after_an_unseen_insert_cannot_be_passed():
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, [reader, blind], looks) is None
 
 
-def test_nothing_is_changed_that_was_written_after_an_unseen_insert():
+def test_a_row_that_was_written_after_an_unseen_insert_is_not_changed():
     blind, later = rival(touched(("x", "n", NEW))), rival(touched(("y", "m", BASE)), "r2")
     found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, later], Looks())
     assert found is not None
@@ -185,7 +185,7 @@ def test_nothing_is_changed_that_was_written_after_an_unseen_insert():
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, [later, blind], Looks()) is None
 
 
-def test_nothing_is_written_into_a_partition_that_was_overwritten_after_an_unseen_insert():
+def test_a_partition_that_was_overwritten_after_an_unseen_insert_is_not_written():
     blind, later = rival(touched(("x", "n", NEW))), rival(touched(claims=("y",)), "r2")
     swept = rival(touched(("y", "k", REPLACE), claims=("y",)), "r2")
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, swept], Looks()) is not None
@@ -201,7 +201,7 @@ def test_under_snapshot_a_row_deleted_by_another_is_not_inserted_again():
 
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
-def test_reads_of_the_whole_table_meet_changes_anywhere(level: Isolation):
+def test_reads_of_the_whole_table_conflict_with_changes_anywhere(level: Isolation):
     found = validate_reads(level, MINE_ELSEWHERE, ALL, [rival(touched(("q", "g", BASE)))], Looks())
     assert found is not None
     assert found.partitions == ("q",)

@@ -73,18 +73,18 @@ def begins(table: TableReader) -> list[int]:
         (3, [1_000, 40_000, 40_000], 7_000),  # long since: two of three tokens are taken
     ],
 )
-def test_a_token_comes_in_each_interval_and_a_burst_is_kept(
+def test_each_interval_adds_a_token_up_to_the_burst(
     burst: int, attempt_started_ms: list[int], free_at: int | None
 ) -> None:
     assert next_begin_ms(attempt_started_ms, replace(TEN, burst=burst)) == free_at
 
 
-def test_slow_and_odd_paces_are_rounded_up_to_milliseconds() -> None:
+def test_intervals_of_odd_rates_are_rounded_up_to_milliseconds() -> None:
     assert next_begin_ms([0], RateLimit(per_minute=0.2)) == 5 * MINUTE
     assert next_begin_ms([0], RateLimit(per_minute=7)) == 8_572
 
 
-def test_a_bucket_told_from_its_begins_is_the_bucket() -> None:
+def test_the_bucket_derived_from_its_begins_equals_a_step_by_step_bucket() -> None:
     """Held against a bucket that is filled and emptied step by step."""
     for burst in (1, 2, 5):
         pace = replace(TEN, burst=burst)
@@ -102,7 +102,7 @@ def test_a_bucket_told_from_its_begins_is_the_bucket() -> None:
 @pytest.mark.parametrize(
     ("jitter", "lost", "nudge"), [(0.0, 0, 0), (0.5, 0, 500), (0.5, 1, 250), (0.5, 4, 100)]
 )
-def test_who_lost_more_tokens_comes_earlier(jitter: float, lost: int, nudge: int) -> None:
+def test_jitter_is_smaller_after_more_lost_tokens(jitter: float, lost: int, nudge: int) -> None:
     assert jitter_ms(jitter, lost, TEN) == nudge
     assert jitter_ms(0.5, 0, RateLimit(per_minute=600)) == 12
 
@@ -124,7 +124,7 @@ def test_writers_begin_an_interval_apart_and_none_fails() -> None:
     assert len(heard(table, "pace.waited")) == 1
 
 
-def test_without_a_pace_nobody_waits() -> None:
+def test_without_a_rate_limit_no_writer_waits() -> None:
     clock = StillClock()
     table = table_at(clock, pace=None)
     upsert(table, [row("a")])
@@ -132,7 +132,7 @@ def test_without_a_pace_nobody_waits() -> None:
     assert clock.steady == 0
 
 
-def test_after_a_rest_a_burst_begins_at_once() -> None:
+def test_after_an_idle_period_a_burst_begins_at_once() -> None:
     clock = StillClock()
     table = table_at(clock, replace(TEN, burst=3))
     for key in "abc":
@@ -151,7 +151,7 @@ def test_a_write_that_only_began_has_taken_its_token(kind: TableType) -> None:
     assert clock.steady >= 6_000
 
 
-def test_a_write_that_waited_too_long_begins_and_says_so() -> None:
+def test_a_write_that_waited_too_long_begins_and_reports_it() -> None:
     clock = StillClock()
     table = table_at(clock, RateLimit(per_minute=1, wait_ms_max=60_000))
     for _ in range(3):  # others keep no pace
@@ -163,7 +163,7 @@ def test_a_write_that_waited_too_long_begins_and_says_so() -> None:
     assert 110_000 < told["early_ms"] <= 120_000 + 10
 
 
-def test_who_has_a_slower_clock_does_not_wait_for_the_difference() -> None:
+def test_a_writer_with_a_slower_clock_does_not_wait_for_the_difference() -> None:
     fast, slow = StillClock(1_790_000_300_000), StillClock(1_790_000_000_000)
     table = table_at(fast)
     upsert(table, [row("a")])
@@ -172,7 +172,7 @@ def test_who_has_a_slower_clock_does_not_wait_for_the_difference() -> None:
     assert 6_000 <= slow.steady <= 7_000
 
 
-def test_what_is_long_past_is_forgiven() -> None:
+def test_begins_older_than_an_hour_do_not_count() -> None:
     clock = StillClock()
     table = table_at(clock, RateLimit(per_minute=1 / 60, wait_ms_max=600 * MINUTE))
     for _ in range(3):  # three hours' tokens
@@ -183,7 +183,7 @@ def test_what_is_long_past_is_forgiven() -> None:
     assert clock.steady == before
 
 
-def test_a_pace_slower_than_one_an_hour_is_kept() -> None:
+def test_a_rate_below_one_an_hour_is_kept() -> None:
     clock = StillClock()
     table = table_at(clock, RateLimit(per_minute=1 / 100, wait_ms_max=600 * MINUTE))
     upsert(table, [row("a")])
@@ -192,7 +192,7 @@ def test_a_pace_slower_than_one_an_hour_is_kept() -> None:
     assert 100 * MINUTE <= clock.steady <= 100 * MINUTE + 1_000
 
 
-def test_bad_rows_are_told_before_the_wait() -> None:
+def test_invalid_rows_are_refused_before_the_wait() -> None:
     clock = StillClock()
     table = table_at(clock)
     upsert(table, [row("a")])
@@ -275,7 +275,7 @@ def test_the_options_reach_the_table(tmp_path: Path) -> None:
         ({"hoodoo.commit.pace.burst": "0"}, "setting_value"),
     ],
 )
-def test_a_pace_that_cannot_be_kept_is_refused(told: dict[str, str], kind: str) -> None:
+def test_an_impossible_rate_limit_is_refused(told: dict[str, str], kind: str) -> None:
     with pytest.raises(SettingError) as caught:
         WriteSettings.from_properties(told)
     assert caught.value.kind == kind

@@ -298,7 +298,7 @@ def test_a_retry_that_takes_long_releases_the_lock_but_not_in_the_commit_section
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("PUB-11")
-def test_on_a_high_latency_store_a_retry_releases_the_lock_beside_its_completed_file() -> None:
+def test_on_a_high_latency_store_a_retry_releases_the_lock_along_with_its_completed_file() -> None:
     """What is left of the write, its markers and the rest, keeps nobody waiting."""
 
     class Watching(Behind):

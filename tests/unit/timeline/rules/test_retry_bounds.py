@@ -170,7 +170,7 @@ def test_on_a_high_latency_store_a_retry_of_as_many_requests_as_the_least_write_
 @pytest.mark.parametrize(
     ("after", "conflicts", "held_ms"), [(0, 1, None), (0, 2, 1_000), (1, 1, 0), (3, 1, None)]
 )
-def test_beside_a_shared_lock_the_first_retry_does_not_keep_the_commit_lock(
+def test_after_a_shared_lock_the_first_retry_does_not_keep_the_commit_lock(
     after: int, conflicts: int, held_ms: int | None
 ) -> None:
     budget = RetryBudget(lock_after_conflicts=after, lock_short_ms=500)

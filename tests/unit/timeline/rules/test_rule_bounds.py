@@ -149,7 +149,7 @@ def test_a_rollback_of_the_write_is_named_and_a_retry_may_succeed() -> None:
     assert verdict.retry_can_succeed
 
 
-def test_a_claimed_partition_is_rejected_before_file_groups_are_compared() -> None:
+def test_an_overlapping_partition_is_rejected_before_file_groups_are_compared() -> None:
     mine = WriteSet.of([AccessedFileGroup(file_group=A, access=Access.BASE)], ["y"])
     claiming = rival(touched(Access.NEW, B))
     verdict = validate_write_set(mine, MINE, [rival(touched(Access.REPLACE)), claiming])
@@ -187,7 +187,7 @@ def test_a_commit_without_conflict_does_not_hide_one_with_a_conflict() -> None:
 
 
 @pytest.mark.parametrize("requested_time", [OLDER, NEWER])
-def test_a_compaction_moves_rows_of_a_partition_that_is_claimed_as_a_whole(
+def test_a_compaction_does_not_conflict_with_a_write_of_the_whole_partition(
     requested_time: str,
 ) -> None:
     mine = WriteSet.of([], ["x"])

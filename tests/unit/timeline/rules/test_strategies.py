@@ -62,11 +62,11 @@ def test_names_of_ours_and_of_java(said: str, name: str) -> None:
     assert found.name == name
 
 
-def test_a_class_that_is_not_in_the_table_is_no_strategy() -> None:
+def test_an_unknown_class_is_no_strategy() -> None:
     assert find_strategy("com.acme.MineStrategy") is None
 
 
-def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
+def test_an_unknown_strategy_is_refused_with_a_list_of_the_known_ones() -> None:
     said = {KEY: "com.acme.MineStrategy"}
     settings = WriteSettings.from_properties(said)
     with pytest.raises(SettingError, match="simple, bucket, prefer_writer, partition") as caught:
@@ -74,7 +74,7 @@ def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
     assert caught.value.fields["key"] == KEY
 
 
-def test_a_name_of_ours_stays_ours() -> None:
+def test_a_hoodoo_strategy_name_keeps_its_meaning() -> None:
     other = ConflictStrategy(name="simple", prefers_writers=True)
     found = find_strategy("simple", [other])
     assert found is not None
@@ -111,7 +111,9 @@ def rival(
         (rival(WriteSet()), None),
     ],
 )
-def test_one_writer_a_partition(theirs: ConcurrentCommit, met: tuple[str, ...] | None) -> None:
+def test_strategy_partition_permits_one_writer_in_a_partition(
+    theirs: ConcurrentCommit, met: tuple[str, ...] | None
+) -> None:
     assert PARTITION is not None
     refused = objection_to(claim("x"), [theirs], PARTITION)
     assert (refused and refused.partitions) == met
@@ -120,7 +122,7 @@ def test_one_writer_a_partition(theirs: ConcurrentCommit, met: tuple[str, ...] |
         assert refused.retry_can_succeed
 
 
-def test_two_inserts_into_one_partition_are_done_one_after_the_other() -> None:
+def test_two_concurrent_inserts_into_one_partition_run_one_after_the_other() -> None:
     limits = replace(BRISK, strategy=PARTITION)
     table = new_table(limits=limits)
     upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
@@ -140,7 +142,7 @@ NOTHING = ConflictStrategy(name="blind", objects=lambda mine, theirs: None)
 
 @pytest.mark.parametrize("older", [True, False], ids=["older rival", "newer rival"])
 @pytest.mark.parametrize("strategy", [*STRATEGIES, NOTHING], ids=lambda one: one.name)
-def test_no_strategy_lets_an_update_be_lost(strategy: ConflictStrategy, older: bool) -> None:
+def test_no_strategy_loses_an_update(strategy: ConflictStrategy, older: bool) -> None:
     limits = replace(BRISK, strategy=strategy, retry=replace(BRISK.retry, conflict_retries_max=0))
     table = new_table(limits=limits)
     upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
@@ -151,7 +153,7 @@ def test_no_strategy_lets_an_update_be_lost(strategy: ConflictStrategy, older: b
     assert rows_of(table, "id", "v") == [("a", 2)]
 
 
-def test_a_plug_in_may_object_for_reasons_of_its_own() -> None:
+def test_a_plug_in_strategy_may_reject_for_its_own_reasons() -> None:
     mine = ConflictStrategy(
         name="night",
         objects=lambda mine, theirs: Objection(why="loads wait for each other at night"),
