@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
+from filegroups.reading.diff import TableDiff, diff_snapshots
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.incremental import plan_incremental_read
 from filegroups.reading.point_lookup import plan_get_rows
@@ -506,6 +507,30 @@ class TableReader(TableSnapshot):
         self._refuse_reads()
         moment = parse_time_travel(time, self._context.zone)
         return TableSnapshot(self._context, snapshot_as_of(self._context, moment))
+
+    def diff(
+        self,
+        before: TimeArgument,
+        after: TimeArgument | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> TableDiff:
+        """
+        Return which rows differ between two moments: counts, and the rows with both values.
+
+        Only file groups that changed are read.
+
+        Args:
+            before: The older moment, in any form of ``as_of``.
+            after: The newer moment; None for now.
+            columns: The columns to compare; None for all.
+
+        Raises: as ``as_of``.
+        """
+        old = self.as_of(before)
+        new = self.current_state() if after is None else self.as_of(after)
+        return diff_snapshots(
+            self._context, (old.snapshot, old.view), (new.snapshot, new.view), columns
+        )
 
     def get_rows(
         self,

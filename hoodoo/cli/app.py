@@ -41,6 +41,7 @@ _COMMANDS = {
         "hoodoo.cli.demo",
         "Run two PySpark writers on real flight data.",
     ),
+    "diff": ("hoodoo.cli.diff", "Show which rows differ between two moments."),
     "explain": (
         "hoodoo.cli.explain",
         "Explain an instant, or the conflict rules.",
@@ -172,7 +173,7 @@ def _version() -> str:
 )
 @click.version_option(_version(), prog_name="hoodoo")
 def main() -> None:
-    r"""
+    """
     Read, write and maintain Apache Hudi tables with many concurrent writers.
 
     TABLE is a path or URI. A command that takes an INSTANT or a TIME accepts an instant of
@@ -184,4 +185,4 @@ def main() -> None:
       1  error                      5  a check found problems
       2  wrong usage                6  outcome unknown
       3  rejected by a conflict     130  interrupted
-    """
+    """  # noqa: D301 - click needs the control character

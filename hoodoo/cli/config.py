@@ -45,7 +45,7 @@ def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None
     if invocation.printer.for_people:
         for each in values:
             invocation.printer.line(f"{each.key} = {each.value}", style="bold")
-            invocation.printer.line(f"  from {each.layer}; {_effect_text(each)}")
+            invocation.printer.text_below(f"from {each.layer}; {_effect_text(each)}")
         return
     invocation.printer.document(
         {

@@ -93,9 +93,27 @@ def _print_matrix(invocation: Invocation) -> None:
     if invocation.printer.for_people:
         invocation.printer.line("Two writes in one file group:")
         _print_grid(invocation, ("mine", "theirs", "rule", "redo", "why"), cells)
-        invocation.printer.line("Two actions, unless a strategy has its own rule:")
-        shown = ("strategy", "mine", "theirs", "standing", "rule", "outcome", "why")
-        _print_grid(invocation, shown, actions)
+        for strategy in dict.fromkeys(one["strategy"] for one in actions):
+            invocation.printer.line()
+            invocation.printer.line(
+                "Two actions, unless a strategy has its own rule:"
+                if strategy == "every"
+                else f"Two actions, with the strategy or index {strategy}:"
+            )
+            invocation.printer.grid(
+                ("mine", "theirs", "state", "rule", "outcome"),
+                [
+                    (
+                        one["mine"],
+                        one["theirs"],
+                        one["standing"],
+                        one["rule"],
+                        f"{one['outcome']}: {one['why']}",
+                    )
+                    for one in actions
+                    if one["strategy"] == strategy
+                ],
+            )
         return
     invocation.printer.document(
         {

@@ -21,7 +21,7 @@ import click
 
 from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
-from hoodoo.cli.printing import short_id, wall_text
+from hoodoo.cli.printing import wall_text
 from hoodoo.factory import compose_ports
 from hoodoo.table import Table
 from lockproviders.acquire import ProviderLock
@@ -406,16 +406,15 @@ def audit(
         printer.line(f"no records in {AUDIT_FOLDER}; writers make them with hoodoo.lock.audit=true")
         return
     printer.grid(
-        ("since (UTC)", "held", "token", "renewed", "owner", "ended", "purpose"),
+        ("since (UTC)", "held", "token", "owner", "ended", "purpose"),
         [
             (
                 wall_text(one.start_ms),
                 f"{one.held_ms / 1000:.3f} s",
                 one.fencing_token,
-                one.renewals,
-                short_id(one.owner),
+                one.owner.rpartition("/")[0] or one.owner,
                 f"{one.ended} by {one.by}" if one.by else one.ended,
-                one.purpose,
+                one.purpose + (f", renewed {one.renewals} times" if one.renewals else ""),
             )
             for one in found
         ],

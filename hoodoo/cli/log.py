@@ -45,7 +45,7 @@ def log(
         invocation.printer.document({"instants": [one.as_document() for one in found]})
         return
     invocation.printer.grid(
-        ("instant", f"completed ({zone})", "what", "rows", "size", "by"),
+        ("instant", f"completed ({zone})", "action", "rows", "size", "writer"),
         [
             (
                 one.requested_time,

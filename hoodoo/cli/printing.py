@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from rich.cells import cell_len
 from rich.console import Console
 from rich.filesize import decimal
+from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -37,6 +38,7 @@ ROWS_SHOWN_MAX = 200
 _WIDTH_OF_FILES = 200
 _GAP = 2  # between two columns
 _TEXT_MIN = 30  # the least width of a wrapped text
+_WORD_MAX = 60  # longer words fold in every layout
 _SHORT_ID = 8
 
 
@@ -56,6 +58,11 @@ def size_text(size_bytes: int) -> str:
 def short_id(text: str) -> str:
     """Return the first digits of an id; commands that take an id accept them."""
     return text[:_SHORT_ID]
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return ``1 row`` or ``2 rows``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def wall_text(at_ms: int) -> str:
@@ -112,8 +119,8 @@ class Printer:
         """
         Print a table for people.
 
-        Columns without a value are left out. The last column wraps between words. If the other
-        columns do not fit the screen, each row becomes a block of lines, so nothing is cut.
+        Columns without a value are left out. The last column wraps between words, or comes below
+        its row. If the other columns do not fit the screen, each row becomes a block of lines.
 
         Args:
             headings: The names of the columns.
@@ -121,33 +128,56 @@ class Printer:
             empty: The sentence for a table without rows.
         """
         rows = [list(line) for line in lines]
-        if not rows and empty:
-            self.line(empty)
+        if not rows:
+            self.line(empty or "none")
             return
         texts = [["" if cell is None else escape_text(cell) for cell in row] for row in rows]
-        kept = [at for at in range(len(headings)) if not rows or any(row[at] for row in texts)]
+        kept = [at for at in range(len(headings)) if any(row[at] for row in texts)]
         console = _console(sys.stdout)
         widths = [_width([headings[at], *(row[at] for row in texts)]) for at in kept]
+        words = _width(word for row in texts for word in row[kept[-1]].split())
         left = console.width - sum(widths[:-1]) - _GAP * (len(kept) - 1)
-        words = (word for row in texts for word in row[kept[-1]].split())
-        if left < min(widths[-1], max(_TEXT_MIN, _width(words))):
+        if left < -_GAP:
             for number, row in enumerate(texts):
                 if number:
                     self.line()
                 self.facts({headings[at]: row[at] for at in kept})
             return
+        below = left < min(words, _WORD_MAX) or left < min(widths[-1], _TEXT_MIN, widths[-1] // 2)
         made = Grid(box=None, header_style="bold", pad_edge=False)
-        for at in kept:
-            is_number = bool(rows) and all(isinstance(row[at], int) for row in rows)
+        for at in kept[:-1] if below else kept:
+            is_number = all(isinstance(row[at], int) for row in rows)
             made.add_column(
                 headings[at],
                 justify="right" if is_number else "left",
                 overflow="fold",
                 no_wrap=at != kept[-1],
             )
+        if not below:
+            for row in texts:
+                made.add_row(*(Text(row[at]) for at in kept))
+            console.print(made)
+            return
+        self._rows_with_text_below(made, texts, kept)
+
+    def _rows_with_text_below(
+        self, made: Grid, texts: Sequence[Sequence[str]], kept: Sequence[int]
+    ) -> None:
+        """Print rows whose last cell has lines of its own."""
+        console = _console(sys.stdout)
         for row in texts:
-            made.add_row(*(Text(row[at]) for at in kept))
-        console.print(made)
+            made.add_row(*(Text(row[at]) for at in kept[:-1]))
+        with console.capture() as captured:
+            console.print(made)
+        heading, *lines = captured.get().splitlines()
+        console.print(Text.from_ansi(heading))
+        for line, row in zip(lines, texts, strict=True):
+            console.print(Text.from_ansi(line))
+            self.text_below(row[kept[-1]])
+
+    def text_below(self, text: str) -> None:
+        """Print a text that belongs to the line above it."""
+        _console(sys.stdout).print(Padding(Text(escape_text(text)), (0, 0, 0, _GAP)))
 
     def facts(self, values: Mapping[str, object]) -> None:
         """Print names and values below each other; empty values are left out."""
@@ -161,13 +191,12 @@ class Printer:
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """Print one line of a result for people; on a terminal it wraps between words."""
-        soft = not sys.stdout.isatty()
-        _console(sys.stdout).print(Text(escape_text(text), style=style), soft_wrap=soft)
+        _print_wrapped(sys.stdout, Text(escape_text(text), style=style))
 
     def remark(self, text: str) -> None:
         """Print a remark on standard error, apart from the result."""
         if not self._quiet:
-            _console(sys.stderr).print(Text(escape_text(text)), soft_wrap=True)
+            _print_wrapped(sys.stderr, Text(escape_text(text)))
 
     def progress(self, text: str) -> None:
         """Print the progress on standard error, on a terminal only."""
@@ -195,7 +224,7 @@ class Printer:
 
     def _error_line(self, message: str) -> None:
         text = Text.assemble(("error:", "bold red"), " ", escape_text(message))
-        _console(sys.stderr).print(text, soft_wrap=True)
+        _print_wrapped(sys.stderr, text)
 
     def _default(self, for_scripts: Output) -> Output:
         return Output.TABLE if sys.stdout.isatty() else for_scripts
@@ -238,6 +267,11 @@ class Printer:
 
 def _width(cells: Iterable[str]) -> int:
     return max((int(cell_len(cell)) for cell in cells), default=0)
+
+
+def _print_wrapped(stream: Any, text: Text) -> None:
+    """Print a line, which wraps between words on a terminal and stays one line in a file."""
+    _console(stream).print(text, soft_wrap=not stream.isatty())
 
 
 def _console(stream: Any) -> Console:

@@ -14,7 +14,7 @@ from filegroups.settings.read_settings import ReadSettings
 from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.output_files import check_output_file, write_rows
-from hoodoo.cli.printing import size_text
+from hoodoo.cli.printing import count_text, size_text
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.properties.setting_enums import QueryType
@@ -116,7 +116,7 @@ def read(
     made = write_rows(target, batches, force=force)
     invocation.printer.result(
         {"file": str(target), "rows": made.rows, "bytes": made.size_bytes},
-        f"saved {made.rows} rows ({size_text(made.size_bytes)}) to {target}",
+        f"saved {count_text(made.rows, 'row')} ({size_text(made.size_bytes)}) to {target}",
     )
 
 

@@ -8,6 +8,7 @@ import click
 
 from hoodoo.cli.instants import instant_named
 from hoodoo.cli.invocation import Invocation, changing, nothing_to_do, reading
+from hoodoo.cli.printing import count_text
 from hoodoo.inspect.instants import time_text
 from hoodoo.writer import register_writer
 from tableservices.restoring.restore import plan_restore
@@ -57,12 +58,12 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
 
 
 def _rollback_text(invocation: Invocation, instant: str, document: dict[str, Any]) -> str:
-    files = len(document["files_deleted"])
+    files = count_text(len(document["files_deleted"]), "data file")
     if invocation.dry_run:
-        return f"would roll back {instant} and delete {files} data files"
+        return f"would roll back {instant} and delete {files}"
     if document["rolled_back"] is None:
         return f"not rolled back: {instant}; {document['why']}"
-    return f"rolled back {instant} and deleted {files} data files"
+    return f"rolled back {instant} and deleted {files}"
 
 
 @click.command()
@@ -119,8 +120,8 @@ def _restore_text(invocation: Invocation, document: dict[str, Any]) -> str:
     if "restored_to" not in document:
         return "would finish the restore" if invocation.dry_run else "no restore to finish"
     counts = (
-        f"{len(document['instants_taken_away'])} instants and "
-        f"{len(document['files_deleted'])} data files"
+        f"{count_text(len(document['instants_taken_away']), 'instant')} and "
+        f"{count_text(len(document['files_deleted']), 'data file')}"
     )
     if invocation.dry_run:
         return f"would restore to {document['restored_to']} and remove {counts}"
@@ -159,8 +160,8 @@ def create(invocation: Invocation, *, address: str, instant: str | None, comment
             "attempts": 0 if invocation.dry_run else 1,
             "files_kept": list(made.files),
         },
-        f"{'would keep' if invocation.dry_run else 'keeps'} the state of {made.requested_time} "
-        f"with {len(made.files)} files",
+        f"{'would keep' if invocation.dry_run else 'kept'} the state of {made.requested_time} "
+        f"with {count_text(len(made.files), 'file')}",
     )
 
 

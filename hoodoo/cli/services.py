@@ -465,9 +465,9 @@ def worker(
     file_groups_max: int | None,
 ) -> None:
     """
-    Run services in rounds until SIGTERM or Ctrl-C.
+    Run services in rounds until Ctrl-C.
 
-    The first signal ends the worker after its current service. A second one interrupts that
+    SIGTERM or Ctrl-C ends the worker after its current service. A second one interrupts that
     service; its plan stays, and the next worker executes it.
     """
     part = Phase(only) if only else Phase.BOTH

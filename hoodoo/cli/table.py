@@ -15,7 +15,7 @@ from filegroups.schema.schema import drop_meta, hudi_type_name
 from filegroups.table import timeline_entries
 from hoodoo.catalog import create_table, preview_create
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
-from hoodoo.cli.printing import size_text
+from hoodoo.cli.printing import count_text, size_text
 from hoodoo.factory import file_rules_of
 from hoodoo.input_files import read_rows
 from hoodoo.inspect.instants import time_text
@@ -323,7 +323,7 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
 @changing
 def repair_keys(invocation: Invocation, *, address: str) -> None:
     """
-    Move rows to the keys that their columns give.
+    Move rows to the keys of their columns.
 
     'hoodoo table verify --all-columns' finds rows with a wrong record key or partition. Of
     several rows of one record the greatest ordering value wins, else the newest row. Writers may
@@ -335,7 +335,7 @@ def repair_keys(invocation: Invocation, *, address: str) -> None:
             invocation.confirm(f"rewrite or delete {found.rows} rows with a wrong key?")
             found = opened.repair_keys()
         name = opened.config.name
-    text = f"{found.rows} rows have a wrong key"
+    text = f"rows with a wrong key: {found.rows}"
     if found.writes:
         text += f"; {found.rewritten} rewritten, {found.deleted} deleted, in {found.writes} writes"
     repaired = not invocation.dry_run
@@ -359,9 +359,9 @@ def repair_moments_command(invocation: Invocation, *, address: str) -> None:
             invocation.confirm(f"multiply early times of {found.rows} rows by 1000?")
             found = repair_timestamps(opened)
         name = opened.config.name
-    text = f"{found.rows} rows have early times" + (
-        f", as {found.example}" if found.example else ""
-    )
+    text = f"rows with early times: {found.rows}"
+    if found.example:
+        text += f", as {found.example}"
     if found.writes:
         text += f"; multiplied by 1000 in {found.writes} writes"
     repaired = not invocation.dry_run
@@ -399,9 +399,10 @@ def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_ho
                 (one.path, size_text(one.size_bytes), f"{one.age_ms // _HOUR_MS} h", one.why)
                 for one in found
             ],
-            empty="",
+            empty="no orphan",
         )
-        printer.line(f"{len(found)} orphans{' deleted' if removes else ''}")
+        if removes:
+            printer.line(f"deleted {count_text(len(found), 'file')}")
         return
     printer.document({"orphans": [asdict(one) for one in found], "removed": removes})
 
@@ -426,7 +427,7 @@ def adopt(invocation: Invocation, *, address: str) -> None:
     done = "would forget" if invocation.dry_run else "forgot"
     invocation.printer.result(
         {"forgotten": writers, "adopted": not invocation.dry_run},
-        f"{done} {len(found)} writers of the original",
+        f"{done} {count_text(len(found), 'writer')} of the original",
         *(f"  {one.text} on {one.address}" for one in found),
     )
 

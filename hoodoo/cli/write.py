@@ -23,6 +23,7 @@ from hoodoo.cli.invocation import (
     commit_result_document,
     nothing_to_do,
 )
+from hoodoo.cli.printing import count_text
 from hoodoo.factory import write_request_of
 from hoodoo.input_files import read_rows
 from hoodoo.inputs import named_partitions, refuse_other_types
@@ -184,7 +185,7 @@ def _created(
         nothing = nothing_to_do(_action_of(chosen), chosen.value)
         invocation.printer.result(
             {**nothing, "creates_table": True, "rows": rows.num_rows},
-            f"would create the table {address} and {chosen.value} {rows.num_rows} rows",
+            f"would create the table {address} and {chosen.value} {count_text(rows.num_rows, 'row')}",
         )
         raise click.exceptions.Exit(0)
     return create_table(address, schema=schema, properties=invocation.layers.with_code(code))
@@ -217,7 +218,7 @@ def _print_result(invocation: Invocation, receipt: CommitResult) -> None:
         *(before if receipt.already_published else ()),
         f"{receipt.operation.lower()} {receipt.requested_time}: "
         f"{receipt.rows_inserted} inserted, {receipt.rows_updated} updated, "
-        f"{receipt.rows_deleted} deleted, {receipt.files_written} files, "
+        f"{receipt.rows_deleted} deleted, {count_text(receipt.files_written, 'file')}, "
         f"attempts {receipt.attempts}",
         *(f"  schema changed: {change.text}" for change in receipt.schema_changes),
         *(f"  rejected first: {report.text}" for report in receipt.refusals),
@@ -248,7 +249,8 @@ def _would_do(
         document |= {"rows": rows.num_rows, "partitions": list(workload.partition_paths())}
     invocation.printer.result(
         {**document, "would_meet": [report.as_document() for report in conflicts]},
-        f"would {operation.value}" + ("" if rows is None else f" {rows.num_rows} rows"),
+        f"would {operation.value}"
+        + ("" if rows is None else f" {count_text(rows.num_rows, 'row')}"),
         *(f"conflict: {report.text}" for report in conflicts),
         *([] if conflicts else ["no conflict now"]),
     )

@@ -546,7 +546,15 @@ def test_log_lists_what_happened_newest_first(table: Path) -> None:
     assert run("log", table, "--action", "clean", "--output", "json").document["instants"] == []
     assert run("log", table, "--writer", "no such", "--output", "json").document["instants"] == []
     people = run("log", table, "--output", "table", env={"COLUMNS": "80"}).out.splitlines()
-    assert people[0].split() == ["instant", "completed", "(UTC)", "what", "rows", "size", "by"]
+    assert people[0].split() == [
+        "instant",
+        "completed",
+        "(UTC)",
+        "action",
+        "rows",
+        "size",
+        "writer",
+    ]
     assert people[1].startswith(second["requested_time"])
     assert max(map(len, people)) <= 80
 

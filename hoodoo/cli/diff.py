@@ -1,0 +1,142 @@
+"""``hoodoo diff``: the rows that differ between two moments of a table."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from filegroups.reading.diff import DiffCounts, TableDiff
+from hoodoo.cli.instants import time_named
+from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.printing import Printer
+from hoodoo.cli.rows import with_variants
+
+_SIGNS = {"i": "+", "u": "~", "d": "-"}
+
+
+@click.command()
+@click.argument("address", metavar="TABLE")
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="[AFTER]", required=False)
+@click.option("--rows", "with_rows", is_flag=True, help="Print the rows with both values.")
+@click.option("--partitions", is_flag=True, help="Count each partition, too.")
+@click.option("--columns", metavar="A,B,..", help="Compare these columns only.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Maximum number of rows of --rows.",
+)
+@reading
+def diff(
+    invocation: Invocation,
+    *,
+    address: str,
+    before: str,
+    after: str | None,
+    with_rows: bool,
+    partitions: bool,
+    columns: str | None,
+    limit: int,
+) -> None:
+    """
+    Show which rows differ between two moments.
+
+    BEFORE and AFTER are instants or times; AFTER is now by default. Rows are compared by record
+    key and partition. With --rows a program gets one JSON object for each row: op (i, u, d),
+    partition, key, changed columns, and the row before and after.
+    """
+    names = None if columns is None else [one.strip() for one in columns.split(",")]
+    with invocation.open_table(address) as opened:
+        moments = (time_named(opened, before), None if after is None else time_named(opened, after))
+        found = opened.diff(*moments, columns=names)
+        if with_rows and not invocation.printer.for_people:
+            invocation.printer.rows(_limited(found, limit))
+            return
+        counts = found.counts()
+        if not invocation.printer.for_people:
+            invocation.printer.document(_document(moments, counts, partitions=partitions))
+            return
+        _print_counts(invocation.printer, counts, partitions=partitions)
+        if with_rows and (counts.inserted or counts.updated or counts.deleted):
+            invocation.printer.line()
+            _print_rows(invocation.printer, found, limit)
+
+
+def _document(
+    moments: tuple[str, str | None], counts: DiffCounts, *, partitions: bool
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "before": moments[0],
+        "after": moments[1],
+        **_figures(counts),
+        "columns": dict(sorted(counts.columns.items())),
+    }
+    if partitions:
+        document["partitions"] = [
+            {"partition": path, **_figures(one)} for path, one in counts.partitions.items()
+        ]
+    return document
+
+
+def _figures(counts: DiffCounts) -> dict[str, int]:
+    return {
+        "rows_inserted": counts.inserted,
+        "rows_updated": counts.updated,
+        "rows_deleted": counts.deleted,
+    }
+
+
+def _print_counts(printer: Printer, counts: DiffCounts, *, partitions: bool) -> None:
+    printer.line(
+        f"{counts.inserted} inserted, {counts.updated} updated, {counts.deleted} deleted, in "
+        + ("1 partition" if len(counts.partitions) == 1 else f"{len(counts.partitions)} partitions")
+    )
+    if counts.columns:
+        changed = (f"{name} ({rows})" for name, rows in sorted(counts.columns.items()))
+        printer.line(f"updated columns: {', '.join(changed)}")
+    if partitions and counts.partitions:
+        printer.line()
+        printer.grid(
+            ("partition", "inserted", "updated", "deleted"),
+            [
+                (path or "(none)", one.inserted, one.updated, one.deleted)
+                for path, one in counts.partitions.items()
+            ],
+        )
+
+
+def _limited(found: TableDiff, limit: int) -> pa.RecordBatchReader:
+    def batches() -> Any:
+        left = limit
+        for batch in found.rows():
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+            if left <= 0:
+                return
+
+    return pa.RecordBatchReader.from_batches(found.row_schema, batches())
+
+
+def _print_rows(printer: Printer, found: TableDiff, limit: int) -> None:
+    rows = itertools.chain.from_iterable(batch.to_pylist() for batch in _limited(found, limit))
+    printer.grid(
+        ("", "key", "partition", "values"),
+        [
+            (_SIGNS[one["op"]], one["key"], one["partition"], _values_text(with_variants(one)))
+            for one in rows
+        ],
+        empty="no rows",
+    )
+
+
+def _values_text(one: dict[str, Any]) -> str:
+    """Return the changed columns of an updated row with both values, else the whole row."""
+    old, new = one["before"], one["after"]
+    if old is None or new is None:
+        return ", ".join(f"{name}: {value}" for name, value in (old or new).items())
+    return ", ".join(f"{name}: {old[name]} -> {new[name]}" for name in one["changed"])
