@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.keys.keys import addresses, plain_column
+from filegroups.merge.rules import MergeRules
 from filegroups.reading.filter_text import FilterText
-from filegroups.reading.read import Filter, ReadSet
+from filegroups.reading.read import Filter, ReadSet, read_schema
 from filegroups.schema.casting import cast_column
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, drop_meta, with_meta
 from filegroups.table import TableReader, TableSnapshot
@@ -32,6 +33,7 @@ from filegroups.writing.merge_clauses import (
     When,
     apply_clauses,
     bind_clause,
+    bind_clauses,
     joined_schema,
 )
 from filegroups.writing.retry import rerun_until_unchanged
@@ -99,7 +101,7 @@ class Statement:
         )
 
         def read(state: TableSnapshot) -> tuple[ReadSet, LocalWorkload]:
-            target = target_rules(self.table.config, state.schema, keeps_order=True)
+            target = target_rules(self.table.context, state, keeps_order=True)
             bound = bind_clause(clause, target, pa.schema([]))
             rows = state.to_arrow(
                 columns=target.schema.names, filter=found_by, partitions=partitions
@@ -145,24 +147,26 @@ class Statement:
 
 
 def target_rules(
-    config: TableConfig, schema: pa.Schema, *, keeps_order: bool = False, moves: bool = False
+    context: TableContext, state: TableSnapshot, *, keeps_order: bool = False, moves: bool = False
 ) -> TargetRules:
     """
-    Return the rows of a table as the target of a statement.
+    Return the rows of a snapshot as the target of a statement.
 
     Args:
-        config: The table.
-        schema: Its columns without meta columns.
+        context: The table.
+        state: The snapshot.
         keeps_order: Refuse updates that lower an ordering value.
         moves: Whether an update may change the partition, because a global index moves the row.
     """
+    config, schema = context.config, read_schema(context, state.snapshot)
     stored = (KEY_COLUMN, PARTITION_COLUMN) if config.populate_meta_fields else ()
-    names = (*stored, *schema.names)
+    names = (*stored, *schema.arrow.names)
     by_order = keeps_order and config.merge_mode is MergeMode.EVENT_TIME_ORDERING
     return TargetRules(
-        schema=pa.schema([with_meta(schema).field(name) for name in names]),
+        schema=pa.schema([with_meta(schema.arrow).field(name) for name in names]),
         fixed=(*config.record_key_fields, *(() if moves else config.partition_fields)),
         ordering=config.ordering_fields if by_order else (),
+        merge=MergeRules.of(config.merge, schema.avro_json),
     )
 
 
@@ -262,8 +266,8 @@ def merged(
     config = context.config
     rules = with_stored_forms(context, state.snapshot, plan).rules
     whole = rules.lookup.whole_table
-    target = target_rules(config, state.schema, moves=rules.moves_rows)
-    bound = [bind_clause(clause, target, source.schema) for clause in clauses]
+    target = target_rules(context, state, moves=rules.moves_rows)
+    bound = bind_clauses(clauses, target, source.schema)
     _refuse_unsafe_inserts(clauses, on, config, whole_table=whole)
     own = drop_meta(target.schema)
     columns: tuple[str, ...] = ()
@@ -317,12 +321,7 @@ def _with_columns(source: pa.Table, pairs: Sequence[tuple[str, str]]) -> pa.Tabl
         if position >= 0:
             source = source.remove_column(position)
         source = source.append_column(name, column)
-    return drop_meta_columns(source)
-
-
-def drop_meta_columns(rows: pa.Table) -> pa.Table:
-    """Return rows without meta columns."""
-    return rows.select(drop_meta(rows.schema).names)
+    return source.select(drop_meta(source.schema).names)
 
 
 def _values_of(rows: pa.Table, names: Iterable[str], on: MatchOn, target: pa.Schema) -> pa.Table:
@@ -470,17 +469,12 @@ class Merge:
             batch_id: As of ``upsert``.
 
         Raises:
-            InvalidInputError: There is no clause (``merge_clauses``), a clause does not fit, or two
-                rows of the source change one row (``merge_row_twice``); the table is unchanged.
+            InvalidInputError: There is no clause, or one never acts (``merge_clauses``), a clause
+                does not fit, or two rows of the source change one row (``merge_row_twice``). The
+                table is unchanged.
             BudgetSpentError: Each attempt conflicted with other writers.
             ConflictError: As of ``upsert``.
         """
-        if not self._clauses:
-            raise InvalidInputError(
-                "a merge needs a clause, such as when_matched_update_all() or "
-                "when_not_matched_insert_all()",
-                kind="merge_clauses",
-            )
         return self._run(batch_id).merge(self._source, self._on(), self._clauses)
 
     def _with(

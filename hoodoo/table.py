@@ -266,6 +266,8 @@ class Table(TableReader):
         if isinstance(source, str | os.PathLike):
             source = read_rows(Path(source), self._columns())
         rows = to_arrow_table(source, self._columns)
+        if not rows.num_columns:  # an empty list has no columns
+            rows = self.schema.empty_table()
 
         def matching() -> MatchOn:
             plan = write_request_of(self._settings, self.config, WriteOperation.UPSERT)

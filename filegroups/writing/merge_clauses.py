@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.keys.keys import plain_column
-from filegroups.merge.rules import not_below, ordering_column
+from filegroups.merge.rules import MergeRules, known_values, not_below, ordering_column
 from filegroups.reading.filter_text import FilterText, computed, computed_type
 from filegroups.reading.read import Filter, to_expression
 from filegroups.schema.casting import cast_column
@@ -89,11 +89,13 @@ class TargetRules:
         schema: Its rows as read: the meta columns that are needed, then its own columns.
         fixed: Columns that no update may change, by dotted name.
         ordering: Ordering fields that no update may lower; empty if a lower value may lose.
+        merge: How the table merges a changed row with the stored one.
     """
 
     schema: pa.Schema
     fixed: tuple[str, ...] = ()
     ordering: tuple[str, ...] = ()
+    merge: MergeRules | None = None
 
     @property
     def own(self) -> list[pa.Field[Any]]:
@@ -125,6 +127,36 @@ def joined_schema(when: When, target: pa.Schema, source: pa.Schema) -> pa.Schema
     """Return the schema of the rows that a clause sees: a struct for each side."""
     sides = {TARGET: target, SOURCE: source}
     return pa.schema([pa.field(side, pa.struct(list(sides[side]))) for side in when.value])
+
+
+def bind_clauses(
+    clauses: Sequence[MergeClause], target: TargetRules, source: pa.Schema
+) -> list[BoundClause]:
+    """
+    Bind the clauses of a merge.
+
+    Raises:
+        InvalidInputError: There is no clause, or one that never acts (``merge_clauses``); and as
+            ``bind_clause``.
+    """
+    if not clauses:
+        raise InvalidInputError(
+            "a merge needs a clause, such as when_matched_update_all() or "
+            "when_not_matched_insert_all()",
+            kind="merge_clauses",
+        )
+    ended: set[When] = set()
+    for clause in clauses:
+        name = f"when_{clause.when.name.lower()}_{clause.action.value}"
+        if clause.when in ended:
+            raise InvalidInputError(
+                "a clause never acts, because one before it has no condition; give that one a "
+                f"condition, or leave this out: {name}",
+                kind="merge_clauses",
+            )
+        if clause.condition is None:
+            ended.add(clause.when)
+    return [bind_clause(clause, target, source) for clause in clauses]
 
 
 def bind_clause(clause: MergeClause, target: TargetRules, source: pa.Schema) -> BoundClause:
@@ -318,6 +350,7 @@ def _made(rows: _Rows, clause: BoundClause, target: TargetRules) -> pa.Table:
     if before is not None:
         _refuse_changed_keys(before, made, target)
         _refuse_lower_order(before, made, target)
+        _refuse_ignored_values(before, made, clause.values, target)
     return made
 
 
@@ -326,9 +359,7 @@ def _refuse_changed_keys(before: pa.Table, after: pa.Table, target: TargetRules)
         old, new = plain_column(before, name), plain_column(after, name)
         if old is None or new is None:
             continue
-        differs = pc.fill_null(pc.not_equal(old, new), True)
-        differs = pc.and_(differs, pc.or_(pc.is_valid(old), pc.is_valid(new)))
-        rows = pc.sum(differs, min_count=0).as_py()
+        rows = int(_differs(old, new).sum())
         if rows:
             raise InvalidInputError(
                 "an update cannot change the record key or the partition of a row; delete the row, "
@@ -355,6 +386,35 @@ def _refuse_lower_order(before: pa.Table, after: pa.Table, target: TargetRules) 
             columns=list(target.ordering),
             rows=rows,
         )
+
+
+def _refuse_ignored_values(
+    before: pa.Table, after: pa.Table, names: Iterable[str], target: TargetRules
+) -> None:
+    """Refuse values that the table's merge ignores, so that the stored ones would stay."""
+    if target.merge is None or not target.merge.reads_values:
+        return
+    counts = known_values(after, target.merge)
+    for name in counts.keys() & set(names):
+        lost = ~counts[name] & _differs(before.column(name), after.column(name))
+        if lost.any():
+            raise InvalidInputError(
+                "the table's partial update mode ignores a value that an update sets, so the stored "
+                f"one would stay; delete the rows, and insert them again: column={name!r} "
+                f"rows={int(lost.sum())}",
+                kind="ignored_value",
+                column=name,
+                rows=int(lost.sum()),
+            )
+
+
+def _differs(old: pa.ChunkedArray, new: pa.ChunkedArray) -> Mask:
+    """Return a mask of values that are not equal; nulls are equal. Values of nested types differ."""
+    if pa.types.is_nested(old.type):
+        return np.ones(len(old), np.bool_)
+    differs = pc.fill_null(pc.not_equal(old, new), True)
+    either = pc.or_(pc.is_valid(old), pc.is_valid(new))
+    return np.asarray(pc.and_(differs, either)).astype(np.bool_)
 
 
 # ---- Merge a target, piece by piece, with a source

@@ -585,3 +585,77 @@ def test_no_update_of_concurrent_statements_is_lost(tmp_path: Path, kind: str, l
         list(pool.map(count, [False, True]))
     with hoodoo.open_table(path, properties=KEYS) as table:
         assert held(table) == [("a", 9), ("b", 6), ("c", 9), ("d", None)]
+
+
+# ---- Tables of other kinds
+
+
+def test_an_empty_source_matches_no_row(tmp_path: Path):
+    with typed_table(tmp_path / "t") as table:
+        table.merge([]).when_matched_delete().when_not_matched_insert_all().execute()
+        assert len(held(table)) == 4
+        table.merge([]).when_not_matched_by_source_delete("v = 1").execute()
+        assert [one[0] for one in held(table)] == ["b", "d"]
+
+
+def test_a_value_that_the_tables_merge_ignores_is_refused(tmp_path: Path):
+    partial = {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"}
+    with typed_table(tmp_path / "t", **partial) as table:
+        with pytest.raises(InvalidInputError) as refused:
+            table.update("v = 1", {"v": None})
+        assert refused.value.kind == "ignored_value"
+        table.update("v = 1", {"v": "v + 1"})
+        table.update("id = 'd'", {"v": None})  # it is null
+        assert held(table) == [("a", 2), ("b", 2), ("c", 2), ("d", None)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_change_data_has_each_change_of_a_merge_once(tmp_path: Path, kind: str):
+    logged = {"hoodie.table.cdc.enabled": "true", "hoodie.datasource.write.table.type": kind}
+    with typed_table(tmp_path / "t", **logged) as table:
+        since = table.history(1)[0].completion_time
+        source = typed(row("a", "x", 5), row("b", "x", 0), row("n", "x", 7))
+        merge = table.merge(source).when_matched_delete("source.v = 0")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        images = table.changes(since, images=True).read_all().to_pylist()
+        found = {
+            (one["op"], one["before"] and one["before"]["v"], one["after"] and one["after"]["v"])
+            for one in images
+        }
+        assert found == {("u", 1, 5), ("d", 2, None), ("i", None, 7)}
+        assert len(images) == 3
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"hoodie.datasource.write.drop.partition.columns": "true"},
+        {"hoodie.datasource.write.hive_style_partitioning": "true"},
+        {"hoodie.datasource.write.keygenerator.type": "COMPLEX"},
+        {"hoodie.write.table.version": "8"},
+        {"hoodie.datasource.write.partitionpath.field": ""},
+        {"hoodie.datasource.write.recordkey.field": "id,ts"},
+        {"hoodoo.group.commit.max.writes": "4"},
+        {"hoodie.index.type": "GLOBAL_BLOOM"},
+        {"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"},
+        {
+            "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",
+            "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+            "hoodie.index.type": "BUCKET",
+            "hoodie.bucket.index.num.buckets": "2",
+        },
+    ],
+    ids=lambda one: next(iter(one)).rpartition(".")[2],
+)
+def test_statements_work_for_each_way_to_store_keys_and_partitions(
+    tmp_path: Path, properties: dict[str, str]
+):
+    with typed_table(tmp_path / "t", **properties) as table:
+        assert table.update("p = 'y' AND v = 1", {"v": 7}).rows_updated == 1
+        source = typed(row("a", "x", 5), row("b", "x", 0), row("n", "w", 7))
+        merge = table.merge(source).when_matched_delete("source.v = 0")
+        merge.when_matched_update({"v": "target.v + source.v"})
+        merge.when_not_matched_insert_all().execute()
+        table.delete("id = 'd'")
+        assert held(table, "id", "p", "v") == [("a", "x", 6), ("c", "y", 7), ("n", "w", 7)]
+        assert table.verify(all_columns=True).problems == ()
