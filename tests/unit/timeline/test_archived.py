@@ -33,7 +33,7 @@ def migrated() -> ArchivedTimeline:
     )
 
 
-def test_instants_come_in_order_from_files_that_have_none() -> None:
+def test_instants_are_sorted_although_their_files_are_not() -> None:
     assert [(one.requested_time, one.action) for one in migrated().instants()] == [
         (T1, "commit"),
         (T2, "commit"),
@@ -97,7 +97,7 @@ def test_completions_are_of_writes_where_a_savepoint_shares_their_requested_time
     assert history.times().completions == {T1: T2, T3: T3}, "without one: as it was requested"
 
 
-def test_times_told_again_are_read_from_what_is_new_alone() -> None:
+def test_repeated_times_are_read_from_new_files_only() -> None:
     storage = MemoryStorage()
     history = archived(storage, (f"{T1}_{T1}_0.parquet", [(T1, T2, "commit")]))
     first = history.times()
@@ -115,7 +115,7 @@ def test_times_told_again_are_read_from_what_is_new_alone() -> None:
     assert history.times().completions == {T1: T2, T3: T4}
 
 
-def test_the_archive_rules_out_what_it_does_not_know_from_its_oldest_instant_on() -> None:
+def test_the_archive_rules_out_unknown_instants_from_its_oldest_one_on() -> None:
     rows = [(T2, T2, "commit"), (T4, T4, "commit")]
     times = archived(MemoryStorage(), (f"{T2}_{T4}_0.parquet", rows)).times()
     assert [one for one in TIMES if times.rules_out(one)] == [T3, T5, T6, T7]

@@ -50,12 +50,12 @@ def filled(*numbers: int) -> MemoryStorage:
     return storage
 
 
-def test_an_empty_chain_has_head_zero():
+def test_an_empty_commit_log_has_head_zero():
     assert chain_over(MemoryStorage()).head() == 0
 
 
 @pytest.mark.spec("SLOT-2")
-def test_a_chain_that_was_empty_is_looked_at_again():
+def test_an_empty_commit_log_is_read_again():
     storage = filled()
     commit_log = chain_over(storage)
     assert not commit_log.is_loaded
@@ -68,7 +68,7 @@ def test_a_chain_that_was_empty_is_looked_at_again():
 
 
 @pytest.mark.spec("SLOT-2")
-def test_who_saw_an_empty_chain_finds_it_when_its_first_slots_were_collected():
+def test_an_empty_commit_log_is_found_again_after_its_first_slots_were_truncated():
     """A reader has no pin: what it missed may be gone, and it needs a lease all the same."""
     storage = filled()
     commit_log = chain_over(storage)
@@ -78,7 +78,7 @@ def test_who_saw_an_empty_chain_finds_it_when_its_first_slots_were_collected():
     assert commit_log.head() == 71
 
 
-def test_an_empty_chain_is_looked_at_in_one_round_far_away():
+def test_on_a_high_latency_store_an_empty_commit_log_is_read_in_one_round():
     asked: list[int] = []
 
     class Counting(ThreadExecutor):
@@ -94,7 +94,7 @@ def test_an_empty_chain_is_looked_at_in_one_round_far_away():
     assert asked == [2]  # the listing and the first slot
 
 
-def test_the_head_is_the_last_of_the_chain():
+def test_the_head_is_the_last_slot_of_the_commit_log():
     assert chain_over(filled(1, 2, 3)).head() == 3
 
 
@@ -108,7 +108,7 @@ def test_a_stale_listing_does_not_hide_the_head():
 
 
 @pytest.mark.spec("SLOT-2")
-def test_a_stale_listing_does_not_hide_the_first_slot_of_a_chain_that_was_empty():
+def test_a_stale_listing_does_not_hide_the_first_slot_of_an_empty_commit_log():
     class Stale(Behind):
         def names(self, folder: str) -> list[str]:
             return []
@@ -137,13 +137,13 @@ def test_known_slots_are_not_read_again():
 
 
 @pytest.mark.spec("SLOT-2")
-def test_a_gap_in_the_chain_is_told():
+def test_a_gap_in_the_commit_log_is_reported():
     with pytest.raises(MissingFileError) as caught:
         chain_over(filled(1, 3)).between(0, 3)
     assert caught.value.kind == "slot_missing"
 
 
-def test_a_damaged_slot_is_told():
+def test_a_damaged_slot_is_reported():
     storage = MemoryStorage()
     storage.create(slot_path(1), b"torn")
     with pytest.raises(CorruptTableError):
@@ -197,14 +197,14 @@ class Unanswered(Behind):
         (["lost", "taken"], False),
     ],
 )
-def test_a_lost_answer_is_found_out(fates: list[str], won: bool):
+def test_an_unanswered_create_is_resolved_by_reading(fates: list[str], won: bool):
     commit_log = chain_over(Unanswered(MemoryStorage(), *fates))
     assert commit_log.take(slot(1)) is won
     assert commit_log.read(1).nonce == ("mine" if won else "theirs")
 
 
 @pytest.mark.parametrize("fate", ["lost", "unavailable"])
-def test_an_answer_that_never_comes_is_unknown(fate: str):
+def test_an_answer_that_never_arrives_is_an_unknown_outcome(fate: str):
     clock = StillClock()
     commit_log = chain_over(
         Unanswered(MemoryStorage(), *[fate] * 1_000), clock=clock, unknown_ms_max=5_000
@@ -220,7 +220,7 @@ def test_an_answer_that_never_comes_is_unknown(fate: str):
     assert str(caught.value.__cause__) in str(caught.value)  # what the storage said last
 
 
-def test_a_taken_slot_that_cannot_be_read_is_unknown_in_the_end():
+def test_a_taken_slot_that_cannot_be_read_has_an_unknown_outcome():
     class Mute(Behind):
         def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
             raise ObjectExistsError(path)

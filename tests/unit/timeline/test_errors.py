@@ -75,7 +75,7 @@ def test_every_class_is_exported() -> None:
     assert sorted([*TREE, "HoodooError", "Reaction"]) == sorted(errors.__all__)
 
 
-def test_reactions_keep_their_words() -> None:
+def test_reactions_have_stable_names() -> None:
     assert [reaction.value for reaction in Reaction] == [
         "redo",
         "wait",

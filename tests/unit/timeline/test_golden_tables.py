@@ -106,7 +106,7 @@ def test_incremental_ranges_are_java_s(opened: Callable[[str], TableReader], nam
 
 
 @pytest.mark.parametrize("name", READ_BY_NEWER)
-def test_what_java_1_0_2_fails_to_read_is_consistent(
+def test_tables_that_java_1_0_2_fails_to_read_are_read_consistently(
     opened: Callable[[str], TableReader], name: str
 ) -> None:
     table = opened(name)
@@ -146,7 +146,7 @@ def test_file_slices_are_java_s(opened: Callable[[str], TableReader], name: str)
         ("v9_cow_mdt_record_index", TableConfigConflictError, "metadata_table_on"),
     ],
 )
-def test_what_we_cannot_maintain_is_read_but_not_written(
+def test_tables_that_hoodoo_cannot_maintain_are_read_but_not_written(
     tmp_path: Path, name: str, error: type[Exception], kind: str
 ) -> None:
     path = golden_tables.unpack(name, tmp_path)

@@ -100,7 +100,7 @@ def test_a_failed_beat_is_an_event_and_the_next_may_succeed():
     beating.stop()
 
 
-def test_missing_and_old_heartbeats_seem_dead():
+def test_missing_and_old_heartbeats_are_expired():
     clock = StillClock()
     storage = storage_at(clock)
     storage.write(heartbeat_path(RT), b"")
@@ -121,7 +121,7 @@ def test_missing_and_old_heartbeats_seem_dead():
         (["compaction.requested"], True, False),  # a plan, which nobody executes yet
     ],
 )
-def test_far_away_a_requested_file_stands_for_the_first_beat_of_its_write(
+def test_on_a_high_latency_store_a_requested_file_counts_as_the_first_heartbeat(
     files: list[str], far: bool, lives: bool
 ):
     clock = StillClock()
@@ -144,7 +144,7 @@ def test_stray_heartbeats_are_old_and_have_no_pending_instant():
     assert stray_heartbeats(storage, frozenset({RT}), LIMITS) == (OTHER,)
 
 
-def test_nobody_reads_its_own_entry_when_it_enters():
+def test_a_writer_does_not_read_its_own_entry_when_it_registers():
     storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     register_process(opened(table, application="second").context, MINE)
@@ -185,7 +185,7 @@ def test_a_writer_configured_differently_is_refused_with_the_difference():
 
 
 @pytest.mark.spec("REG-1")
-def test_of_two_newcomers_at_once_one_sees_the_other():
+def test_at_least_one_of_two_concurrent_newcomers_is_refused():
     table = new_table()
     storage = table.context.ports.storage
 
@@ -242,7 +242,7 @@ def test_an_entry_that_names_no_table_counts():
         register_process(opened(table).context, {"lock": "b"})
 
 
-def test_a_writer_that_ended_without_a_word_can_be_forgotten():
+def test_a_writer_that_ended_without_notice_can_be_forgotten():
     clock = StillClock()
     table = new_table(storage_at(clock), clock=clock)
     crashed = register_process(table.context, MINE)
@@ -264,7 +264,7 @@ def test_a_writer_that_ended_without_a_word_can_be_forgotten():
     assert caught.value.kind == "no_such_writer"
 
 
-def test_a_writer_that_seems_alive_is_forgotten_by_force_and_shows_itself_again():
+def test_a_writer_with_a_live_entry_is_forgotten_by_force_and_registers_again():
     table = new_table()
     living = register_process(table.context, MINE)
     (entry,) = registered_writers(table.context)
@@ -311,7 +311,7 @@ QUICK = replace(BRISK, heartbeat=HeartbeatLimits(interval_ms=2_000, misses=2))
 
 
 @pytest.mark.spec("REG-1")
-def test_a_newcomer_that_tolerates_less_silence_meets_one_that_beats_slowly():
+def test_a_newcomer_with_a_shorter_heartbeat_expiry_than_a_live_writer_is_refused():
     """By its own limits it would take what the other one has pending for dead."""
     clock = StillClock()
     table = new_table(storage_at(clock), limits=SLOW, clock=clock)
@@ -323,7 +323,7 @@ def test_a_newcomer_that_tolerates_less_silence_meets_one_that_beats_slowly():
 
 
 @pytest.mark.spec("REG-1")
-def test_one_that_beats_slowly_is_not_forgotten_by_one_that_tolerates_less():
+def test_a_slow_heartbeat_writer_is_not_forgotten_by_one_with_a_shorter_expiry():
     clock = StillClock()
     table = new_table(storage_at(clock), limits=SLOW, clock=clock)
     register_process(table.context, {"lock": "a"})

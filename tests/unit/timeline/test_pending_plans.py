@@ -53,7 +53,7 @@ def _planned(*, by_us: bool) -> Bench:
         (False, {"clustering_updates": ClusteringUpdates.ALLOW}, True),
     ],
 )
-def test_only_a_clustering_that_looks_again_lets_writers_in(
+def test_only_a_clustering_that_validates_again_permits_writes_to_its_file_groups(
     by_us: bool, limits: dict[str, Any], reserved: bool
 ) -> None:
     context = replace(_planned(by_us=by_us).context, limits=TableLimits(**limits))
@@ -62,7 +62,7 @@ def test_only_a_clustering_that_looks_again_lets_writers_in(
     assert set(file_groups_to_avoid(context, timeline)) == ({_GROUP} if reserved else set())
 
 
-def test_allowing_updates_beside_another_engine_is_a_contradiction() -> None:
+def test_allowing_updates_during_clustering_is_refused_in_mode_shared() -> None:
     key = "hoodie.clustering.updates.strategy"
     allowed = {key: ClusteringUpdates.ALLOW.value}
     assert WriteSettings.from_properties(allowed).clustering_updates is ClusteringUpdates.ALLOW

@@ -82,7 +82,7 @@ def values(table: Any) -> list[int]:
     return table.to_arrow(columns=["v"])["v"].to_pylist()
 
 
-def test_a_held_state_is_spared_by_cleaning_and_deleted_by_the_next_one() -> None:
+def test_a_pinned_snapshot_keeps_its_files_until_the_clean_after_its_release() -> None:
     bench = Bench()
     with bench.reader.pin() as state:
         bench.commit(1, 2, 3)
@@ -95,7 +95,7 @@ def test_a_held_state_is_spared_by_cleaning_and_deleted_by_the_next_one() -> Non
     assert files_below(bench.storage, DEFERRED_DELETES) == []
 
 
-def test_what_is_owed_is_not_cleaned_again_by_every_clean_until_the_reader_has_ended() -> None:
+def test_deferred_deletes_are_not_planned_again_before_the_reader_ends() -> None:
     bench = Bench()
     with bench.reader.pin() as state:
         bench.commit(1, 2, 3)
@@ -112,7 +112,7 @@ def test_what_is_owed_is_not_cleaned_again_by_every_clean_until_the_reader_has_e
     assert files_below(bench.storage, DEFERRED_DELETES) == []
 
 
-def test_a_reader_above_the_floor_of_a_clean_spares_nothing() -> None:
+def test_a_reader_above_the_floor_of_a_clean_keeps_no_files() -> None:
     bench = Bench()
     bench.commit(1, 2)
     with bench.reader.pin() as state:
@@ -122,7 +122,7 @@ def test_a_reader_above_the_floor_of_a_clean_spares_nothing() -> None:
     assert files_below(bench.storage, DEFERRED_DELETES) == []
 
 
-def test_a_reader_that_meets_a_clean_after_its_lease_takes_a_newer_state() -> None:
+def test_a_reader_whose_files_were_cleaned_cannot_pin_and_reads_a_newer_snapshot() -> None:
     bench = Bench()
     bench.commit(1, 2)
     at = bench.reader.current_state()
@@ -146,7 +146,7 @@ def test_a_short_read_writes_nothing() -> None:
     assert bench.tickers.works == []
 
 
-def test_a_long_read_takes_a_lease_and_gives_it_back() -> None:
+def test_a_long_read_takes_a_lease_and_releases_it() -> None:
     bench = Bench()
     upsert(bench.writer, [{"id": "b", "p": "y", "v": 7, "ts": 7}])
     with bench.reader.scan(columns=["v"]) as rows:
@@ -163,7 +163,7 @@ def test_a_long_read_takes_a_lease_and_gives_it_back() -> None:
     assert bench.leases() == []
 
 
-def test_a_reader_that_does_not_go_on_loses_its_lease() -> None:
+def test_a_reader_that_stalls_loses_its_lease() -> None:
     bench = Bench()
     lease = ReaderLease(bench.reader.context, bench.reader.snapshot)
     lease.begin()
@@ -176,7 +176,7 @@ def test_a_reader_that_does_not_go_on_loses_its_lease() -> None:
     lease.end()
 
 
-def test_a_lease_that_ended_in_a_pause_is_taken_anew_under_another_name() -> None:
+def test_a_lease_that_expired_in_a_pause_is_replaced_by_one_with_another_name() -> None:
     bench = Bench()
     lease = ReaderLease(bench.reader.context, bench.reader.snapshot, held=True)
     lease.begin()
@@ -190,7 +190,7 @@ def test_a_lease_that_ended_in_a_pause_is_taken_anew_under_another_name() -> Non
     assert bench.leases() == []
 
 
-def test_a_read_of_the_newest_state_begins_anew_where_nothing_came_out() -> None:
+def test_a_read_of_the_newest_snapshot_restarts_when_no_row_was_returned() -> None:
     bench = Bench()
     rows = bench.reader.scan(columns=["v"])
     bench.commit(1, 2, 3)
@@ -198,7 +198,7 @@ def test_a_read_of_the_newest_state_begins_anew_where_nothing_came_out() -> None
     assert rows.read_all()["v"].to_pylist() == [3]
 
 
-def test_a_pinned_state_that_was_cleaned_is_expired_and_not_corrupt() -> None:
+def test_a_pinned_snapshot_that_was_cleaned_is_expired_and_not_corrupt() -> None:
     bench = Bench()
     at = bench.reader.current_state()
     assert at.file_slices() != []
@@ -210,7 +210,7 @@ def test_a_pinned_state_that_was_cleaned_is_expired_and_not_corrupt() -> None:
     assert "hoodoo.reader.lease.ms" in caught.value.message
 
 
-def test_a_file_that_nobody_cleaned_is_missing() -> None:
+def test_a_deleted_file_that_no_clean_names_is_missing() -> None:
     bench = Bench()
     at = bench.reader.current_state()
     [one] = at.file_slices()
@@ -227,7 +227,7 @@ def test_leases_are_switched_off_by_zero() -> None:
         assert values(state) == [0]
 
 
-def test_an_ended_lease_spares_nothing_and_goes_when_it_is_old() -> None:
+def test_an_expired_lease_keeps_no_files_and_is_deleted_when_it_is_old() -> None:
     bench = Bench()
     bench.reader.pin()  # a reader that dies
     bench.clock.sleep_ms(LEASE_MS + 1)
@@ -253,7 +253,7 @@ def test_a_reader_of_changes_needs_every_file_of_its_range() -> None:
 
 
 @pytest.mark.spec("RDL-1")
-def test_a_range_that_is_told_by_the_newest_files_holds_those() -> None:
+def test_an_incremental_read_of_newer_files_leases_those() -> None:
     """Files of the range were cleaned, so newer ones are read than the range had."""
     bench = Bench()
     two = [{"id": "b", "p": "y", "v": 5, "ts": 5}, {"id": "c", "p": "z", "v": 6, "ts": 6}]
@@ -342,7 +342,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_lease_or_debt_holds_nothing_and_stops_no_clean(damage: str) -> None:
+def test_a_damaged_lease_or_deferred_delete_keeps_no_file_and_stops_no_clean(damage: str) -> None:
     bench = Bench()
     bench.commit(1, 2, 3)
     bench.storage.write(f"{READERS}/strange.json", DAMAGED[damage])
@@ -351,7 +351,7 @@ def test_a_damaged_lease_or_debt_holds_nothing_and_stops_no_clean(damage: str) -
     assert bench.clean() == 2
 
 
-def test_what_is_owed_names_data_files_only() -> None:
+def test_a_deferred_delete_names_data_files_only() -> None:
     bench = Bench()
     bench.storage.create(
         f"{DEFERRED_DELETES}/00000000000000000009",

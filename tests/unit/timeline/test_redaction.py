@@ -80,7 +80,7 @@ FILE_ID = "5faa6998-54c3-4786-a0e1-b33812d412be-0"
         ".hoodie_partition_metadata",
     ],
 )
-def test_files_of_a_table_are_shown_whatever_its_columns_are_called(
+def test_file_paths_of_a_table_are_shown_for_every_column_name(
     column: str, folders: str, name: str
 ) -> None:
     path = f"{folders.format(column)}/{name}"
@@ -92,7 +92,7 @@ def test_files_of_a_table_are_shown_whatever_its_columns_are_called(
 
 
 @pytest.mark.parametrize("text", ["fencing_token=7 of 9", '{"write_token": "1-0-1"}'])
-def test_tokens_that_count_are_shown(text: str) -> None:
+def test_counters_named_tokens_are_shown(text: str) -> None:
     assert redact_text(text) == text
 
 
@@ -110,7 +110,7 @@ def test_tokens_that_count_are_shown(text: str) -> None:
         "/token=" + "a-" * 99,
     ],
 )
-def test_hiding_takes_time_by_length_only(piece: str) -> None:
+def test_redaction_takes_linear_time(piece: str) -> None:
     begin = time.process_time()
     redact_text(piece * (100_000 // len(piece)))
     assert time.process_time() - begin < 3

@@ -73,19 +73,19 @@ def with_a_late_slot(table: TableReader) -> None:
 
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("row", [C, {"id": "n1", "p": "x", "ts": 9}], ids=["elsewhere", "beside"])
-def test_the_next_writer_finishes_it(far: bool, row: dict[str, Any]) -> None:
+def test_the_next_writer_applies_it(far: bool, row: dict[str, Any]) -> None:
     storage = half_done(far=far)
     upsert(later(storage.table), [row])
     assert {("half", 1), ("n0", 2)} <= set(rows_of(later(storage.table), "id", "ts"))
 
 
-def test_resolve_says_that_it_is_published() -> None:
+def test_resolve_reports_that_it_is_committed() -> None:
     storage = half_done()
     found = resolve(later(storage.table).context, storage.half.fields["requested_time"])
     assert found.outcome is WriteOutcome.PUBLISHED
 
 
-def test_nobody_rolls_it_back() -> None:
+def test_the_half_applied_commit_is_not_rolled_back() -> None:
     storage = half_done()
     for name in storage.inner.names(HEARTBEATS):
         storage.inner.delete(f"{HEARTBEATS}/{name}")
@@ -107,7 +107,7 @@ class Between(Behind):
 
 
 @pytest.mark.parametrize("key", ["v", "w"], ids=["another key", "the same key"])
-def test_of_two_acknowledged_writes_beside_it_none_is_lost(key: str) -> None:
+def test_concurrent_acknowledged_writes_are_not_lost(key: str) -> None:
     inner = MemoryStorage()
     table = new_table(inner, clock=StillClock(NEW_MS), limits=FREE)
     upsert(table, [{"id": "n0", "p": "x", "ts": 1}])
@@ -127,7 +127,7 @@ def test_of_two_acknowledged_writes_beside_it_none_is_lost(key: str) -> None:
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.spec("PUB-8")
 @pytest.mark.spec("BATCH-1")
-def test_a_repeated_batch_is_answered_when_its_rows_are_there(late: bool) -> None:
+def test_a_repeated_batch_returns_its_result_when_its_rows_are_visible(late: bool) -> None:
     """Who is told ``already_published`` reads what the batch brought."""
     inner = MemoryStorage()
     table = new_table(inner, clock=StillClock(NEW_MS), limits=FREE)

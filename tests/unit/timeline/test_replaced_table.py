@@ -125,7 +125,7 @@ def test_a_table_that_is_dropped_gets_no_identity(at: str):
 
 
 @pytest.mark.spec("SLOT-8")
-def test_whoever_has_the_earlier_table_open_stops_at_a_slot_of_the_new_one():
+def test_a_writer_of_the_earlier_table_stops_at_a_slot_of_the_new_one():
     with pytest.raises(TableReplacedError):
         chain_over(holding((1, "new")), "old").read(1)
 
@@ -144,21 +144,21 @@ def test_whoever_has_the_earlier_table_open_stops_at_a_slot_of_the_new_one():
     ],
 )
 @pytest.mark.parametrize("seen", [lambda storage: storage, Far], ids=["near", "far"])
-def test_slots_of_others_beyond_a_gap_are_not_of_the_chain(
+def test_slots_of_another_table_after_a_gap_do_not_count(
     slots: list[tuple[int, str]], head: int, seen: Callable[[Any], Any]
 ):
     assert chain_over(seen(holding(*slots))).head() == head
 
 
 @pytest.mark.spec("SLOT-8")
-def test_a_damaged_slot_is_told_to_who_reads_it_not_to_who_counts():
+def test_a_damaged_slot_raises_when_it_is_read_and_not_when_the_head_is_counted():
     storage = holding((1, "new"))
     storage.create(slot_path(2), b"torn")
     assert chain_over(storage).head() == 2
 
 
 @pytest.mark.spec("SLOT-8")
-def test_who_opened_a_table_amid_its_drop_takes_no_slot_of_the_new_one_for_the_old():
+def test_a_writer_that_opened_a_table_during_its_drop_takes_no_slot_of_the_new_one():
     storage = holding((1, "new"))
     commit_log = chain_over(storage, None)  # nothing told an identity when it was opened
     assert commit_log.head() == 1
@@ -169,7 +169,7 @@ def test_who_opened_a_table_amid_its_drop_takes_no_slot_of_the_new_one_for_the_o
 
 @pytest.mark.spec("SLOT-9")
 @pytest.mark.spec("SLOT-10")
-def test_the_file_of_a_slot_that_was_helped_on_tells_no_table_and_goes_with_the_drop():
+def test_the_completed_file_of_a_helped_slot_identifies_no_table_and_is_dropped():
     storage = holding((1, "old"))
     commit_log = chain_over(storage, "old")
     helped = slot(1, "old")
@@ -186,7 +186,7 @@ def test_the_file_of_a_slot_that_was_helped_on_tells_no_table_and_goes_with_the_
 
 
 @pytest.mark.spec("SLOT-10")
-def test_a_helped_file_tells_again_once_the_identity_was_seen():
+def test_a_helped_file_identifies_the_table_again_after_a_check_of_the_table_id():
     commit_log = chain_over(holding((1, "new")))
     helped = slot(1, "new")
     commit_log.will_create_file(helped)
@@ -270,7 +270,7 @@ def test_a_handle_of_a_dropped_table_leaves_the_new_one_as_it_is(commits: int):
 
 
 @pytest.mark.spec("SLOT-9")
-def test_a_reader_of_a_dropped_table_is_told():
+def test_a_reader_of_a_dropped_table_gets_an_error():
     storage = Swapped(MemoryStorage())
     handle = old_handle(storage)
     storage.swap()
@@ -279,7 +279,7 @@ def test_a_reader_of_a_dropped_table_is_told():
 
 
 @pytest.mark.spec("SLOT-9")
-def test_a_handle_of_a_table_that_is_gone_makes_nothing():
+def test_a_writer_of_a_dropped_table_creates_no_files():
     storage = Swapped(MemoryStorage())
     handle = old_handle(storage)
     storage.inner.delete_folder(".hoodie")
@@ -289,7 +289,7 @@ def test_a_handle_of_a_table_that_is_gone_makes_nothing():
 
 
 @pytest.mark.spec("SLOT-9")
-def test_who_tells_the_table_by_its_newest_files_asks_for_no_identity():
+def test_a_table_identified_by_its_newest_files_costs_no_read_of_the_table_id():
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed, clock=StillClock())
     upsert(table, [A])
@@ -329,7 +329,7 @@ class Mute(Behind):
 @pytest.mark.spec("PUB-3")
 @pytest.mark.parametrize("commits", [0, 3, 4, 6])
 @pytest.mark.parametrize("executor", [ThreadExecutor, Reversed])
-def test_a_commit_that_was_helped_on_beside_the_own_slot_is_not_shown_in_the_new_table(
+def test_a_commit_that_was_helped_along_with_a_slot_is_not_visible_in_the_new_table(
     commits: int, executor: type[ThreadExecutor]
 ):
     storage = Swapped(MemoryStorage(), commits=commits)
@@ -404,7 +404,7 @@ def unheard(storage: Swapped) -> tuple[Unheard, TableReader]:
 
 @pytest.mark.spec("SLOT-10")
 @pytest.mark.parametrize("commits", [0, 2])
-def test_who_gives_up_on_the_file_that_shows_its_slot_looks_where_it_may_be(commits: int):
+def test_a_writer_that_abandons_its_completed_file_checks_for_a_replaced_table(commits: int):
     """S16:696325: nobody else takes it away, and in the new table it is a commit."""
     storage = Swapped(MemoryStorage(), commits=commits)
     _, handle = unheard(storage)
@@ -414,7 +414,7 @@ def test_who_gives_up_on_the_file_that_shows_its_slot_looks_where_it_may_be(comm
 
 
 @pytest.mark.spec("SLOT-10")
-def test_who_gives_up_and_is_not_told_the_identity_either_does_not_know():
+def test_without_the_table_id_an_abandoned_completed_file_has_an_unknown_outcome():
     between, handle = unheard(Swapped(MemoryStorage()))
     between.tells = False
     with pytest.raises(OutcomeUnknownError, match="could not be written"):
@@ -439,7 +439,7 @@ class Silent(Behind):
 
 
 @pytest.mark.spec("SLOT-10")
-def test_a_storage_that_does_not_tell_the_identity_is_asked_again():
+def test_an_unanswered_read_of_the_table_id_is_repeated():
     storage = Silent(MemoryStorage())
     storage.silent = 3
     table = new_table(storage, clock=StillClock())
@@ -449,7 +449,7 @@ def test_a_storage_that_does_not_tell_the_identity_is_asked_again():
 
 
 @pytest.mark.spec("SLOT-10")
-def test_who_never_learns_the_identity_does_not_know_whether_it_published():
+def test_a_write_without_the_table_id_has_an_unknown_outcome():
     storage = Silent(MemoryStorage())
     limits = replace(BRISK, unknown_ms_max=1_000)
     table = new_table(storage, clock=StillClock(), limits=limits)

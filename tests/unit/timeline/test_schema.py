@@ -47,7 +47,7 @@ def test_the_same_columns_are_fitted_once():
     assert reconcile_schema(table_schema(c=pa.int32()), pa.schema(list(incoming))) is fitted
 
 
-def test_other_columns_or_rules_are_fitted_anew():
+def test_other_columns_or_rules_are_fitted_again():
     table = table_schema(c=pa.int32(), d=pa.int32())
     lacking = pa.schema([("c", pa.int32())])
     dropping = SchemaRules(missing=MissingColumns(drop=True))
@@ -83,7 +83,7 @@ def test_avro_names_follow_the_table():
     ]
 
 
-def test_avro_from_others_is_understood():
+def test_avro_schemas_of_other_engines_are_read():
     text = json.dumps(
         {
             "type": "record",
@@ -115,7 +115,7 @@ def test_avro_from_others_is_understood():
         ({"type": "long", "logicalType": None}, pa.int64()),
     ],
 )  # fmt: skip
-def test_a_logical_type_that_says_nothing_is_ignored(kind, arrow):
+def test_an_unknown_logical_type_is_ignored(kind, arrow):
     fields = [{"name": "a", "type": kind}]
     text = json.dumps({"type": "record", "name": "r", "fields": fields})
     assert avro_to_arrow(text) == pa.schema([("a", arrow)])
@@ -134,7 +134,7 @@ def test_unions_of_several_types_are_not_supported():
         avro_to_arrow(text)
 
 
-def test_meta_columns_come_first_and_are_no_part_of_the_table():
+def test_meta_columns_are_first_and_not_part_of_the_table_schema():
     schema = table_schema(id=pa.string())
     assert with_meta(schema.arrow).names[:2] == ["_hoodie_commit_time", "_hoodie_commit_seqno"]
     again = TableSchema.from_avro(avro_with_meta(schema.avro_json))
@@ -185,7 +185,7 @@ def test_new_columns_grow_the_schema_at_its_end():
     assert avro_to_arrow(merged.avro_json) == merged.arrow
 
 
-def test_growth_keeps_what_others_wrote_into_the_schema():
+def test_schema_growth_keeps_attributes_of_other_engines():
     text = '{"type":"record","name":"r","doc":"hello","fields":[{"name":"id","type":"string"}]}'
     merged, _ = reconcile_schema(TableSchema.from_avro(text), pa.schema([("v", pa.int64())]))
     document = json.loads(merged.avro_json)

@@ -43,7 +43,7 @@ def expected(storage: MemoryStorage) -> list[str]:
     return ["0" * 64, *(digest_of(data) for data in raw(storage)[:-1])]
 
 
-def test_a_signed_slot_comes_back_and_is_signed():
+def test_a_signed_slot_is_decoded_as_it_was_encoded_and_is_signed():
     sealed = replace(slot(1), hash_link=SIGNED.link("", b""))
     data = encode_slot(sealed, KEY)
     found = decode_slot(data, path="p", number=1)
@@ -79,7 +79,7 @@ def test_an_unanswered_create_is_repeated_with_the_same_bytes():
     assert commit_log.read(1).digest == digest_of(told.inner.read(slot_path(1)))
 
 
-def test_seals_ask_the_storage_for_nothing_more():
+def test_hash_links_cost_no_further_requests():
     calls = []
     for limits in (BRISK, SEALED):
         observed = RecordingStorage(MemoryStorage())
@@ -91,7 +91,7 @@ def test_seals_ask_the_storage_for_nothing_more():
 
 
 @pytest.mark.spec("SLOT-7")
-def test_whoever_lost_a_number_seals_upon_the_one_that_won():
+def test_a_writer_that_lost_a_number_links_its_slot_to_the_winner():
     """The rival publishes between the look and the create: the seal is made anew with the number."""
     storage = MemoryStorage()
     table = new_table(storage, limits=SEALED)

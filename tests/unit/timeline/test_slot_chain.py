@@ -86,7 +86,7 @@ def test_an_answer_is_awaited_as_long_as_the_limit_and_no_longer(limit: int, pau
     assert clock.pauses == pauses
 
 
-def test_every_silence_is_told_with_the_number_and_the_instant():
+def test_each_unanswered_create_is_reported_with_number_and_instant():
     commit_log, _, ports = asking(2)
     commit_log.take(slot(1))
     assert isinstance(ports.events, Heard)
@@ -96,7 +96,7 @@ def test_every_silence_is_told_with_the_number_and_the_instant():
     ]
 
 
-def test_the_newest_own_slot_is_the_last_one_that_was_won():
+def test_the_newest_own_slot_is_the_last_one_that_was_taken():
     commit_log = chain_over(filled(1))
     assert commit_log.last_own == 0
     assert commit_log.take(slot(2))
@@ -106,7 +106,7 @@ def test_the_newest_own_slot_is_the_last_one_that_was_won():
 
 
 @pytest.mark.spec("UNK-3")
-def test_an_instant_may_be_published_from_its_first_request_until_it_was_seen_lost():
+def test_an_instant_may_be_committed_from_its_first_request_until_a_known_loss():
     mine = slot(1).requested_time
     assert not chain_over(MemoryStorage()).may_have_committed(mine)
 
@@ -142,7 +142,7 @@ def test_an_instant_may_be_published_from_its_first_request_until_it_was_seen_lo
     assert [end().may_have_committed(mine) for end, _ in ends] == [may for _, may in ends]
 
 
-def test_a_slot_that_was_won_is_known_without_another_look():
+def test_a_taken_slot_is_known_without_another_read():
     observed = RecordingStorage(MemoryStorage())
     commit_log = chain_over(observed)
     commit_log.take(slot(1))
@@ -152,7 +152,7 @@ def test_a_slot_that_was_won_is_known_without_another_look():
     assert observed.operations() == [f"create {slot_path(1)}"]
 
 
-def test_winning_an_early_number_does_not_bring_the_head_back():
+def test_taking_an_early_number_does_not_lower_the_head():
     commit_log = chain_over(filled(2, 3))
     assert commit_log.head() == 3
     commit_log.take(slot(1))
@@ -160,11 +160,11 @@ def test_winning_an_early_number_does_not_bring_the_head_back():
 
 
 @pytest.mark.spec("SLOT-2")
-def test_the_head_of_a_chain_whose_first_slots_were_collected():
+def test_the_head_of_a_truncated_commit_log():
     assert chain_over(filled(3, 4)).head() == 4
 
 
-def test_a_glance_counts_on_from_the_head():
+def test_a_cached_head_continues_from_the_head():
     storage = filled(3, 4)
     commit_log = chain_over(storage)
     assert commit_log.head() == 4
@@ -174,7 +174,7 @@ def test_a_glance_counts_on_from_the_head():
     assert commit_log.known_head == 6, "what lies behind a gap is not of the chain"
 
 
-def test_a_stale_glance_does_not_bring_the_head_back():
+def test_a_stale_cached_head_does_not_lower_the_head():
     class Stale(Behind):
         stale = False
 
@@ -190,7 +190,7 @@ def test_a_stale_glance_does_not_bring_the_head_back():
     assert commit_log.known_head == 4
 
 
-def test_a_chain_that_restarts_has_seen_nothing():
+def test_a_restarted_commit_log_knows_no_slot():
     storage = filled(1, 2, 3)
     commit_log = chain_over(storage)
     assert (commit_log.head(), len(commit_log.between(0, 3))) == (3, 3)
@@ -202,7 +202,7 @@ def test_a_chain_that_restarts_has_seen_nothing():
     assert (commit_log.read(3), commit_log.head()) == (None, 0)
 
 
-def test_collected_slots_are_forgotten_and_those_above_them_are_not():
+def test_truncated_slots_leave_the_cache_and_those_above_them_do_not():
     storage = filled(1, 2, 3)
     commit_log = chain_over(storage)
     assert (commit_log.head(), len(commit_log.between(0, 3))) == (3, 3)
@@ -213,14 +213,14 @@ def test_collected_slots_are_forgotten_and_those_above_them_are_not():
     assert commit_log.known_head == 3
 
 
-def test_slots_come_newest_first_down_to_the_first_that_was_collected():
+def test_slots_are_returned_newest_first_down_to_the_truncation_point():
     commit_log = chain_over(filled(3, 4, 5))
     assert [one.number for one in commit_log.newest_first()] == [5, 4, 3]
     assert [one.number for one in commit_log.newest_first(4)] == [4, 3]
     assert [one.number for one in chain_over(filled(1, 2)).newest_first()] == [2, 1]
 
 
-def test_what_lies_between_two_numbers():
+def test_between_returns_the_slots_above_the_first_number_up_to_the_second():
     commit_log = chain_over(filled(1, 2, 3, 4))
     assert [one.number for one in commit_log.between(1, 3)] == [2, 3]
     assert commit_log.between(3, 3) == []

@@ -102,14 +102,14 @@ BOTH = pytest.mark.parametrize("look", [near, far])
 
 
 @BOTH
-def test_the_first_look_lists_once(look: Callable[[Any], Looker]) -> None:
+def test_the_first_read_of_the_head_lists_once(look: Callable[[Any], Looker]) -> None:
     mine = look(filled(1, 2, 3))
     assert mine.commit_log.head() == 3
     assert sorted(mine.asked()) == [0, 3, 4], "the slot named last is read, and the absent one"
 
 
 @BOTH
-def test_an_empty_chain_is_found_empty_with_one_listing_and_one_read(
+def test_an_empty_commit_log_costs_one_listing_and_one_read(
     look: Callable[[Any], Looker],
 ) -> None:
     mine = look(filled())
@@ -119,7 +119,9 @@ def test_an_empty_chain_is_found_empty_with_one_listing_and_one_read(
 
 
 @pytest.mark.parametrize("last", [1, 3])
-def test_the_slot_named_last_is_read_in_the_round_of_the_first_probe_far_away(last: int) -> None:
+def test_on_a_high_latency_store_the_last_listed_slot_is_read_along_with_the_first_probe(
+    last: int,
+) -> None:
     mine = far(filled(*range(1, last + 1)))
     assert mine.commit_log.head() == last
     assert mine.executor.sizes == [2]
@@ -127,7 +129,9 @@ def test_the_slot_named_last_is_read_in_the_round_of_the_first_probe_far_away(la
 
 
 @BOTH
-def test_a_look_at_known_slots_asks_for_the_next_one_alone(look: Callable[[Any], Looker]) -> None:
+def test_a_further_read_of_the_head_requests_the_next_slot_only(
+    look: Callable[[Any], Looker],
+) -> None:
     mine = look(filled(1))
     mine.commit_log.head()
     mine.forget()
@@ -138,7 +142,7 @@ def test_a_look_at_known_slots_asks_for_the_next_one_alone(look: Callable[[Any],
 # ---------------------------------------------------------------- how far a look reaches
 
 
-def test_near_by_no_more_than_the_first_absent_slot_is_asked_for() -> None:
+def test_on_a_local_store_only_the_first_missing_slot_is_requested() -> None:
     mine = overtaken(near, 11)
     assert mine.commit_log.head() == 11
     assert mine.asked() == list(range(2, 13))
@@ -146,7 +150,7 @@ def test_near_by_no_more_than_the_first_absent_slot_is_asked_for() -> None:
     assert mine.asked() == [12], "however many came between two looks"
 
 
-def test_far_away_twice_as_many_slots_are_asked_for_in_each_round_up_to_eight() -> None:
+def test_on_a_high_latency_store_each_round_requests_twice_as_many_slots_up_to_eight() -> None:
     mine = overtaken(far, 31)
     assert mine.commit_log.head() == 31
     assert mine.executor.sizes == [2, 4, 8, 8, 8], "after the one of the first round"
@@ -154,7 +158,9 @@ def test_far_away_twice_as_many_slots_are_asked_for_in_each_round_up_to_eight() 
 
 
 @BOTH
-def test_a_chain_is_busy_once_a_single_slot_came_far_away(look: Callable[[Any], Looker]) -> None:
+def test_on_a_high_latency_store_a_single_new_slot_means_contention(
+    look: Callable[[Any], Looker],
+) -> None:
     mine = overtaken(look, 2)
     assert not mine.commit_log.is_contended
     mine.commit_log.head()
@@ -165,13 +171,13 @@ def test_a_chain_is_busy_once_a_single_slot_came_far_away(look: Callable[[Any], 
 
 
 @BOTH
-def test_of_two_listed_ends_the_greatest_is_the_head(look: Callable[[Any], Looker]) -> None:
+def test_the_greatest_of_two_listed_ends_is_the_head(look: Callable[[Any], Looker]) -> None:
     """The slots in the gap were collected; those before it, which were not, lead nowhere."""
     assert look(filled(1, 2, 5, 6)).commit_log.head() == 6
 
 
 @BOTH
-def test_an_end_before_a_gap_of_one_counts_where_what_is_beyond_it_is_another_table_s(
+def test_an_end_before_a_gap_counts_where_the_slots_above_it_are_another_tables(
     look: Callable[[Any], Looker],
 ) -> None:
     storage = filled(5)
@@ -180,7 +186,7 @@ def test_an_end_before_a_gap_of_one_counts_where_what_is_beyond_it_is_another_ta
 
 
 @BOTH
-def test_slots_that_were_collected_since_the_listing_lead_to_the_head(
+def test_slots_that_were_truncated_after_the_listing_lead_to_the_head(
     look: Callable[[Any], Looker],
 ) -> None:
     class Stale(Behind):
@@ -190,7 +196,7 @@ def test_slots_that_were_collected_since_the_listing_lead_to_the_head(
     assert look(Stale(filled(6, 7))).commit_log.head() == 7
 
 
-def test_each_listed_end_is_looked_at_once_and_each_slot_before_it_down_to_the_gap() -> None:
+def test_each_listed_end_and_each_slot_before_it_is_requested_once() -> None:
     storage = filled(1, 2)
     add(storage, 7, 8, table_id="earlier")
     mine = near(storage)
@@ -198,7 +204,7 @@ def test_each_listed_end_is_looked_at_once_and_each_slot_before_it_down_to_the_g
     assert mine.asked() == [0, 9, 8, 7, 6, 3, 2]
 
 
-def test_a_chain_whose_slots_are_all_of_an_earlier_table_is_followed_to_its_first_once() -> None:
+def test_a_commit_log_of_an_earlier_table_is_read_down_to_its_first_slot_once() -> None:
     storage = filled()
     add(storage, 1, 2, table_id="earlier")
     mine = near(storage)
@@ -208,7 +214,7 @@ def test_a_chain_whose_slots_are_all_of_an_earlier_table_is_followed_to_its_firs
 
 @BOTH
 @pytest.mark.spec("SLOT-8")
-def test_a_first_slot_of_the_table_made_in_place_of_this_one_is_told_by_the_first_look(
+def test_the_first_read_of_the_head_detects_a_replaced_table(
     look: Callable[[Any], Looker],
 ) -> None:
     storage = MemoryStorage()
@@ -241,7 +247,7 @@ def test_a_slot_for_a_newer_engine_at_the_head_is_refused_on_the_first_and_on_ea
         assert refused.value.fields["least_engine_version"] == 2
 
 
-def test_a_glance_counts_a_single_new_slot_once() -> None:
+def test_a_cached_head_counts_a_single_new_slot_once() -> None:
     storage = filled(3, 4)
     mine = near(storage)
     mine.commit_log.head()
@@ -252,7 +258,7 @@ def test_a_glance_counts_a_single_new_slot_once() -> None:
     assert mine.asked() == [0]
 
 
-def test_far_away_the_last_eight_that_a_glance_saw_are_read_by_the_next_look() -> None:
+def test_on_a_high_latency_store_a_refresh_reads_the_last_eight_slots_of_the_cached_head() -> None:
     """Else who judges would read them one after the other, perhaps while all others wait."""
     mine = overtaken(far, 31, glances=True)
     assert mine.commit_log.head() == 31
@@ -265,14 +271,14 @@ def test_far_away_the_last_eight_that_a_glance_saw_are_read_by_the_next_look() -
     assert mine.asked()[0] == 32, "what was read is not read again"
 
 
-def test_far_away_no_slot_is_read_beyond_those_that_were_asked_for() -> None:
+def test_on_a_high_latency_store_no_slot_outside_the_range_is_read() -> None:
     mine = far(filled(*range(1, 13)))
     assert len(mine.commit_log.between(1, 11)) == 10
     assert mine.executor.sizes == [8, 2]
     assert sorted(mine.asked()) == [*range(2, 12)]
 
 
-def test_what_a_glance_saw_before_the_first_look_tells_of_nobody_who_publishes() -> None:
+def test_a_cached_head_before_the_first_read_does_not_mean_contention() -> None:
     mine = far(filled(*range(1, 13)))
     mine.commit_log.cached_head()
     mine.forget()
@@ -282,21 +288,21 @@ def test_what_a_glance_saw_before_the_first_look_tells_of_nobody_who_publishes()
 
 
 @pytest.mark.parametrize("came", [1, 2, 8])
-def test_far_away_a_glance_hides_not_that_others_publish(came: int) -> None:
+def test_on_a_high_latency_store_a_cached_head_does_not_hide_contention(came: int) -> None:
     glancing, looking = (overtaken(far, 1 + came, glances=it) for it in (True, False))
     assert glancing.commit_log.head() == looking.commit_log.head() == 1 + came
     assert glancing.commit_log.is_contended
     assert looking.commit_log.is_contended
 
 
-def test_near_by_a_look_after_a_glance_asks_for_the_next_slot_alone() -> None:
+def test_on_a_local_store_a_read_after_a_cached_head_requests_the_next_slot_only() -> None:
     mine = overtaken(near, 5, glances=True)
     assert mine.commit_log.head() == 5
     assert mine.asked() == [6]
 
 
 @BOTH
-def test_what_a_glance_saw_counts_though_it_was_collected_since(
+def test_the_cached_head_counts_although_its_slots_were_truncated_meanwhile(
     look: Callable[[Any], Looker],
 ) -> None:
     mine = overtaken(look, 5, glances=True)
@@ -305,7 +311,7 @@ def test_what_a_glance_saw_counts_though_it_was_collected_since(
     assert mine.commit_log.head() == 5
 
 
-def test_an_own_slot_is_not_looked_at_again() -> None:
+def test_an_own_slot_is_not_requested_again() -> None:
     mine = far(filled(1))
     mine.commit_log.head()
     mine.commit_log.take(slot(2))
@@ -316,7 +322,7 @@ def test_an_own_slot_is_not_looked_at_again() -> None:
 
 
 @BOTH
-def test_slots_between_two_that_were_read_are_told_without_asking(
+def test_cached_slots_of_a_range_are_returned_without_requests(
     look: Callable[[Any], Looker],
 ) -> None:
     mine = look(filled(*range(1, 7)))
@@ -329,7 +335,7 @@ def test_slots_between_two_that_were_read_are_told_without_asking(
 
 
 @BOTH
-def test_who_took_a_slot_or_glanced_at_one_has_looked(look: Callable[[Any], Looker]) -> None:
+def test_a_taken_slot_or_a_cached_head_loads_the_commit_log(look: Callable[[Any], Looker]) -> None:
     taking, glancing = look(filled()).commit_log, look(filled(1)).commit_log
     assert [commit_log.is_loaded for commit_log in (taking, glancing)] == [False, False]
     taking.take(slot(1))
@@ -340,7 +346,7 @@ def test_who_took_a_slot_or_glanced_at_one_has_looked(look: Callable[[Any], Look
 # ---------------------------------------------------------------- from the newest down
 
 
-def test_near_by_no_slot_is_read_before_it_is_wanted() -> None:
+def test_on_a_local_store_no_slot_is_read_before_it_is_needed() -> None:
     mine = near(filled(*range(1, 13)))
     newest = mine.commit_log.newest_first(12)
     for number in (12, 11):
@@ -348,7 +354,7 @@ def test_near_by_no_slot_is_read_before_it_is_wanted() -> None:
         assert mine.asked() == [number]
 
 
-def test_far_away_eight_are_read_with_the_first_that_is_not_known() -> None:
+def test_on_a_high_latency_store_eight_slots_are_read_along_with_the_first_unknown_one() -> None:
     mine = far(filled(*range(1, 13)))
     assert [one.number for one in mine.commit_log.newest_first(12)] == list(range(12, 0, -1))
     assert mine.executor.sizes == [8, 4]
@@ -379,7 +385,7 @@ def body(mine: Looker, requested: int, completed: int) -> bytes | None:
 
 
 @pytest.mark.spec("SLOT-5")
-def test_a_known_commit_tells_its_body_by_both_of_its_times() -> None:
+def test_a_cached_commit_returns_its_body_by_both_of_its_times() -> None:
     mine = near(filled(1, 2))
     mine.commit_log.between(0, 2)
     mine.forget()
@@ -390,7 +396,7 @@ def test_a_known_commit_tells_its_body_by_both_of_its_times() -> None:
 
 
 @pytest.mark.spec("SLOT-5")
-def test_only_a_commit_tells_a_body_and_only_while_it_is_known() -> None:
+def test_only_a_cached_commit_returns_a_body() -> None:
     storage = filled(1)
     storage.create(slot_path(2), encode_slot(slot(2, kind=SlotKind.NOOP)))
     mine = near(storage)
@@ -404,7 +410,7 @@ def test_only_a_commit_tells_a_body_and_only_while_it_is_known() -> None:
     assert body(mine, 1, 1) == b"body 1"
 
 
-def test_twice_as_many_slots_as_are_to_be_kept_are_all_kept() -> None:
+def test_twice_as_many_slots_as_the_cache_limit_are_all_kept() -> None:
     mine = near(filled(*range(1, 6)))
     mine.commit_log.cached_head()
     mine.commit_log.between(0, 4)
@@ -414,7 +420,7 @@ def test_twice_as_many_slots_as_are_to_be_kept_are_all_kept() -> None:
     assert mine.asked() == []
 
 
-def test_with_one_more_the_newest_are_kept_and_the_others_read_again() -> None:
+def test_one_more_slot_drops_all_but_the_newest_from_the_cache() -> None:
     mine = near(filled(*range(1, 6)))
     mine.commit_log.head()
     mine.commit_log.between(0, 5)
@@ -425,7 +431,7 @@ def test_with_one_more_the_newest_are_kept_and_the_others_read_again() -> None:
 
 
 @pytest.mark.spec("GC-2")
-def test_a_slot_that_decides_nothing_is_asked_for_again() -> None:
+def test_a_slot_of_another_table_is_requested_again() -> None:
     storage = filled()
     mine = near(storage)
     mine.commit_log.take(slot(1))
@@ -442,7 +448,7 @@ def test_a_slot_that_decides_nothing_is_asked_for_again() -> None:
 
 
 @pytest.mark.spec("SLOT-8")
-def test_a_slot_of_another_table_is_told_with_its_number_and_table() -> None:
+def test_a_slot_of_another_table_is_reported_with_its_number_and_table() -> None:
     storage = filled(1)
     add(storage, 2, table_id="earlier")
     mine = near(storage)
@@ -453,13 +459,13 @@ def test_a_slot_of_another_table_is_told_with_its_number_and_table() -> None:
     assert events.events == [("slot.of_another_table", {"number": 2, "table": "earlier"})]
 
 
-def test_a_chain_that_knows_no_table_yet_holds_what_is_there_for_no_other_one() -> None:
+def test_a_commit_log_without_a_table_id_makes_no_check() -> None:
     mine = Looker(filled(), table_id=None)
     mine.commit_log.assert_same_table()
     assert mine.storage.calls == []
 
 
-def test_a_chain_learns_its_table_from_the_first_slot_that_it_takes() -> None:
+def test_a_commit_log_learns_its_table_id_from_the_first_slot_it_takes() -> None:
     mine = Looker(filled(), table_id=None)
     mine.commit_log.take(slot(1))
     mine.commit_log.assert_same_table()
@@ -470,7 +476,7 @@ def test_a_chain_learns_its_table_from_the_first_slot_that_it_takes() -> None:
         mine.commit_log.assert_same_table()
 
 
-def test_a_chain_is_of_the_table_that_it_knew_whatever_is_taken_in_it() -> None:
+def test_a_commit_log_keeps_its_table_id_after_a_failed_take() -> None:
     storage = MemoryStorage()
     storage.create(
         TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="new", slots=""))

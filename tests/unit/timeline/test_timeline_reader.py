@@ -34,7 +34,7 @@ def place(storage: MemoryStorage, *names: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_names_that_appear_in_any_order_give_the_same_timeline(seed: int) -> None:
+def test_names_in_any_order_of_appearance_give_the_same_timeline(seed: int) -> None:
     chance = random.Random(seed)
     order = chance.sample(NAMES, len(NAMES))
     storage = MemoryStorage()
@@ -54,7 +54,7 @@ def test_names_that_appear_in_any_order_give_the_same_timeline(seed: int) -> Non
         assert seen.newest_completed_write == anew.newest_completed_write
 
 
-def test_a_file_of_ones_own_is_known_without_a_look() -> None:
+def test_an_own_file_is_known_without_a_listing() -> None:
     storage = MemoryStorage()
     reader = TimelineReader(storage)
     reader.add(NAMES[0])
@@ -75,7 +75,7 @@ def test_unchanged_names_give_the_very_same_timeline() -> None:
     assert reader.read() is reader.read()
 
 
-def test_a_removed_name_is_noticed_although_another_appeared() -> None:
+def test_a_removed_name_is_detected_although_another_appeared() -> None:
     storage = MemoryStorage()
     place(storage, NAMES[0], NAMES[1])
     reader = TimelineReader(storage)

@@ -30,7 +30,7 @@ BOUNDARY = TruncationPoint(
 )
 
 
-def test_a_boundary_comes_back():
+def test_a_truncation_point_is_decoded_as_it_was_encoded():
     assert decode_truncation_point(encode_truncation_point(BOUNDARY), path="b") == BOUNDARY
 
 
@@ -46,7 +46,7 @@ def test_a_boundary_comes_back():
         ),
     ],
 )
-def test_a_damaged_or_hostile_one_is_refused(data: bytes):
+def test_a_damaged_or_hostile_truncation_point_is_refused(data: bytes):
     with pytest.raises(CorruptTableError) as refused:
         decode_truncation_point(data, path="b")
     assert refused.value.fields["path"] == "b"

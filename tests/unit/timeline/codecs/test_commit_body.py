@@ -59,7 +59,7 @@ def test_a_token_that_a_caller_wrote_is_not_kept() -> None:
     assert decode_commit(CommitBody(lying).bytes_with(None)).extra_metadata == {}
 
 
-def test_text_that_looks_like_the_blank_does_not_move_the_token() -> None:
+def test_text_equal_to_the_placeholder_does_not_move_the_token() -> None:
     odd = CommitMetadata(extra_metadata={"a": instant_avro._ENTRY.decode("ascii")})
     found = decode_commit(CommitBody(odd).bytes_with(7)).extra_metadata
     assert found == {**odd.extra_metadata, FENCING_TOKEN_KEY: "00000000000000000007"}
@@ -70,7 +70,7 @@ def test_a_token_of_more_digits_is_kept_whole() -> None:
     assert found[FENCING_TOKEN_KEY] == str(10**22)
 
 
-def test_a_published_commit_holds_the_token_of_its_slot() -> None:
+def test_a_commit_contains_the_fencing_token_of_its_slot() -> None:
     table = new_table()
     for version in (1, 2):
         upsert(table, [{"id": "a", "p": "x", "ts": version, "v": version}])

@@ -39,7 +39,7 @@ def opened(data: bytes) -> pq.ParquetFile:
     return pq.ParquetFile(pa.BufferReader(data))
 
 
-def test_rows_come_back_as_they_were_written():
+def test_archived_rows_are_decoded_as_they_were_encoded():
     assert parse_archived_instants(encode_archived_instants(ARCHIVED)) == ARCHIVED
 
 

@@ -40,7 +40,7 @@ def test_javas_manifest_lists_its_files_in_order() -> None:
     )
 
 
-def test_a_reversed_range_is_put_right() -> None:
+def test_a_reversed_range_is_corrected() -> None:
     name = "20261121100956962_20261121100954622_0.parquet"
     (one,) = parse_manifest(f'{{"files":[{{"fileName":"{name}","fileLen":1}}]}}'.encode())
     assert (one.first_time, one.last_time) == ("20261121100954622", "20261121100956962")
@@ -90,7 +90,7 @@ def test_times_are_read_without_the_content() -> None:
     )
 
 
-def test_completions_are_told_by_requested_time() -> None:
+def test_completion_times_are_found_by_requested_time() -> None:
     assert parse_archived_completions(ROWS) == {
         "20261121100954622": "20261121100954896",
         "20261121100955621": "20261121100956316",

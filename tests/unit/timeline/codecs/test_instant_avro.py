@@ -77,7 +77,7 @@ class TestFilesOfJava:
         value = decode((DATA / name).read_bytes(), path=name)
         assert decode(encode(value), path=name) == value
 
-    def test_our_bytes_say_what_javas_bytes_say_under_javas_schema(
+    def test_hoodoos_bytes_decode_to_the_same_values_as_javas_under_javas_schema(
         self, name: str, decode: Callable[..., Any], encode: Callable[[Any], bytes]
     ) -> None:
         theirs = (DATA / name).read_bytes()
@@ -144,7 +144,7 @@ def test_file_groups_include_replaced_ones() -> None:
     }
 
 
-def test_workload_profile_equals_what_java_wrote_for_the_same_plan() -> None:
+def test_the_workload_profile_equals_that_of_java_for_the_same_write() -> None:
     eu, us = "b30e7970-a3d0-46a7-a186-5b02c2dcffbb-1", "b30e7970-a3d0-46a7-a186-5b02c2dcffbb-0"
     profile = workload_profile(
         operation_type="UPSERT",
@@ -253,7 +253,7 @@ def test_compaction_plan_and_savepoint_survive_a_round_trip() -> None:
 
 
 @pytest.mark.spec("SLOT-5")
-def test_equal_values_give_equal_bytes_whatever_the_order_of_their_maps() -> None:
+def test_equal_values_give_equal_bytes_in_any_order_of_their_maps() -> None:
     one, other = (WriteStat(file_id="a-0"),), (WriteStat(file_id="b-0"),)
     forth = CommitMetadata(
         partition_to_write_stats={"p": one, "q": other}, extra_metadata={"a": "1", "b": "2"}

@@ -87,7 +87,7 @@ def test_only_the_completed_state_counts() -> None:
     assert told(data) == [(T1, T3, "commit")]
 
 
-def test_services_are_told_under_the_name_they_complete_with() -> None:
+def test_services_have_the_action_that_they_complete_as() -> None:
     data = block(
         state(T1, "compaction", "COMPLETED"),
         state(T2, "logcompaction", "COMPLETED"),
@@ -96,11 +96,11 @@ def test_services_are_told_under_the_name_they_complete_with() -> None:
     assert [action for _, _, action in told(data)] == ["commit", "deltacommit", "replacecommit"]
 
 
-def test_the_oldest_releases_tell_neither_state_nor_completion() -> None:
+def test_files_of_the_oldest_releases_have_neither_state_nor_completion_time() -> None:
     assert told(block(state(T1, "commit", None, None))) == [(T1, T1, "commit")]
 
 
-def test_content_is_what_later_versions_archive() -> None:
+def test_archived_content_equals_that_of_later_versions() -> None:
     clean = {
         "startCleanTime": T2,
         "timeTakenInMillis": 5,

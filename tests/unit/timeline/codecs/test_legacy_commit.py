@@ -96,7 +96,7 @@ def test_only_a_replacecommit_names_replaced_file_groups() -> None:
     )
 
 
-def test_what_is_missing_takes_its_default() -> None:
+def test_missing_fields_take_their_defaults() -> None:
     assert decode_legacy_commit(b"") == CommitMetadata()
     assert decode_legacy_commit(b'{"extraMetadata":null,"operationType":null}') == CommitMetadata()
 
@@ -196,7 +196,7 @@ def test_an_archived_rollback_is_read_with_and_without_a_container() -> None:
         decode_archived_rollback(bare.getvalue()[:-1])
 
 
-def test_what_is_encoded_is_spelled_as_java_spells_it() -> None:
+def test_legacy_metadata_is_encoded_with_javas_field_names() -> None:
     stat = {name: text for name, text in STAT.items() if text is not None}
     decoded = decode_legacy_commit(
         commit(compacted=True, operationType="COMPACT", extraMetadata={"schema": "{}"})

@@ -205,7 +205,7 @@ def log(time: str, version: int = 1) -> LogFile:
     )
 
 
-def test_the_name_of_a_log_tells_its_slice_and_nothing_else_does() -> None:
+def test_the_file_name_alone_assigns_a_legacy_log_to_its_slice() -> None:
     found = slice_file_group(
         GROUP,
         [base(T1), base(T3)],
@@ -225,7 +225,7 @@ def test_the_name_of_a_log_tells_its_slice_and_nothing_else_does() -> None:
     ]
 
 
-def test_the_archive_lies_where_the_properties_say() -> None:
+def test_the_archive_folder_follows_from_the_properties() -> None:
     assert legacy_archive(None) == legacy_archive("") == ".hoodie/archived"
     assert legacy_archive("old") == ".hoodie/old"
     with pytest.raises(MalformedNameError):
@@ -281,7 +281,9 @@ def test_logs_stay_in_their_slice_when_the_instant_in_their_name_is_archived(
     ]
 
 
-def test_rows_of_archived_instants_are_told_where_active_ones_rewrote_them(tmp_path: Path) -> None:
+def test_archived_rows_that_active_instants_rewrote_are_returned_for_merge_on_read_only(
+    tmp_path: Path,
+) -> None:
     """Of merge-on-read tables only, as Java 0.15 does (asked on a table with compactions)."""
     path = golden_tables.unpack("v6_mor_compaction_done", tmp_path)
     folder, first, compaction = path / ".hoodie", "20261121102354382", "20261121102402149"
@@ -338,7 +340,7 @@ def test_an_upgraded_table_keeps_logs_that_are_named_by_their_base_instant(tmp_p
         ("hoodie.table.version=5", "table_version"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, line: str, kind: str) -> None:
+def test_unsupported_properties_are_refused_by_name(tmp_path: Path, line: str, kind: str) -> None:
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     properties = path / ".hoodie/hoodie.properties"
     key, _, told = line.partition("=")

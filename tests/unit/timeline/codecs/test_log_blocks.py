@@ -82,7 +82,7 @@ def test_a_block_is_framed_as_the_format_says() -> None:
     assert read_content(BytesSource(expected), one) == b"c"
 
 
-def test_a_streamed_content_stands_between_head_and_tail() -> None:
+def test_streamed_content_is_framed_by_head_and_tail() -> None:
     head, tail = block_frame(BlockType.PARQUET_DATA, HEADER, 7)
     assert head + b"content" + tail == block(block_type=BlockType.PARQUET_DATA)
 
@@ -103,7 +103,7 @@ def test_a_header_answers_by_name() -> None:
     assert pickle.loads(pickle.dumps(one)) == one
 
 
-def test_what_a_header_lacks_is_an_error_only_when_asked_for() -> None:
+def test_a_missing_header_entry_raises_only_when_it_is_read() -> None:
     (one,) = blocks_of(encode_block(BlockType.AVRO_DATA, {}, b""))
     assert (one.compacted_times, one.is_partial, one.record_positions_base) == ((), False, None)
     for name in ("instant_time", "schema_json", "target_instant_time"):
@@ -326,7 +326,7 @@ def test_a_rollback_block_names_its_target() -> None:
     assert one.target_instant_time == "20261121102315779"
 
 
-def test_what_java_cannot_read_is_not_written() -> None:
+def test_a_block_that_java_cannot_read_is_not_written() -> None:
     with pytest.raises(InvalidInputError):
         encode_block(BlockType.CORRUPT, HEADER, b"")
     with pytest.raises(InvalidInputError, match="2 GiB"):
@@ -384,7 +384,7 @@ def test_updates_and_deletes_of_version_8(tmp_path: Path) -> None:
     ]
 
 
-def test_two_blocks_of_one_write_lie_in_one_file(tmp_path: Path) -> None:
+def test_one_log_file_contains_two_blocks_of_one_write(tmp_path: Path) -> None:
     assert listed("v8_deletes_ordering", tmp_path) == [
         [("AVRO_DATA", "20261121101051345", 126), ("DELETE", "20261121101051345", 34)],
         [("DELETE", "20261121101052501", 24)],
@@ -401,7 +401,7 @@ def test_log_files_of_version_6_name_the_base_and_their_blocks_the_writer(tmp_pa
     ]
 
 
-def test_change_logs_are_told_apart(tmp_path: Path) -> None:
+def test_change_log_blocks_have_a_type_of_their_own(tmp_path: Path) -> None:
     assert listed("v9_cdc_mor", tmp_path) == [
         [("CDC_DATA", "20261121101652337", 30)],
         [("CDC_DATA", "20261121101653290", 8)],
@@ -409,7 +409,7 @@ def test_change_logs_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
-def test_a_compacted_block_lists_what_it_replaces(tmp_path: Path) -> None:
+def test_a_compacted_block_lists_the_blocks_that_it_replaces(tmp_path: Path) -> None:
     compacted = [
         blocks_of(file.read_bytes())[0].compacted_times
         for file in log_files("v8_log_compaction", tmp_path)

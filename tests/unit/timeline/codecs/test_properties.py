@@ -49,12 +49,12 @@ def test_text_is_escaped_as_java_escapes_it() -> None:
 
 
 @given(mapping=st.dictionaries(TEXT, TEXT, max_size=5))
-def test_reading_gives_back_what_was_written(mapping: dict[str, str]) -> None:
+def test_properties_are_parsed_as_they_were_formatted(mapping: dict[str, str]) -> None:
     assert parse_properties(format_properties(mapping, ["c"])) == mapping
 
 
 @pytest.mark.parametrize("name", ["v8_cow_part.properties", "v9_cow_part.properties"])
-def test_javas_lines_come_out_byte_for_byte(name: str) -> None:
+def test_javas_lines_are_written_again_byte_for_byte(name: str) -> None:
     data = (DATA / name).read_bytes()
     written = format_properties(parse_properties(data), ["x", "y"])
     assert written.splitlines()[2:] == data.splitlines()[2:]

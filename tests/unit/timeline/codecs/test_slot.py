@@ -106,7 +106,7 @@ def resealed(**changes: object) -> bytes:
 
 @pytest.mark.spec("SLOT-4")
 @given(slots)
-def test_every_slot_comes_back(slot: Slot):
+def test_every_slot_is_decoded_as_it_was_encoded(slot: Slot):
     if slot.kind is SlotKind.PLAN:
         slot = replace(slot, completion_time=slot.requested_time)
     if slot.kind is SlotKind.CLEAN:
@@ -130,7 +130,7 @@ ENDING = (SlotKind.VOID, SlotKind.UNSAVEPOINT, SlotKind.NOOP)
 
 @pytest.mark.parametrize("path", [*HOSTILE, *DATA_FILES])
 @pytest.mark.parametrize("kind", ENDING)
-def test_what_ends_an_instant_deletes_files_of_that_instant_only(path: str, kind: SlotKind):
+def test_a_slot_that_ends_an_instant_deletes_files_of_that_instant_only(path: str, kind: SlotKind):
     with pytest.raises(CorruptTableError) as refused:
         decoded(encode_slot(replace(SLOT, kind=kind, deletes=(path,))))
     assert refused.value.kind == "hostile_slot"
@@ -150,7 +150,7 @@ def test_a_slot_has_times_where_times_belong(time: str):
         decoded(resealed(rt=time))
 
 
-def test_a_plan_tells_no_completion_time():
+def test_the_slot_of_a_plan_has_no_completion_time():
     plan = replace(SLOT, kind=SlotKind.PLAN, action=Action.COMPACTION, completion_time=RT)
     assert b'"ct":null' in encode_slot(plan)
     assert (decoded(encode_slot(plan)), plan.newest_time) == (plan, RT)

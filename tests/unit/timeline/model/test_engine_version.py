@@ -198,7 +198,7 @@ def versions(context: TableContext) -> set[tuple[int, int]]:
 
 
 @pytest.mark.spec("REL-4")
-def test_a_registry_entry_names_the_version_of_its_writer_and_the_least_beside_it() -> None:
+def test_a_registry_entry_names_the_engine_version_and_the_least_compatible_one() -> None:
     table = new_table()
     register_process(table.context, {})
     [name] = table.context.ports.storage.names(WRITERS)
@@ -221,7 +221,7 @@ def test_an_entry_without_versions_is_of_the_first_version() -> None:
 
 
 @pytest.mark.spec("REL-5")
-def test_a_newer_writer_that_needs_nothing_new_works_beside_an_older_one(
+def test_a_newer_writer_that_needs_nothing_new_works_at_the_same_time_as_an_older_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = new_table()
@@ -263,7 +263,7 @@ def test_a_newer_writer_is_refused_while_a_live_writer_is_too_old_for_it(
 
 
 @pytest.mark.spec("REL-4")
-def test_of_an_older_and_a_newer_newcomer_at_once_one_sees_the_other() -> None:
+def test_at_least_one_of_an_older_and_a_newer_concurrent_newcomer_is_refused() -> None:
     table = new_table()
     storage = table.context.ports.storage
 

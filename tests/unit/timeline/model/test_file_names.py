@@ -41,7 +41,7 @@ def instant(action: Action, state: State) -> Instant:
 
 
 @pytest.mark.parametrize(("action", "state"), EXISTING)
-def test_every_action_and_state_comes_back_from_its_name(action: Action, state: State):
+def test_every_action_and_state_is_parsed_from_its_name(action: Action, state: State):
     name = instant_file_name(instant(action, state))
     shown = action.completes_as if state is State.COMPLETED else action
     assert parse_instant_name(name) == instant(shown, state)
@@ -103,7 +103,7 @@ def test_an_upgraded_completed_name_takes_its_requested_time():
     assert instant_file_name(parsed) == f"{RT}.commit"
 
 
-def test_pending_names_come_in_the_order_of_deletion():
+def test_pending_names_have_the_order_of_their_deletion():
     assert pending_file_names(Action.COMMIT, RT) == (f"{RT}.inflight", f"{RT}.commit.requested")
 
 
@@ -201,7 +201,7 @@ def test_other_names_are_no_base_files(name: str):
         (f".f_{RT}.log.12", LogFileName("f", RT, 12, "")),
     ],
 )
-def test_log_file_names_come_back(name: str, parts: LogFileName):
+def test_log_file_names_are_parsed_as_they_were_formatted(name: str, parts: LogFileName):
     assert parse_log_file_name(name) == parts
     assert parts.text == name
 
@@ -213,7 +213,7 @@ def test_other_names_are_no_log_files(name: str):
 
 @pytest.mark.parametrize("data_file", [BASE, LOG])
 @pytest.mark.parametrize("io_type", IOType)
-def test_markers_come_back(data_file: str, io_type: IOType):
+def test_marker_names_are_parsed_as_they_were_formatted(data_file: str, io_type: IOType):
     assert parse_marker_name(marker_name(data_file, io_type)) == (data_file, io_type)
 
 

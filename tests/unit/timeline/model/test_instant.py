@@ -49,7 +49,7 @@ def test_every_cell(action: Action):
                 check_transition(action, before, after)
 
 
-def test_the_table_speaks_of_every_action_and_stage():
+def test_the_transitions_cover_every_action_and_state():
     assert set(LEGAL_TRANSITIONS) == WRITES | PLANS | UPKEEP | {Action.SAVEPOINT}
     assert all(set(stages) == set(STAGES) for stages in LEGAL_TRANSITIONS.values())
 

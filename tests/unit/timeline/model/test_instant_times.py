@@ -32,12 +32,12 @@ LIMITS = SkewLimits()
         (Residue.SLOT_COMPLETION, "003"),
     ],
 )
-def test_the_residue_tells_who_drew_the_time(residue: Residue, last: str):
+def test_the_last_digits_of_a_time_show_its_purpose(residue: Residue, last: str):
     time = next_instant_time(NOW, None, residue, limits=LIMITS)
     assert time == "20260102030405" + last
 
 
-def test_a_clock_behind_the_timeline_goes_just_above_it():
+def test_a_clock_behind_the_timeline_draws_a_time_just_above_it():
     newest = instant_time(WallMs(NOW + 1_000))
     assert next_instant_time(NOW, newest, Residue.BEGIN, limits=LIMITS) == "20260102030406004"
 

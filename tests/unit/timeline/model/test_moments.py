@@ -46,7 +46,7 @@ TOKYO = ZoneInfo("Asia/Tokyo")
         (np.int64(20260701120000123), "20260701120000123", "20260701120000123"),
     ],
 )
-def test_a_moment_without_a_zone_is_read_in_the_table_s(
+def test_a_time_argument_without_a_zone_is_read_in_the_zone_of_the_table(
     value: Any, in_utc: str, in_berlin: str
 ) -> None:
     assert parse_time_travel(value, UTC_ZONE) == in_utc
@@ -87,7 +87,7 @@ def test_a_moment_without_a_zone_is_read_in_the_table_s(
     ],
 )
 @pytest.mark.parametrize("zone", [UTC_ZONE, BERLIN])
-def test_what_is_no_moment_is_refused_as_such(value: Any, zone: TimelineZone) -> None:
+def test_a_value_that_is_no_time_is_refused(value: Any, zone: TimelineZone) -> None:
     for reads in (parse_time_travel, parse_instant):
         if reads is parse_instant and value == 20261399000000:
             continue  # a name need not be a date
@@ -98,7 +98,7 @@ def test_what_is_no_moment_is_refused_as_such(value: Any, zone: TimelineZone) ->
 
 
 @given(st.datetimes(datetime(1000, 1, 2), datetime(9999, 12, 30)), st.sampled_from([UTC, TOKYO]))
-def test_a_datetime_and_its_text_are_the_same_moment(moment: datetime, zone: Any) -> None:
+def test_a_datetime_and_its_text_are_the_same_time(moment: datetime, zone: Any) -> None:
     for value in (moment, moment.replace(tzinfo=zone)):
         told = value.isoformat() if zone is UTC else value.astimezone(UTC).isoformat()
         if value.tzinfo is None:
@@ -106,7 +106,7 @@ def test_a_datetime_and_its_text_are_the_same_moment(moment: datetime, zone: Any
         assert parse_time_travel(value, BERLIN) == parse_time_travel(told, BERLIN)
 
 
-def test_an_instant_keeps_the_digits_it_is_named_by() -> None:
+def test_an_instant_time_keeps_its_digits() -> None:
     assert parse_instant(20260701120000, UTC_ZONE) == "20260701120000"
     assert parse_instant(" 00000000000000000 ", UTC_ZONE) == EARLIEST
     assert parse_instant(datetime(2026, 7, 1, 12, 0, 0, 123999), UTC_ZONE) == "20260701120000123"
@@ -144,12 +144,12 @@ def test_an_empty_end_is_refused() -> None:
         (np.int64(20260701120000123), "20260701120000123"),
     ],
 )
-def test_an_option_takes_a_moment_as_a_value(value: Any, time: str) -> None:
+def test_an_option_accepts_a_time(value: Any, time: str) -> None:
     settings = ReadSettings.from_properties({"as.of.instant": value})
     assert parse_time_travel(str(settings.as_of), BERLIN) == time
 
 
 @pytest.mark.parametrize("value", ["", "  ", None, pd.NaT, [1], object()])
-def test_an_option_without_a_moment_is_refused(value: Any) -> None:
+def test_an_option_with_an_invalid_time_is_refused(value: Any) -> None:
     with pytest.raises(SettingError):
         ReadSettings.from_properties({"as.of.instant": value})

@@ -80,7 +80,7 @@ def test_joining_never_leaves(pieces: tuple[str, ...]):
 
 
 @given(st.text(alphabet="ab./\\\x00\n:%~", max_size=12))
-def test_what_passes_stays_strictly_below_the_table(path: str):
+def test_an_accepted_path_is_strictly_below_the_table(path: str):
     try:
         check_relative_path(path)
     except MalformedNameError:

@@ -137,7 +137,7 @@ def test_other_table_versions_are_unsupported(version: str) -> None:
 @pytest.mark.parametrize(
     ("version", "advice"), [("5", "0.14.1 or 0.15.0 upgrade it"), ("10", "a newer release")]
 )
-def test_a_version_that_is_not_read_comes_with_what_to_do(version: str, advice: str) -> None:
+def test_an_unsupported_table_version_is_refused_with_advice(version: str, advice: str) -> None:
     with pytest.raises(UnsupportedTableError, match=advice):
         TableConfig.from_properties(changed(hoodie__table__version=version))
 

@@ -40,7 +40,7 @@ def test_a_14_digit_time_is_its_last_millisecond():
 
 
 @pytest.mark.parametrize("text", ["", "2026", "20261301000000000", "2026010203040500x", EARLIEST])
-def test_what_is_no_date_is_refused(text: str):
+def test_text_that_is_no_date_is_refused(text: str):
     with pytest.raises(InvalidInputError) as caught:
         wall_ms(text)
     assert caught.value.kind == "instant_time"
@@ -65,7 +65,7 @@ def test_what_is_no_date_is_refused(text: str):
         ("2026-01-01T00:30:00+01:00", "20251231233000000"),
     ],
 )
-def test_accepted_forms_of_a_moment(text: str, time: str):
+def test_accepted_forms_of_a_time(text: str, time: str):
     assert parse_time_travel(text, UTC_ZONE) == time
 
 
@@ -89,7 +89,7 @@ def test_accepted_forms_of_a_moment(text: str, time: str):
         "٢٠٢٦-01-02",
     ],
 )
-def test_refused_forms_of_a_moment(text: str):
+def test_refused_forms_of_a_time(text: str):
     with pytest.raises(InvalidInputError) as caught:
         parse_time_travel(text, UTC_ZONE)
     assert caught.value.fields["value"] == text

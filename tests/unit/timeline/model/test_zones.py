@@ -70,9 +70,7 @@ def test_an_instant_time_shows_the_clock_of_its_zone(name: str, time: str) -> No
 
 
 @given(st.sampled_from(NAMES), st.integers(at("2015-01-01T00:00Z"), at("2099-12-31T00:00Z")))
-def test_digits_stand_for_their_moment_or_for_the_first_with_these_digits(
-    name: str, now: int
-) -> None:
+def test_digits_denote_their_time_or_the_first_one_with_these_digits(name: str, now: int) -> None:
     zone = ZONES[name]
     back = zone.wall_ms(zone.instant_time(now))
     assert back == now or zone.instant_time(back) == zone.instant_time(now)
@@ -84,7 +82,7 @@ def test_digits_stand_for_their_moment_or_for_the_first_with_these_digits(
     st.integers(at("2026-01-01T00:00Z"), at("2027-12-31T00:00Z")),
     st.integers(0, 3 * 60 * MINUTE_MS),
 )
-def test_the_bounds_of_a_moment_hold_for_every_moment_before_and_after(
+def test_the_bounds_of_a_time_hold_for_every_earlier_and_later_time(
     name: str, now: int, span: int
 ) -> None:
     zone = ZONES[name]
@@ -93,7 +91,7 @@ def test_the_bounds_of_a_moment_hold_for_every_moment_before_and_after(
 
 
 @pytest.mark.parametrize("told", [lambda moment: moment, lambda moment: moment.isoformat()])
-def test_a_moment_with_a_zone_includes_what_was_written_until_then(
+def test_a_time_with_a_zone_includes_the_commits_until_then(
     told: Callable[[datetime], TimeArgument],
 ) -> None:
     newest = None
@@ -109,7 +107,7 @@ def test_a_moment_with_a_zone_includes_what_was_written_until_then(
         assert parse_time_travel(shown, BERLIN) == BERLIN.instant_time(now)
 
 
-def test_in_the_hour_that_comes_twice_the_bounds_are_those_of_the_hour() -> None:
+def test_in_the_repeated_hour_the_bounds_are_those_of_the_hour() -> None:
     half = 30 * MINUTE_MS
     assert BERLIN.instant_time(BACK - half) == BERLIN.instant_time(BACK + half)
     assert BERLIN.latest_until(BACK + half) == "20261025025959999"
@@ -118,16 +116,14 @@ def test_in_the_hour_that_comes_twice_the_bounds_are_those_of_the_hour() -> None
     assert BERLIN.wall_ms("20261025023000000") == BACK - half
 
 
-def test_a_time_in_the_hour_left_out_goes_on_as_the_hour_before() -> None:
+def test_a_time_in_the_skipped_hour_continues_the_hour_before() -> None:
     assert BERLIN.wall_ms("20260329023000000") == FORWARD + 30 * MINUTE_MS
 
 
 @pytest.mark.spec("TL-SUCC-1")
 @pytest.mark.parametrize("turned", [BACK, FORWARD])
 @pytest.mark.parametrize("step_ms", [1, 700, 20_000, 10 * MINUTE_MS])
-def test_succession_never_stops_nor_goes_back_while_the_clock_is_turned(
-    turned: int, step_ms: int
-) -> None:
+def test_drawn_times_increase_through_a_change_of_the_clock(turned: int, step_ms: int) -> None:
     newest = None
     steps = min(2_000, 4 * 60 * MINUTE_MS // step_ms)
     for step in range(steps):
@@ -138,7 +134,7 @@ def test_succession_never_stops_nor_goes_back_while_the_clock_is_turned(
 
 
 @pytest.mark.spec("TL-SUCC-1")
-def test_many_times_drawn_in_the_hour_that_comes_twice_pass_its_end() -> None:
+def test_many_times_drawn_in_the_repeated_hour_pass_its_end() -> None:
     newest = "20261025025959990"
     for second in range(0, 3_600, 60):
         now = WallMs(BACK + second * 1_000)
@@ -154,7 +150,7 @@ def test_a_clock_of_another_zone_is_refused_and_the_zone_named() -> None:
 
 
 @pytest.mark.spec("TL-SUCC-1")
-def test_a_clock_a_second_ahead_of_ours_may_be_past_the_turn() -> None:
+def test_a_clock_a_second_ahead_may_be_past_the_change() -> None:
     newest = BERLIN.instant_time(FORWARD + 500)
     drawn = next_instant_time(
         WallMs(FORWARD - 500), newest, Residue.BEGIN, limits=LIMITS, zone=BERLIN
@@ -197,7 +193,7 @@ def test_a_zone_without_changes_agrees_by_its_offset_alone() -> None:
         ("UTC0", "UTC0", "12"),
     ],
 )
-def test_the_zone_of_a_process_is_what_tz_says(
+def test_the_zone_of_a_process_is_that_of_tz(
     monkeypatch: pytest.MonkeyPatch, told: str, name: str, hour: str
 ) -> None:
     monkeypatch.setenv("TZ", told)
@@ -215,7 +211,7 @@ def test_a_zone_without_rules_is_refused(monkeypatch: pytest.MonkeyPatch, told: 
     assert caught.value.kind == "time_zone"
 
 
-def test_without_tz_the_zone_is_the_machine_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tz_the_zone_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     now = at("2026-07-01T12:00:00+00:00")
     with monkeypatch.context() as patched:
         patched.delenv("TZ", raising=False)

@@ -129,7 +129,7 @@ def test_each_kind_reads_its_texts(kind: OptionKind, text: str, value: object) -
         (OptionKind.ENUM, "SOON", "one of EAGER, LAZY"),
     ],
 )
-def test_a_wrong_text_names_key_layer_and_what_is_accepted(
+def test_an_invalid_text_names_key_layer_and_accepted_values(
     kind: OptionKind, text: str, accepted: str
 ) -> None:
     option = Option(key="k", kind=kind, choices=("EAGER", "LAZY") if kind == "enum" else ())
@@ -201,7 +201,7 @@ def test_keys_of_one_prefix_are_found_in_any_case() -> None:
     assert properties.with_prefix("hoodie.lock.") == {"Hoodie.Lock.a": "1"}
 
 
-def test_a_layer_can_be_taken_out_again() -> None:
+def test_a_layer_can_be_removed_again() -> None:
     both = PropertySet().with_layer("table", {"a": "theirs"}).with_layer("code", {"b": "mine"})
     assert dict(both.without_layer("table")) == {"b": "mine"}
     assert both["a"] == "theirs"

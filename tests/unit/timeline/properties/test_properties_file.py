@@ -81,7 +81,7 @@ class Updating(Behind):
         self.inner.delete(PROPERTIES)
 
 
-def test_an_update_that_ends_between_the_looks_hides_no_table():
+def test_an_update_that_ends_during_a_read_hides_no_table():
     storage = Updating(made())
     storage.begin()
     assert load_config(storage).name == "t"
@@ -95,7 +95,7 @@ def test_a_table_is_created_once():
     assert load_config(storage).name == "t"
 
 
-def test_nobody_creates_a_table_while_the_properties_of_one_are_changed():
+def test_a_table_is_not_created_while_its_properties_are_changed():
     """The file is away for a moment, and its backup says all."""
     storage = made()
     storage.create(PROPERTIES_BACKUP, storage.read(PROPERTIES))
@@ -106,7 +106,7 @@ def test_nobody_creates_a_table_while_the_properties_of_one_are_changed():
     assert load_config(storage).name == "t"
 
 
-def test_a_table_that_lost_its_properties_is_not_made_anew():
+def test_a_table_that_lost_its_properties_is_not_created_again():
     storage = made()
     storage.create(TABLE_DESCRIPTOR, b"{}")
     storage.create(f"{TIMELINE}/20260101000000000.commit.requested", b"")
@@ -119,7 +119,7 @@ def test_a_table_that_lost_its_properties_is_not_made_anew():
     create_properties(storage, new_table_properties("u"), now="now")
 
 
-def test_a_table_without_properties_to_which_nobody_wrote_is_made_anew():
+def test_a_table_without_properties_and_without_instants_is_created_again():
     storage = MemoryStorage()
     storage.create(TABLE_DESCRIPTOR, b"{}")
     create_properties(storage, new_table_properties("u"), now="now")
@@ -167,7 +167,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(state: str):
     assert 4 <= crashes < 20
 
 
-def test_a_file_that_breaks_off_in_a_line_is_not_taken_for_a_whole_one():
+def test_a_truncated_file_is_not_accepted_as_whole():
     """Java makes it in its place, and a crash leaves the first part of it beside the backup."""
     whole = made().read(PROPERTIES)
     kept = len(whole) // 2
@@ -184,7 +184,7 @@ def test_a_file_that_breaks_off_in_a_line_is_not_taken_for_a_whole_one():
         assert load_config(storage).record_key_fields == ("id",)
 
 
-def test_a_damaged_file_without_a_backup_is_told():
+def test_a_damaged_properties_file_without_a_backup_is_reported():
     storage = made()
     storage.write(PROPERTIES, storage.read(PROPERTIES).replace(b"name=t", b"name=u"))
     with pytest.raises(CorruptTableError) as caught:
@@ -192,7 +192,7 @@ def test_a_damaged_file_without_a_backup_is_told():
     assert caught.value.fields["path"] == PROPERTIES
 
 
-def test_a_damaged_backup_beside_a_good_file_is_ignored():
+def test_a_damaged_backup_of_a_good_file_is_ignored():
     storage = made()
     storage.write(PROPERTIES_BACKUP, b"torn")
     assert load_config(storage).name == "t"
@@ -210,7 +210,7 @@ def test_switching_the_metadata_table_off_empties_its_keys_and_removes_it():
     assert not may_have_misplaced_rows(storage, config)
 
 
-def test_a_record_index_leaves_the_note_that_rows_may_lie_elsewhere():
+def test_switching_off_a_record_index_notes_that_rows_may_be_misplaced():
     storage = made()
     on = {"hoodie.table.metadata.partitions": "files,record_index"}
     update_properties(storage, on, now="now")
@@ -220,7 +220,7 @@ def test_a_record_index_leaves_the_note_that_rows_may_lie_elsewhere():
     assert misplaced_rows_noted(config)
 
 
-def test_a_definition_of_a_record_index_tells_that_rows_may_lie_elsewhere():
+def test_a_record_index_definition_means_that_rows_may_be_misplaced():
     storage = made()
     defined = {"hoodie.table.index.defs.path": INDEX_DEFINITIONS}
     config = update_properties(storage, defined, now="now")
@@ -248,7 +248,7 @@ class LosingAnswers(Behind):
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
-def test_a_lost_answer_is_asked_for_again_until_the_file_is_ours(carried_out):
+def test_an_unanswered_create_is_checked_until_the_file_is_known_as_its_own(carried_out):
     storage = LosingAnswers(MemoryStorage(), carried_out)
     create_properties(storage, NEW, now="now")
     assert load_config(storage).name == "t"
@@ -257,7 +257,7 @@ def test_a_lost_answer_is_asked_for_again_until_the_file_is_ours(carried_out):
     assert storage.stat(PROPERTIES_BACKUP) is None
 
 
-def test_a_table_made_by_another_behind_a_lost_answer_stays_the_others():
+def test_a_table_that_another_writer_created_during_an_unanswered_create_remains():
     inner = MemoryStorage()
     storage = LosingAnswers(inner, False)
     create_properties(inner, new_table_properties("u"), now="now")
@@ -266,7 +266,7 @@ def test_a_table_made_by_another_behind_a_lost_answer_stays_the_others():
     assert load_config(storage).name == "u"
 
 
-def test_a_storage_that_never_answers_is_said_so():
+def test_a_storage_that_never_answers_is_reported():
     storage = LosingAnswers(MemoryStorage(), *[False] * 5)
     with pytest.raises(StorageUnavailableError, match="did not answer"):
         create_properties(storage, NEW, now="now")

@@ -98,7 +98,7 @@ class TestDecidedStorage(StorageSuite):
 
 
 @pytest.mark.spec("SLOT-6")
-def test_slots_never_touch_the_storage(place: Place) -> None:
+def test_slots_are_never_written_to_the_storage(place: Place) -> None:
     one, other = place.open(), place.open()
     one.create(slot_path(1), b"first")
     with pytest.raises(ObjectExistsError):
@@ -131,7 +131,7 @@ def test_a_name_that_another_engine_took_is_taken(place: Place) -> None:
     place.open().create(REQUESTED, b"")
 
 
-def test_a_claim_whose_owner_died_is_carried_out_by_the_next(place: Place) -> None:
+def test_a_reserved_name_whose_owner_died_is_written_by_the_next_writer(place: Place) -> None:
     """Else the number would be taken for ever, and nothing there."""
     owner = place.open()
 
@@ -149,7 +149,7 @@ def test_a_claim_whose_owner_died_is_carried_out_by_the_next(place: Place) -> No
     assert place.folder.read(MANIFEST) == b"owner's"
 
 
-def test_what_a_slot_fixes_is_written_without_a_decision(place: Place) -> None:
+def test_a_completed_file_is_written_without_the_slot_store(place: Place) -> None:
     place.open().create(
         TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="a", slots="s"))
     )
@@ -174,7 +174,7 @@ def test_long_slots_leave_their_bytes_on_the_storage(place: Place) -> None:
     assert place.folder.names(".hoodie/.hoodoo/bodies") == []
 
 
-def test_a_slot_ages_from_the_first_look(place: Place) -> None:
+def test_the_age_of_a_slot_starts_at_its_first_stat(place: Place) -> None:
     """By the storage's clock alone: no two clocks are compared."""
     storage = place.open()
     storage.create(slot_path(1), b"1234")
@@ -192,7 +192,7 @@ def test_a_slot_ages_from_the_first_look(place: Place) -> None:
 # ------------------------------------------------------------------ identity
 
 
-def test_first_writers_give_a_table_one_identity(place: Place) -> None:
+def test_concurrent_first_writers_create_one_table_id(place: Place) -> None:
     """Whoever comes second takes the first one's, also when its file is not there yet."""
     one, other = place.open(), place.open()
     one.create(slot_path(1), b"1")
@@ -205,14 +205,14 @@ def test_first_writers_give_a_table_one_identity(place: Place) -> None:
     assert decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR)) == identity
 
 
-def test_a_birth_whose_owner_died_is_the_tables(place: Place) -> None:
+def test_a_table_id_whose_creator_died_is_the_tables(place: Place) -> None:
     born = encode_table_descriptor(TableDescriptor(table_id="first", slots="sql:db#slots#t"))
     place.slots.create("born/t/000001", born)
     place.open().create(slot_path(1), b"1")
     assert decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR)).table_id == "first"
 
 
-def test_a_table_in_the_place_of_a_dropped_one_begins_anew(place: Place) -> None:
+def test_a_table_created_after_a_drop_starts_with_an_empty_commit_log(place: Place) -> None:
     """F27: rows of the old one are never taken for its own, and old handles find out."""
     old = place.open()
     old.create(PROPERTIES, b"old")
@@ -265,14 +265,14 @@ def dies_before(place: Place, last: str) -> None:
     del place.folder.write
 
 
-def test_a_table_whose_maker_died_behind_its_identity_is_made_by_the_next(place: Place) -> None:
+def test_a_table_whose_creator_died_after_the_table_id_is_created_by_the_next(place: Place) -> None:
     """Nothing was written there yet that other properties would read in another way."""
     dies_behind(place, TABLE_DESCRIPTOR)
     create_properties(place.open(), NEW, now=NOW)
     assert load_config(place.open()).raw["hoodie.table.name"] == "t"
 
 
-def test_a_table_whose_maker_died_before_its_properties_is_there(place: Place) -> None:
+def test_a_table_whose_creator_died_before_its_properties_exists(place: Place) -> None:
     """Its claim has them, and who comes next writes them."""
     dies_before(place, PROPERTIES)
     with pytest.raises(InvalidInputError) as refused:
@@ -281,7 +281,7 @@ def test_a_table_whose_maker_died_before_its_properties_is_there(place: Place) -
     assert load_config(place.open()).raw["hoodie.table.name"] == "t"
 
 
-def test_two_tables_of_one_key_never_share_an_identity(place: Place) -> None:
+def test_two_tables_with_one_key_have_different_table_ids(place: Place) -> None:
     """Two hosts have a table at the same local path, and one database: the first one has begun."""
     place.open().create(REQUESTED, b"")
     other = Place()

@@ -63,7 +63,7 @@ def backwards(table: TableReader) -> tuple[TableContext, Backwards]:
     return context, executor
 
 
-def test_what_the_timeline_shows_lies_at_or_below_the_head_whatever_is_asked_first() -> None:
+def test_the_refreshed_timeline_contains_only_commits_up_to_the_head() -> None:
     table = far_table()
     context, _ = backwards(table)
     assert context.refresh()[0] == 0
@@ -74,7 +74,7 @@ def test_what_the_timeline_shows_lies_at_or_below_the_head_whatever_is_asked_fir
         assert len(active.completed_writes) == expected
 
 
-def test_as_many_slots_are_looked_for_at_once_as_came_last_time() -> None:
+def test_the_commit_log_reads_ahead_as_many_slots_as_came_last_time() -> None:
     table = far_table()
     context, executor = backwards(table)
     other = opened(table)
@@ -129,7 +129,7 @@ def test_a_refresh_does_not_wait_until_no_writer_commits() -> None:
     assert len(active.completed_writes) == 4
 
 
-def test_a_gap_ends_the_head_though_a_later_slot_is_seen() -> None:
+def test_a_gap_ends_the_head_although_a_later_slot_exists() -> None:
     table = far_table()
     context, _ = backwards(table)
     other = opened(table)
@@ -143,14 +143,14 @@ def test_a_gap_ends_the_head_though_a_later_slot_is_seen() -> None:
     assert context.commit_log.head() == 3
 
 
-def test_near_storage_is_asked_in_order_on_the_calling_thread() -> None:
+def test_a_local_storage_is_read_in_order_on_the_calling_thread() -> None:
     table = new_table()
     threads: list[int] = []
     table.context.ports.concurrently(*[lambda: threads.append(threading.get_ident())] * 3)
     assert threads == [threading.get_ident()] * 3
 
 
-def test_calls_that_wait_are_under_way_together() -> None:
+def test_waiting_calls_run_concurrently() -> None:
     meeting = threading.Barrier(5, timeout=60)
     with ThreadExecutor(1) as executor:
         assert sorted(executor.concurrently([meeting.wait] * 5)) == [0, 1, 2, 3, 4]
@@ -170,7 +170,7 @@ def test_the_first_failure_is_raised_when_all_have_ended() -> None:
 @pytest.mark.parametrize(
     ("took_ms", "cached_snapshot_age_ms"), [(0, 100), (60, 1_800), (900, 2_000)]
 )
-def test_a_look_may_be_as_old_as_thirty_like_it_take(
+def test_a_cached_snapshot_may_be_as_old_as_thirty_refreshes_take(
     took_ms: int, cached_snapshot_age_ms: int
 ) -> None:
     near, far = new_table(clock=StillClock(NOW)), far_table(StillClock(NOW))
@@ -183,7 +183,7 @@ def test_a_look_may_be_as_old_as_thirty_like_it_take(
 
 
 @pytest.mark.parametrize(("read", "rounds"), [(1, [8]), (9, [8, 8]), (20, [8, 8, 4])])
-def test_the_chain_is_read_ahead_from_its_newest_slot(read: int, rounds: list[int]) -> None:
+def test_the_commit_log_is_read_ahead_from_its_newest_slot(read: int, rounds: list[int]) -> None:
     table = far_table()
     for _ in range(20):
         upsert(table, ROWS)
@@ -248,7 +248,7 @@ def queueing(table: TableReader, clock: Any = None) -> tuple[TableReader, Queue,
 
 
 @pytest.mark.spec("PAR-1")
-def test_who_waits_in_the_queue_has_read_what_others_published_when_its_turn_comes() -> None:
+def test_a_writer_that_waits_for_the_lock_reads_new_commits_before_it_gets_the_lock() -> None:
     clock = StillClock(NOW)  # by which nobody has waited
     table = far_table(clock)
     storage: Any = table.context.ports.storage
@@ -276,7 +276,9 @@ def test_who_waits_in_the_queue_has_read_what_others_published_when_its_turn_com
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("HELP-1")
-def test_the_queue_goes_on_while_the_completed_file_is_on_its_way_and_the_next_one_helps() -> None:
+def test_the_lock_is_released_while_the_completed_file_is_created_and_the_next_writer_helps() -> (
+    None
+):
     table = far_table()
     upsert(table, ROWS)
     mine, queue, _ = queueing(table)
@@ -298,7 +300,7 @@ def test_the_queue_goes_on_while_the_completed_file_is_on_its_way_and_the_next_o
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.parametrize("shared", [False, True])
-def test_beside_another_engine_a_plan_is_shown_before_the_lock_is_free(shared: bool) -> None:
+def test_in_mode_shared_a_plan_is_visible_before_the_lock_is_released(shared: bool) -> None:
     """It helps nobody, and what it began without seeing the plan would be lost in it."""
     table = far_table()
     upsert(table, ROWS)
@@ -333,7 +335,7 @@ def behind(storage: ObjectStorage, path: str) -> None:
     obstore.delete(storage._plain, f"t/{path}")
 
 
-def test_what_this_process_wrote_or_read_again_is_told_from_memory() -> None:
+def test_files_that_this_process_wrote_or_read_twice_are_cached() -> None:
     storage = object_storage()
     with storage.open_output("p/mine") as file:
         file.write(b"mine")
@@ -383,7 +385,7 @@ def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kep
         (False, ForeignWriters.NONE, 2),
     ],
 )
-def test_far_away_a_turn_that_showed_another_s_commit_does_not_list_the_timeline_for_it(
+def test_on_a_high_latency_store_a_helped_commit_is_added_without_a_listing(
     far: bool, foreign: ForeignWriters, listings: int
 ) -> None:
     kept = MemoryStorage()

@@ -30,7 +30,7 @@ def clock_of(folder: Path, own: Clock) -> FolderClock:
 
 
 @pytest.mark.spec("HB-2")
-def test_a_folder_tells_the_stamp_of_its_file_system() -> None:
+def test_a_folder_returns_the_timestamp_of_its_file_system() -> None:
     _, clock = stamped([1_000])
     assert clock.now_ms() == 1_000
 
@@ -45,7 +45,7 @@ def test_a_stamp_is_kept_for_a_second_by_the_monotonic_clock() -> None:
     assert clock.now_ms() == 9_000
 
 
-def test_where_nothing_can_be_stamped_the_own_clock_has_to_do() -> None:
+def test_without_a_file_timestamp_the_clock_of_the_process_is_used() -> None:
     machine, clock = stamped([None, 1_000])
     assert clock.now_ms() == 5_000
     machine.sleep_ms(10)
@@ -53,7 +53,7 @@ def test_where_nothing_can_be_stamped_the_own_clock_has_to_do() -> None:
 
 
 @pytest.mark.spec("HB-2")
-def test_a_process_an_hour_ahead_takes_no_living_writer_for_dead(tmp_path: Path) -> None:
+def test_a_process_an_hour_ahead_sees_no_live_heartbeat_as_expired(tmp_path: Path) -> None:
     limits = HeartbeatLimits(interval_ms=60_000, misses=2)
     LocalStorage(tmp_path).write(heartbeat_path(RT), b"")
     ahead = StillClock(now_ms=SystemClock().now_ms() + HOUR_MS)
@@ -64,7 +64,7 @@ def test_a_process_an_hour_ahead_takes_no_living_writer_for_dead(tmp_path: Path)
     assert instants_with_expired_heartbeat(storage, (RT,), limits) == (RT,)
 
 
-def test_a_stamp_leaves_no_file_and_makes_no_folder(tmp_path: Path) -> None:
+def test_a_timestamp_leaves_no_file_and_creates_no_folder(tmp_path: Path) -> None:
     clock = clock_of(tmp_path, StillClock(now_ms=7))
     assert clock.now_ms() == 7  # there is no table
     assert list(tmp_path.iterdir()) == []

@@ -121,7 +121,7 @@ def test_data_file_is_synced_on_close_and_its_folders_on_demand(tmp_path: Path) 
     assert recorder.seen[1:] == ["fsync folder"] * 3
 
 
-def test_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path, calls=Syscalls(write=failing(errno.ENOSPC)))
     for put in (storage.create, storage.write):
         with pytest.raises(StorageUnavailableError, match="disk is full") as refused:
@@ -178,7 +178,7 @@ def test_staged_bytes_are_synced_once_and_linked_by_the_create(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("create", [(), (("a/x", b"other"),), (("b/x", b"content"),)])
-def test_staged_bytes_that_nobody_creates_go_away(
+def test_staged_bytes_without_a_create_are_deleted(
     tmp_path: Path, create: tuple[tuple[str, bytes], ...]
 ) -> None:
     storage = LocalStorage(tmp_path)
@@ -224,7 +224,7 @@ def test_folders_synced_soon_are_on_the_disk_when_waited_for(tmp_path: Path) -> 
     assert recorder.seen == ["fsync folder", "fsync folder"]
 
 
-def test_folders_that_cannot_be_synced_soon_tell_when_waited_for(tmp_path: Path) -> None:
+def test_a_failed_deferred_folder_sync_is_reported_when_waited_for(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path, calls=Syscalls(fsync=failing(errno.EIO)))
     storage.create("a/x", b"", durable=False)
     synced = storage.sync_soon(["a"])
@@ -328,7 +328,7 @@ def test_symbolic_links_inside_a_table_are_never_followed(
     assert (victim / "secret").read_bytes() == b"secret"
 
 
-def test_replacing_and_deleting_a_link_touches_the_link_only(
+def test_replacing_and_deleting_a_link_changes_the_link_only(
     trap: tuple[LocalStorage, Path],
 ) -> None:
     storage, victim = trap
@@ -341,7 +341,7 @@ def test_replacing_and_deleting_a_link_touches_the_link_only(
     assert (victim / "secret").read_bytes() == b"secret"
 
 
-def test_deleting_a_folder_spares_what_its_links_name(trap: tuple[LocalStorage, Path]) -> None:
+def test_deleting_a_folder_keeps_the_targets_of_its_links(trap: tuple[LocalStorage, Path]) -> None:
     storage, victim = trap
     (Path(storage.base_uri.removeprefix("file:")) / "real" / "inner").symlink_to(victim)
     storage.delete_folder("real")

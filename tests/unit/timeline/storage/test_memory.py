@@ -33,7 +33,7 @@ class Kept:
         self.events.append((name, fields))
 
 
-def test_handles_of_one_world_share_tables_by_name() -> None:
+def test_memory_storages_of_one_process_have_the_same_tables_by_name() -> None:
     ports = MemoryWorld()
     MemoryStorage("memory://a", ports=ports).create("x", b"1")
     assert MemoryStorage("memory://a/", ports=ports).read("x") == b"1"
@@ -42,7 +42,7 @@ def test_handles_of_one_world_share_tables_by_name() -> None:
             other.read("x")
 
 
-def test_objects_are_stamped_by_the_worlds_clock() -> None:
+def test_objects_have_timestamps_of_the_simulated_clock() -> None:
     storage = MemoryStorage(ports=MemoryWorld(Frozen()))
     storage.create("x", b"")
     found = storage.stat("x")

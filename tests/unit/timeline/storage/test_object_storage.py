@@ -95,7 +95,7 @@ def test_addresses_that_could_lead_elsewhere_are_refused(address: str) -> None:
         parse_object_address(address)
 
 
-def test_the_account_of_the_options_completes_the_address_and_never_contradicts_it() -> None:
+def test_the_account_option_completes_the_address_and_never_contradicts_it() -> None:
     short = with_account(parse_object_address("az://box/t"), "acct")
     assert short.base_uri == "abfss://box@acct.dfs.core.windows.net/t"
     with pytest.raises(InvalidInputError, match="another storage account"):
@@ -150,7 +150,7 @@ def test_bad_options_are_refused_by_their_key(properties: dict[str, str], key: s
 @pytest.mark.parametrize(
     "leave", [{"hoodoo.storage.allow.http": "true"}, {"fs.s3a.connection.ssl.enabled": "false"}]
 )
-def test_plain_http_needs_leave_except_on_this_machine(leave: dict[str, str]) -> None:
+def test_plain_http_needs_permission_except_on_this_machine(leave: dict[str, str]) -> None:
     told = {"fs.s3a.endpoint": "http://minio.example:9000"}
     settings = ObjectSettings.from_properties({**told, **leave}, PLACE)
     assert settings.endpoint_url() == "http://minio.example:9000"
@@ -161,7 +161,7 @@ def test_plain_http_needs_leave_except_on_this_machine(leave: dict[str, str]) ->
 @pytest.mark.parametrize(
     "address", ["gs://lake/t", "abfss://box@acct.dfs.core.windows.net/t", "s3://lake/t"]
 )
-def test_a_client_is_made_for_each_store_without_asking_it(
+def test_a_client_is_created_for_each_store_without_a_request(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = parse_object_address(address)
@@ -206,7 +206,7 @@ def test_a_connection_that_is_not_used_is_given_up(monkeypatch: pytest.MonkeyPat
         assert given_up.wait(PATIENCE_S)
 
 
-def test_every_option_says_what_it_means() -> None:
+def test_every_option_has_a_description() -> None:
     assert all(option.doc for option in ObjectSettings.options.values())
 
 
@@ -333,7 +333,7 @@ def test_a_precondition_that_failed_means_that_the_name_is_taken() -> None:
         (reply(301, "PermanentRedirect"), "wrong", "region"),
     ],
 )
-def test_a_refused_create_says_what_to_change(answer: bytes, fate: str, advice: str) -> None:
+def test_a_denied_create_names_the_change_that_helps(answer: bytes, fate: str, advice: str) -> None:
     with (
         answering(answer) as (port, _),
         pytest.raises(StorageUnavailableError, match=advice) as refused,
@@ -343,7 +343,7 @@ def test_a_refused_create_says_what_to_change(answer: bytes, fate: str, advice: 
     assert "Debug" not in refused.value.message
 
 
-def test_a_server_that_is_not_there_is_no_ambiguity() -> None:
+def test_an_unreachable_server_is_no_ambiguity() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens there
         with pytest.raises(StorageUnavailableError) as refused:
@@ -369,7 +369,7 @@ def test_a_forgotten_data_file_is_given_up() -> None:
     assert storage.read("p/x") == b""
 
 
-def test_a_data_file_whose_own_first_try_succeeded_is_kept() -> None:
+def test_a_data_file_whose_own_first_request_succeeded_is_kept() -> None:
     storage, _ = memory_storage()
     file = storage.open_output("p/x")
     file.write(b"mine")
@@ -432,7 +432,7 @@ def test_a_data_file_is_not_sent_again_when_the_time_of_a_request_is_over(
 
 
 @pytest.mark.parametrize(("size", "is_much"), [(SOON, False), (SOON + 1, True)])
-def test_only_who_sends_much_waits_for_long(size: int, is_much: bool) -> None:
+def test_only_a_large_upload_has_a_long_timeout(size: int, is_much: bool) -> None:
     clients = MemoryStore(), MemoryStore(), MemoryStore()
     keep(ObjectStorage(PLACE, clock=PlainClock(), clients=clients), bytes(size))
     there = [[one["path"] for page in client.list() for one in page] for client in clients]
@@ -473,7 +473,7 @@ def test_failing_to_keep_frees_the_name_and_closes() -> None:
     assert ended == ["done"]
 
 
-def test_reading_fetches_only_what_was_asked_for() -> None:
+def test_a_read_fetches_only_the_requested_range() -> None:
     asked: list[tuple[int, int]] = []
 
     def fetch(start: int, end: int) -> bytes:
@@ -557,7 +557,7 @@ def test_azure_knows_no_range_from_the_end_and_is_asked_for_the_size() -> None:
 @pytest.mark.parametrize(
     ("answer", "raised"), [(reply(404), ObjectMissingError), (reply(500), StorageUnavailableError)]
 )
-def test_a_file_that_is_missing_or_not_shown_is_told_by_one_request(
+def test_a_missing_or_forbidden_file_costs_one_request(
     answer: bytes, raised: type[Exception]
 ) -> None:
     with answering(answer) as (port, got):
@@ -566,7 +566,7 @@ def test_a_file_that_is_missing_or_not_shown_is_told_by_one_request(
         assert len(got) == 1
 
 
-def test_a_checksum_sibling_costs_requests_only_when_one_was_met() -> None:
+def test_a_checksum_sibling_costs_requests_only_when_one_was_listed() -> None:
     storage, store = memory_storage()
     store.put("t/f/.x.crc", b"old")  # somebody copied it here
     storage.write("f/x", b"1")
@@ -628,7 +628,7 @@ def test_a_table_cannot_say_where_credentials_are_sent() -> None:
     assert ObjectSettings.from_properties(said, PLACE).endpoint_url() is None
 
 
-def test_what_is_shown_of_an_error_holds_no_signature_and_no_dump() -> None:
+def test_a_displayed_error_contains_no_signature_and_no_dump() -> None:
     error = RuntimeError(
         "Error performing PUT https://acct.blob.example/box/t?sig=canary&se=1 in 3ms - Server "
         'returned non-2xx status code: 403 Forbidden: <?xml version="1.0"?>\n\nDebug source: {}'

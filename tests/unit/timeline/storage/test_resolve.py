@@ -22,7 +22,7 @@ def test_path_objects_and_colons_in_paths_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "WASB", "oss"])
-def test_other_stores_are_refused_with_what_works(scheme: str) -> None:
+def test_other_stores_are_refused_with_the_supported_ones(scheme: str) -> None:
     with pytest.raises(StorageCapabilityError, match="not supported") as refused:
         storage_for(f"{scheme}://bucket/t")
     assert refused.value.fields["missing"] == scheme.lower()

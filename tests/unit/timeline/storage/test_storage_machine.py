@@ -65,7 +65,9 @@ def test_a_forked_child_has_an_identity_of_its_own() -> None:
 
 @pytest.mark.spec("HB-3")
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux alone tells such a clock")
-def test_time_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_monotonic_clock_includes_the_time_of_a_suspend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Who sleeps with it must find its leases ended, as the others do."""
     suspended_ms = 3_600_000
     steady_ns = time.clock_gettime_ns
@@ -93,7 +95,7 @@ def test_map_returns_results_in_task_order(workers_max: int) -> None:
         assert executor.map(str, []) == []
 
 
-def test_map_runs_tasks_side_by_side() -> None:
+def test_map_runs_tasks_concurrently() -> None:
     meeting = threading.Barrier(3)
     with ThreadExecutor(3) as executor:
         executor.map(lambda _: meeting.wait(timeout=60), range(3))
@@ -160,7 +162,7 @@ def test_threads_that_waited_together_once_end_after_a_while(
         assert not any(one.is_alive() for one in waited)
 
 
-def test_work_goes_on_while_the_threads_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_continues_while_the_thread_pool_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_POOL_S", 0.0)
     results: list[list[int]] = []
     with ThreadExecutor(4) as executor:
@@ -220,7 +222,7 @@ def test_logged_values_are_escaped_and_secrets_masked(caplog: pytest.LogCaptureF
     ]
 
 
-def test_one_broken_sink_keeps_nothing_from_the_others() -> None:
+def test_one_broken_sink_withholds_no_event_from_the_others() -> None:
     kept = Kept()
     FanOut([Broken(), NullEvents(), kept]).emit("x.y", n=1)
     assert kept.names == ["x.y {'n': 1}"]

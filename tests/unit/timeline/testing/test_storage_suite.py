@@ -107,7 +107,7 @@ def test_probe_refuses_a_store_that_ignores_the_condition() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_probe_whose_answer_was_lost_is_repeated_by_the_next_write(lost: int) -> None:
+def test_a_probe_with_a_lost_answer_is_repeated_by_the_next_write(lost: int) -> None:
     storage = LosesAnAnswer(lost)
     with pytest.raises(StorageUnavailableError) as refused:
         prove_atomic_create(storage, SystemIds())
@@ -117,13 +117,13 @@ def test_probe_whose_answer_was_lost_is_repeated_by_the_next_write(lost: int) ->
     assert storage.creations == lost + 2
 
 
-def test_probe_asks_nothing_of_a_store_that_claims_nothing() -> None:
+def test_a_store_without_the_capability_gets_no_probe() -> None:
     storage = ClaimsNothing(MemoryStorage())
     with pytest.raises(StorageCapabilityError):
         prove_atomic_create(storage, SystemIds())
     assert storage.calls == []
 
 
-def test_race_is_skipped_where_nothing_is_claimed() -> None:
+def test_the_race_test_is_skipped_for_a_store_without_the_capability() -> None:
     with pytest.raises(pytest.skip.Exception):
         StorageSuite().test_racing_creates_have_exactly_one_winner(ClaimsNothing(MemoryStorage()))
