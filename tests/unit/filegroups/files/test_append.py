@@ -171,7 +171,7 @@ def test_a_log_file_is_announced_as_a_creation() -> None:
 
 
 @pytest.mark.spec("BEG-6")
-def test_the_marker_comes_before_the_file() -> None:
+def test_the_marker_is_created_before_the_log_file() -> None:
     class Full(MemoryStorage):
         def open_output(self, path: str) -> Any:
             raise OSError(path)
@@ -212,7 +212,7 @@ def test_a_delete_carries_the_ordering_of_the_merged_row() -> None:
     assert merged(storage, on_top(update, stat)) == {"a": (1, "A")}
 
 
-def test_deletes_of_keys_that_are_gone_write_no_file() -> None:
+def test_deletes_of_missing_keys_write_no_file() -> None:
     storage = first()
     keys = pa.table({"_hoodie_record_key": ["b"]})
     (stat,) = write_task(storage, deleting(), keys)
@@ -221,7 +221,7 @@ def test_deletes_of_keys_that_are_gone_write_no_file() -> None:
     assert write_task(storage, on_top(stat), rows(("a", 1, "A")).slice(0, 0)) == ()
 
 
-def test_a_delete_without_order_holds_by_commit_time() -> None:
+def test_a_delete_without_ordering_values_is_a_commit_time_delete() -> None:
     storage = first()
     task = deleting(merge=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
     write_task(storage, task, pa.table({"_hoodie_record_key": ["b"]}))
@@ -235,7 +235,7 @@ def test_a_delete_without_order_holds_by_commit_time() -> None:
     ]
 
 
-def test_a_delete_of_a_row_without_ordering_value_holds_by_commit_time() -> None:
+def test_a_delete_of_a_row_without_ordering_value_is_a_commit_time_delete() -> None:
     """Never null: Java's readers do not survive it (fmt 5.5)."""
     storage = first()
     kept = rows(("d", 3, "D")).set_column(2, "ts", pa.array([None], pa.int64()))
@@ -257,7 +257,7 @@ def test_several_ordering_fields_go_into_a_delete_in_their_order() -> None:
     assert (found["ordering_0"].to_pylist(), found["ordering_1"].to_pylist()) == ([5], ["B"])
 
 
-def test_rows_that_say_they_are_deleted_go_into_a_delete_block_with_their_own_ordering() -> None:
+def test_rows_marked_deleted_go_into_a_delete_block_with_their_own_ordering() -> None:
     storage = first()
     schema = SCHEMA.with_new_columns([pa.field("_hoodie_is_deleted", pa.bool_())])
     task = replace(APPENDING, avro_json=schema.avro_json, deletes=DeleteKind.COLUMN)
@@ -299,14 +299,14 @@ def test_a_log_file_that_grows_too_big_gets_successors() -> None:
     assert len(merged(storage, on_top(*stats))) == 8
 
 
-def test_two_attempts_with_one_token_are_noticed() -> None:
+def test_two_attempts_with_one_write_token_are_detected() -> None:
     storage = first()
     write_task(storage, APPENDING, rows(("a", 2, "A2")))
     with pytest.raises(InvariantError):
         write_task(storage, APPENDING, rows(("a", 2, "A2")))
 
 
-def test_a_task_travels_as_text() -> None:
+def test_a_task_is_serialized_as_text() -> None:
     (stat,) = write_task(first(), APPENDING, rows(("a", 2, "A2")))
     task = on_top(stat)
     assert FileGroupTask.from_json(task.to_json()) == task

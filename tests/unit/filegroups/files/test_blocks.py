@@ -42,7 +42,7 @@ def test_blocks_of_instants_that_are_not_visible_are_left_out():
     assert selected(block("t1"), block("t2"), block("t3"), hidden="t2") == ["t1", "t3"]
 
 
-def test_a_rollback_takes_back_all_blocks_of_its_target_wherever_they_stand():
+def test_a_rollback_removes_all_blocks_of_its_target_in_any_position():
     assert selected(block("t1"), block("t2"), rollback("t3", "t1"), block("t1")) == ["t2"]
     # A rollback of what is not there does nothing, whether or not its own instant is visible.
     assert selected(block("t1"), rollback("t3", "t9"), hidden="t3") == ["t1"]
@@ -59,14 +59,14 @@ def test_corrupt_and_change_blocks_hold_no_rows():
     assert found.corrupt == (torn,)
 
 
-def test_a_log_compaction_stands_for_what_it_replaces():
+def test_a_log_compaction_replaces_its_source_blocks():
     assert selected(block("t1"), block("t2"), compacted("t3", "t1", "t2"), block("t4")) == [
         "t3",
         "t4",
     ]
 
 
-def test_a_log_compaction_takes_the_place_of_the_newest_it_replaces():
+def test_a_log_compaction_has_the_position_of_its_newest_source_block():
     # t3 was written while t4 put t1 and t2 together: it is newer than both.
     logs = [block("t1"), block("t2"), block("t3"), compacted("t4", "t1", "t2")]
     assert selected(*logs) == ["t4", "t3"]
@@ -89,7 +89,7 @@ def test_a_log_compaction_that_is_not_visible_replaces_nothing():
     assert selected(*logs, hidden="t3") == ["t1", "t2"]
 
 
-def test_a_log_compaction_whose_originals_are_gone_keeps_its_own_place():
+def test_a_log_compaction_without_its_source_blocks_keeps_its_own_position():
     assert selected(block("t0"), compacted("t3", "t1", "t2"), block("t4")) == ["t0", "t3", "t4"]
 
 

@@ -65,7 +65,7 @@ def test_a_small_filter_has_this_text():
     assert filter_of(["a", "bé", "ccc"], entries=2, error_rate=1e-2).to_base64() == expected
 
 
-def test_a_full_filter_reuses_its_rows_in_turn():
+def test_a_full_filter_reuses_its_rows_one_after_another():
     expected = "/////wAAAAQBAAAACgAAAAIAAAAGAAAAAv////8AAAAEAQAAAAr9A/////8AAAAEAQAAAAr+AQ=="
     sizes = {"entries": 2, "error_rate": 0.1, "entries_max": 3}
     assert filter_of(list("abcdefgh"), **sizes).to_base64() == expected

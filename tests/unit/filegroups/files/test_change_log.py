@@ -75,7 +75,7 @@ def test_first_rows_have_no_change_log(table: hoodoo.Table) -> None:
     assert stat.cdc_stats is None
 
 
-def test_every_mode_tells_the_same_changes(table: hoodoo.Table) -> None:
+def test_every_supplemental_mode_returns_the_same_changes(table: hoodoo.Table) -> None:
     a, b, c, d = ROWS
     new = {"id": "e", "part": "p", "ts": 1, "v": 9}
     newer, same, late = {**a, "ts": 11, "v": 7}, dict(b), {**c, "ts": 9, "v": 8}
@@ -114,7 +114,7 @@ def test_the_log_is_java_s(table: hoodoo.Table) -> None:
     )
 
 
-def test_a_log_of_another_instant_or_cut_short_is_refused(table: hoodoo.Table) -> None:
+def test_a_change_log_of_another_instant_or_a_truncated_one_is_refused(table: hoodoo.Table) -> None:
     receipt = table.upsert([{**ROWS[0], "ts": 11}])
     (path,) = newest_stats(table)[0].cdc_stats or {}
     storage = table.context.ports.storage
@@ -126,7 +126,7 @@ def test_a_log_of_another_instant_or_cut_short_is_refused(table: hoodoo.Table) -
         list(read_cdc_log(storage, path, receipt.requested_time))
 
 
-def test_rows_that_move_to_another_partition_are_told_in_both(tmp_path: Path) -> None:
+def test_a_row_that_moves_to_another_partition_is_a_change_in_both(tmp_path: Path) -> None:
     table = make(tmp_path / "t", "OP_KEY_ONLY", **{"hoodie.index.type": "GLOBAL_SIMPLE"})
     moved = {**ROWS[0], "part": "q", "ts": 11}
     with table:
@@ -176,7 +176,7 @@ def test_a_rollback_finds_the_log_by_its_marker_and_by_its_name(table: hoodoo.Ta
     assert data_files_of(storage, time) == [log, stat.path]
 
 
-def test_a_log_s_stat_tells_what_it_lies_upon_where_java_looks_for_it(tmp_path: Path) -> None:
+def test_the_stat_of_a_log_names_its_base_file_where_java_reads_it(tmp_path: Path) -> None:
     kind = {"hoodie.table.type": "MERGE_ON_READ"}
     with make(tmp_path / "t", "OP_KEY_ONLY", **kind) as table:
         base = (newest_stats(table)[0].path or "").rpartition("/")[2]
@@ -191,7 +191,7 @@ def test_a_log_s_stat_tells_what_it_lies_upon_where_java_looks_for_it(tmp_path: 
     assert last == ("u", {**ROWS[0], "ts": 11}, {**ROWS[0], "ts": 12})
 
 
-def test_a_task_travels_as_text_with_its_mode() -> None:
+def test_a_task_is_serialized_as_text_with_its_mode() -> None:
     task = FileGroupTask(
         requested_time="20261121100000000",
         operation=WriteOperation.UPSERT,
@@ -217,7 +217,7 @@ def test_schemas_are_java_s() -> None:
 
 
 @pytest.mark.parametrize("mode", ["OP_KEY_ONLY", "DATA_BEFORE"])
-def test_images_of_files_that_were_cleaned_are_refused_by_name(tmp_path: Path, mode: str) -> None:
+def test_images_of_cleaned_files_are_refused_by_name(tmp_path: Path, mode: str) -> None:
     with make(tmp_path / "t", mode) as table:
         (first,) = (tmp_path / "t" / "p").glob("*.parquet")
         receipt = table.upsert([{**ROWS[0], "ts": 11}])
@@ -235,7 +235,7 @@ def test_images_of_files_that_were_cleaned_are_refused_by_name(tmp_path: Path, m
     "key",
     ["hoodie.populate.meta.fields=false", "hoodie.datasource.write.drop.partition.columns=true"],
 )
-def test_tables_without_meta_or_partition_columns_are_told(
+def test_changes_of_tables_without_meta_or_partition_columns_are_returned(
     tmp_path: Path, mode: str, key: str
 ) -> None:
     name, _, value = key.partition("=")
@@ -248,7 +248,9 @@ def test_tables_without_meta_or_partition_columns_are_told(
 
 
 @pytest.mark.parametrize("logs", ["true", "false"])
-def test_values_tell_where_rows_have_no_commit_time(tmp_path: Path, logs: str) -> None:
+def test_changes_follow_from_values_where_rows_have_no_commit_time(
+    tmp_path: Path, logs: str
+) -> None:
     more = {"hoodie.populate.meta.fields": "false", "hoodie.table.cdc.enabled": logs}
     a, b = ROWS[:2]
     with make(tmp_path / "t", "OP_KEY_ONLY", **more) as table:
@@ -273,7 +275,7 @@ def test_a_late_row_that_fills_a_value_in_is_an_update(tmp_path: Path, logs: str
     assert told == [("i", None, bare), ("u", bare, {**bare, "v": 5})]
 
 
-def test_cleaning_takes_change_logs_with_their_base_files(tmp_path: Path) -> None:
+def test_cleaning_deletes_change_logs_with_their_base_files(tmp_path: Path) -> None:
     keep_one = {"hoodie.clean.commits.retained": "1", "hoodie.clean.automatic": "true"}
     with make(tmp_path / "t", "DATA_BEFORE_AFTER", **keep_one) as table:
         for time in range(11, 16):
@@ -286,7 +288,7 @@ def test_cleaning_takes_change_logs_with_their_base_files(tmp_path: Path) -> Non
     assert log_times <= base_times
 
 
-def test_superseded_change_logs_of_a_redo_are_deleted_before_the_publication() -> None:
+def test_superseded_change_logs_of_a_rebase_are_deleted_before_the_commit() -> None:
     mine = with_logs(new_table())
     upsert(mine, [row("a", 1, 1)])
     rival = begun(opened(mine), WriteOperation.UPSERT, [row("a", 2, 7)])
@@ -304,7 +306,9 @@ def test_superseded_change_logs_of_a_redo_are_deleted_before_the_publication() -
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(3))
-def test_logs_tell_what_the_files_tell_after_any_writes(mode: str, seed: int) -> None:
+def test_change_logs_and_data_files_give_the_same_changes_after_any_writes(
+    mode: str, seed: int
+) -> None:
     """The same writes to a table with logs and to one without: the same story of both."""
     tables = with_logs(new_table(), mode), new_table()
     draw = np.random.default_rng(seed)

@@ -37,7 +37,7 @@ _ROWS = pa.table(
 )
 
 
-def test_commit_times_stay_and_place_and_name_are_the_new_files() -> None:
+def test_commit_times_are_kept_and_partition_and_file_name_are_those_of_the_new_file() -> None:
     storage = MemoryStorage()
     size = write_clustered_file(storage, _TASK, _ROWS)
     stat = storage.stat(_PATH)
@@ -60,7 +60,7 @@ def test_a_whole_file_is_adopted_and_not_written_again() -> None:
     assert storage.read(_PATH) == before
 
 
-def test_another_file_under_the_name_is_left_as_it_is() -> None:
+def test_a_different_file_of_the_same_name_is_left_unchanged() -> None:
     storage = MemoryStorage()
     write_clustered_file(storage, _TASK, _ROWS.slice(1))
     with pytest.raises(StorageUnavailableError, match="other rows"):

@@ -162,7 +162,7 @@ def test_deletes_with_and_without_ordering_of_version_8(tmp_path: Path) -> None:
         ("v9_multi_ordering", "b", ""),
     ],
 )
-def test_java_s_delete_operation_holds_by_commit_time(
+def test_java_s_delete_operation_is_a_commit_time_delete(
     tmp_path: Path, name: str, key: str, partition_path: str
 ) -> None:
     ((_, content),) = of_java(name, tmp_path)
@@ -263,7 +263,7 @@ def test_several_orderings_may_hold_nothing_and_local_dates() -> None:
     ]
 
 
-def test_an_int_of_zero_and_nothing_hold_by_commit_time_among_others() -> None:
+def test_an_int_of_zero_and_null_mean_commit_time_among_others() -> None:
     content = by_avro(
         ("a", "p", ("LongWrapper", 5)),
         ("b", None, ("IntWrapper", 0)),
@@ -438,7 +438,7 @@ def test_deletes_by_commit_time_carry_an_int_of_zero_as_java_s() -> None:
     assert content[8:] == b"\x04\x02\x02d\x02\x00\x04\x00\x02\x02e\x02\x00\x04\x00\x00"
 
 
-def test_some_deletes_hold_by_commit_time() -> None:
+def test_some_deletes_are_commit_time_deletes() -> None:
     content = encode_deletes(
         pa.array(["a", "b", "c"]),
         "p",
@@ -467,7 +467,9 @@ def test_no_deletes_are_the_empty_array() -> None:
         ([pa.array([decimal.Decimal(10**20), decimal.Decimal(0)])], "ordering_value"),
     ],
 )
-def test_an_ordering_no_reader_survives_is_not_written(columns: list[pa.Array], kind: str) -> None:
+def test_an_ordering_value_that_java_cannot_read_is_not_written(
+    columns: list[pa.Array], kind: str
+) -> None:
     with pytest.raises(InvalidInputError) as caught:
         encode_deletes(pa.array(["a", "b"]), "p", columns)
     assert caught.value.kind == kind
@@ -566,7 +568,7 @@ def test_several_orderings_in_two_pieces_are_refused() -> None:
         rows(framed(one[:-2] + piece + b"\x00\x00"))
 
 
-def test_a_block_may_hold_by_commit_time_alone_whatever_its_orderings_are() -> None:
+def test_a_block_may_contain_commit_time_deletes_only() -> None:
     nothing = [pa.nulls(2, kind) for kind in (pa.int64(), pa.float64(), pa.string())]
     both = pa.array([True, True])
     data = encode_deletes(pa.array(["a", "b"]), "p", nothing, is_commit_time=both)

@@ -59,7 +59,7 @@ def written(*keys: str, **more: object) -> MemoryStorage:
     return storage
 
 
-def test_what_is_written_is_read_back():
+def test_written_rows_are_read_unchanged():
     storage = written("a", "b")
     assert read_base_file(storage, "p/f.parquet", schema=with_meta(SCHEMA.arrow)) == rows("a", "b")
     assert read_keys(storage, "p/f.parquet").to_pylist() == ["a", "b"]
@@ -71,7 +71,7 @@ def test_the_returned_size_is_the_files():
     assert size == len(storage.read("f.parquet"))
 
 
-def test_a_file_made_in_memory_is_the_one_that_is_streamed():
+def test_a_file_built_in_memory_equals_the_streamed_one():
     bloom = BloomFilter(BloomSettings(entries=10))
     bloom.add(pa.array(["b", "a"]))
     streamed = written("b", "a", bloom=bloom).read("p/f.parquet")

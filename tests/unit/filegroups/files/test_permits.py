@@ -61,13 +61,13 @@ def test_a_small_write_takes_a_permit_for_its_rows_and_one_for_its_file() -> Non
     assert storage.taken == 2
 
 
-def test_nothing_is_asked_of_the_storage_under_a_permit() -> None:
+def test_no_storage_request_runs_under_a_permit() -> None:
     storage = Permits(MemoryStorage())
     insert(storage, as_table([{"id": "a", "p": "x", "ts": 1, "v": 1}]))
     assert storage.asked == []
 
 
-def test_a_big_write_waits_for_nobody() -> None:
+def test_a_large_write_takes_no_permit() -> None:
     storage = Permits(MemoryStorage())
     keys = [f"{number:0100}" for number in range(12_000)]
     rows = as_table([{"id": key, "p": "x", "ts": 1, "v": 1} for key in keys])
@@ -88,7 +88,7 @@ def test_many_rows_do_not(tmp_path: Path) -> None:
         assert not storage.compute_permit.locked()
 
 
-def test_a_storage_without_a_permit_keeps_nobody_waiting() -> None:
+def test_a_storage_without_a_permit_blocks_no_writer() -> None:
     with with_compute_lock(MemoryStorage(), FEW), with_compute_lock(MemoryStorage(), FEW):
         pass
 

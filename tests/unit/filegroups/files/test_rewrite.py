@@ -121,7 +121,7 @@ def test_the_stat_of_a_new_file_group():
     assert (stat.total_write_bytes, stat.file_size_in_bytes) == (size, size)
 
 
-def test_a_new_version_merges_and_keeps_what_did_not_change():
+def test_a_new_version_merges_rows_and_keeps_the_unchanged_ones():
     storage = first()
     incoming = rows(("d", 1, "D"), ("b", 4, "late"), ("a", 1, "A2"))
     (stat,) = write_file_group(storage, SECOND_TASK, incoming)
@@ -175,7 +175,7 @@ def test_nothing_is_written_when_nothing_changes():
     assert write_file_group(storage, FIRST_TASK, rows(("a", 1, "A")).slice(0, 0)) == ()
 
 
-def test_an_insert_appends_without_looking_at_keys():
+def test_an_insert_appends_without_a_key_lookup():
     storage = first()
     task = replace(SECOND_TASK, operation=WriteOperation.INSERT)
     (stat,) = write_file_group(storage, task, rows(("a", 0, "again")))
@@ -183,7 +183,7 @@ def test_an_insert_appends_without_looking_at_keys():
     assert (stat.num_inserts, stat.num_writes) == (1, 4)
 
 
-def test_rows_marked_deleted_make_no_record_in_a_new_file_group():
+def test_rows_marked_deleted_are_not_written_to_a_new_file_group():
     schema = SCHEMA.with_new_columns([pa.field("_hoodie_is_deleted", pa.bool_())])
     task = replace(FIRST_TASK, avro_json=schema.avro_json, deletes=DeleteKind.COLUMN)
     incoming = rows(("a", 1, "A"), ("b", 1, "B")).append_column(
@@ -220,12 +220,12 @@ def test_a_file_written_by_java_is_rewritten_without_loss(table):
     assert after.drop(list(META_COLUMNS)) == before.drop(list(META_COLUMNS))
 
 
-def test_a_vanished_base_file_asks_for_a_new_plan():
+def test_a_missing_base_file_requires_a_new_assignment():
     with pytest.raises(MissingFileError):
         write_file_group(MemoryStorage(), SECOND_TASK, rows(("a", 1, "A")))
 
 
-def test_a_write_token_used_twice_is_our_defect():
+def test_a_write_token_used_twice_is_an_internal_error():
     storage = first()
     with pytest.raises(InvariantError):
         write_file_group(storage, FIRST_TASK, rows(("a", 1, "A")))
@@ -236,7 +236,7 @@ def test_a_partition_path_out_of_the_table_is_refused():
         write_file_group(MemoryStorage(), replace(FIRST_TASK, partition_path="../x"), rows(("a", 1, "A")))  # fmt: skip
 
 
-def test_the_marker_comes_before_the_file_and_nothing_else_is_asked():
+def test_the_marker_is_created_before_the_file_and_no_other_request_is_made():
     observed = RecordingStorage(first())
     write_file_group(observed, SECOND_TASK, rows(("a", 2, "A2")))
     assert observed.operations() == [
@@ -247,7 +247,7 @@ def test_the_marker_comes_before_the_file_and_nothing_else_is_asked():
     ]
 
 
-def test_tasks_and_stats_travel_as_text():
+def test_tasks_and_stats_are_serialized_as_text():
     task = replace(SECOND_TASK, parquet=ParquetSettings(compression="zstd"), bloom=None)
     assert FileGroupTask.from_json(task.to_json()) == task
     assert FileGroupTask.from_json(SECOND_TASK.to_json()) == SECOND_TASK
@@ -255,7 +255,7 @@ def test_tasks_and_stats_travel_as_text():
     assert stats_from_json(stats_to_json(stats)) == stats
 
 
-def test_a_filter_that_its_file_outgrew_is_made_anew_for_all_keys():
+def test_a_filter_that_is_too_small_is_rebuilt_for_all_keys():
     storage = MemoryStorage()
     task = replace(FIRST_TASK, bloom=BloomSettings())
     write_file_group(storage, task, rows(("a", 1, "x")))

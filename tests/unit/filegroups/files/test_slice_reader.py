@@ -209,13 +209,13 @@ def test_logs_alone_are_a_slice():
     assert group.read() == [("a", 1, "tie"), ("b", 1, "y")]
 
 
-def test_equal_ordering_values_go_by_requested_time_whoever_wrote_first():
+def test_equal_ordering_values_are_decided_by_requested_time():
     # The file with the greater requested time is first on the list, and still the newer one.
     group = Group().log(3, avro(3, ("a", 1, "fast"))).log(2, avro(2, ("a", 1, "slow")))
     assert group.read() == [("a", 1, "fast")]
 
 
-def test_meta_columns_are_those_of_the_row_that_stayed():
+def test_meta_columns_are_those_of_the_surviving_row():
     group = Group().with_base(*BASE[:2]).log(2, avro(2, ("a", 20, "new")))
     assert group.read("_hoodie_commit_time", KEY, "id") == [
         (time(2), "a", "a"),
@@ -223,18 +223,18 @@ def test_meta_columns_are_those_of_the_row_that_stayed():
     ]
 
 
-def test_blocks_of_instants_that_do_not_count_are_left_out():
+def test_blocks_of_invisible_instants_are_ignored():
     group = Group().with_base(*BASE[:1]).log(2, avro(2, ("a", 20, "new")))
     assert group.read(hidden=[2]) == [BASE[0]]
 
 
-def test_a_rollback_takes_a_block_back():
+def test_a_rollback_block_removes_its_target_block():
     group = Group().with_base(*BASE[:1])
     group.log(2, avro(2, ("a", 20, "x"))).log(3, rollback(3, 2)).log(4, avro(4, ("b", 1, "y")))
     assert group.read() == [BASE[0], ("b", 1, "y")]
 
 
-def test_a_log_compaction_replaces_what_it_compacted():
+def test_a_log_compaction_replaces_the_blocks_it_compacted():
     group = Group().log(2, avro(2, ("a", 1, "x"))).log(3, avro(3, ("a", 1, "y")))
     group.log(4, avro(4, ("a", 1, "tie of a later writer")))
     times = f"{time(3)},{time(2)}"
@@ -247,7 +247,7 @@ TORN = avro(2, ("b", 1, "torn"))[:-3]
 
 
 @pytest.mark.parametrize("parts", [(), (TORN,), (avro(2, ("a", 1, "x")), TORN)])
-def test_a_log_that_lost_what_was_published_in_it_is_damaged(parts: tuple[bytes, ...]):
+def test_a_torn_log_of_a_committed_write_is_damaged(parts: tuple[bytes, ...]):
     """F21: its rows would be missed by nobody, and a compaction would forget them for good."""
     group = Group().with_base(*BASE).log(2, *parts).log(3, avro(3, ("c", 99, "z")))
     with pytest.raises(CorruptTableError, match="restore it from a backup") as caught:
@@ -257,14 +257,14 @@ def test_a_log_that_lost_what_was_published_in_it_is_damaged(parts: tuple[bytes,
     assert ("c", 99, "z") in group.read(hidden=[2])  # it failed, and was never published
 
 
-def test_a_log_that_nothing_needs_any_more_may_be_torn():
+def test_a_torn_log_that_no_visible_instant_needs_is_ignored():
     group = Group().log(2, TORN).log(3, avro(3, ("a", 1, "x"), compacted_block_times=time(2)))
     assert group.read() == [("a", 1, "x")]
     group = Group().with_base(*BASE[:1]).log(2, TORN).log(3, rollback(3, 2))
     assert group.read() == [BASE[0]]
 
 
-def test_what_crashed_in_a_log_of_version_6_is_told_and_skipped():
+def test_a_torn_block_in_a_log_of_version_6_is_reported_and_skipped():
     """It is named after its base file, and several instants append to it."""
     group = Group().log(2, avro(3, ("a", 1, "x")), TORN)
     assert group.read() == [("a", 1, "x")]
@@ -273,13 +273,13 @@ def test_what_crashed_in_a_log_of_version_6_is_told_and_skipped():
     assert event["bytes"] > 0
 
 
-def test_a_log_of_which_nothing_counts_leaves_the_base_file_alone():
+def test_a_log_without_visible_blocks_leaves_the_base_file_unchanged():
     group = Group().with_base(*BASE).log(2, avro(2, ("a", 20, "x")))
     condition = pc.field("v") == "base"
     assert group.read("id", hidden=[2], filter=condition) == [("a",), ("b",), ("c",)]
 
 
-def test_a_filter_is_asked_of_merged_rows_only():
+def test_a_filter_is_applied_to_merged_rows_only():
     group = Group().with_base(*BASE)
     group.log(2, avro(2, ("a", 20, "hit")), avro(2, ("b", 5, "hit")), deletes(2, "c"))
     # a passes by its new value; b's late row does not count; c is gone.
@@ -289,7 +289,7 @@ def test_a_filter_is_asked_of_merged_rows_only():
 
 
 @pytest.mark.parametrize("block", [avro, parquet])
-def test_columns_come_in_the_order_asked_for(block):
+def test_columns_have_the_requested_order(block):
     group = Group().with_base(*BASE[:1]).log(2, block(2, ("a", 9, "late"), ("b", 1, "yy")))
     assert group.read("w", "id") == [(4, "a"), (2, "b")]
     assert group.read("v") == [("base",), ("yy",)]
@@ -324,7 +324,7 @@ def test_columns_that_a_block_lacks_are_null_or_kept_as_the_table_says():
     assert group.read("id", "v", "w", rules=keeping) == [("a", "new", 4)]
 
 
-def test_keys_that_no_file_stores_are_computed():
+def test_keys_that_are_not_stored_are_computed():
     def virtual(at: int, *found: Row) -> bytes:
         table = rows(*found, at=at, meta=False)
         content = encode_records(table, header(at)[HeaderKey.SCHEMA])
@@ -357,7 +357,7 @@ def test_columns_are_found_by_their_numbers_where_they_have_some():
     assert group.read() == [("a", 20, None), ("b", 1, "y")]
 
 
-def test_rows_say_of_themselves_that_they_are_deleted():
+def test_rows_marked_deleted_are_removed():
     # An int of 0 is Java's word for no ordering at all (fmt 5.5), in such a row too.
     own = pa.schema([("id", pa.string()), ("ts", pa.int32()), ("_hoodie_is_deleted", pa.bool_())])
     schema = TableSchema.from_arrow(own, "t")
@@ -414,7 +414,7 @@ def test_blocks_of_hfiles_have_their_keys_outside_of_the_records():
         damaged.read()
 
 
-def test_a_log_that_is_gone_or_damaged_is_told():
+def test_a_missing_or_damaged_log_is_reported():
     group = Group().log(2, encode_block(BlockType.PARQUET_DATA, header(2), b"no parquet"))
     with pytest.raises(CorruptTableError) as caught:
         group.read()
@@ -499,7 +499,7 @@ def test_late_deletes_of_version_6_win_where_the_ordering_is_a_text():
     assert typed_group(pa.int64(), 6, 5, precombines=True) == [("k",)]
 
 
-def test_ordering_fields_lie_inside_structs_too():
+def test_ordering_fields_may_be_inside_structs():
     assert typed_group(pa.int64(), 5, 6, nested=True) == []
     assert typed_group(pa.int64(), 6, 5, nested=True) == [("k",)]
 
@@ -514,13 +514,13 @@ def test_several_ordering_fields_of_deletes_compare_left_to_right():
         assert group.read("id", "ts", rules=MergeRules(definition=definition)) == left
 
 
-def test_of_a_key_that_stands_twice_in_the_base_file_the_first_is_changed():
+def test_the_first_row_of_a_repeated_key_in_the_base_file_is_changed():
     group = Group().with_base(("a", 1, "one"), ("a", 1, "two"), ("b", 1, "one"), ("b", 1, "two"))
     group.log(2, avro(2, ("a", 2, "new")), deletes(2, "b"))
     assert group.read("id", "v") == [("a", "new"), ("a", "two"), ("b", "two")]
 
 
-def test_a_slice_of_more_logs_than_are_kept_open():
+def test_a_slice_with_more_logs_than_open_files_is_read():
     group = Group()
     for number in range(70):
         group.log(

@@ -43,13 +43,13 @@ def test_equal_bytes_are_decoded_once_and_others_by_themselves() -> None:
         pytest.param(pa.table({"n": list(range(5_000))}), id="many bytes"),
     ],
 )
-def test_what_takes_much_memory_is_not_kept(rows: pa.Table) -> None:
+def test_a_file_that_takes_much_memory_is_not_cached(rows: pa.Table) -> None:
     opened = open_parquet(pa.BufferReader(parquet(rows)))
     assert isinstance(opened, pq.ParquetFile)
     assert opened.read().equals(rows)
 
 
-def test_damaged_rows_are_told_to_those_who_ask_for_them() -> None:
+def test_damaged_rows_raise_when_they_are_read() -> None:
     data = bytearray(parquet(ROWS))
     footer = int.from_bytes(data[-8:-4], "little") + 8
     data[4 : len(data) - footer] = bytes(len(data) - footer - 4)

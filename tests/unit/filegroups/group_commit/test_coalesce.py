@@ -60,7 +60,7 @@ def counts(receipt: CommitResult) -> tuple[int, int, int]:
 
 
 @pytest.mark.spec("GRP-7")
-def test_writes_of_the_same_rows_make_one_file_and_have_receipts_of_their_own() -> None:
+def test_writes_of_the_same_rows_make_one_file_and_have_results_of_their_own() -> None:
     table = new_table()
     upsert(table, [row("a", 1)])
     before = data_files(table)
@@ -90,7 +90,7 @@ def test_writes_of_the_same_rows_make_one_file_and_have_receipts_of_their_own() 
 
 
 @pytest.mark.spec("GRP-7")
-def test_the_greater_ordering_value_stays_whoever_brought_it() -> None:
+def test_the_greater_ordering_value_stays_in_any_order_of_members() -> None:
     table = new_table()
     upsert(table, [row("a", 5)])
     late, first, second = together(
@@ -104,7 +104,7 @@ def test_the_greater_ordering_value_stays_whoever_brought_it() -> None:
 
 
 @pytest.mark.spec("GRP-7")
-def test_writes_are_joined_by_those_that_share_a_partition_with_both() -> None:
+def test_writes_are_coalesced_over_a_member_with_partitions_of_both() -> None:
     table = new_table()
     apart = offered(table, [row("a", 1, p="x")])
     away = offered(table, [row("b", 1, p="z")])
@@ -142,7 +142,7 @@ APART: dict[str, dict[str, Any]] = {
 
 @pytest.mark.spec("GRP-7")
 @pytest.mark.parametrize("why", APART)
-def test_what_one_merge_might_change_is_not_joined(why: str) -> None:
+def test_writes_that_one_merge_might_change_are_not_coalesced(why: str) -> None:
     table = new_table()
     works = [offered(table, [row("a", value)]) for value in (1, 2)]
     assert numbers(table, *works) == [(0, 1)]
@@ -154,7 +154,7 @@ def test_what_one_merge_might_change_is_not_joined(why: str) -> None:
 
 
 @pytest.mark.spec("GRP-7")
-def test_deletes_in_event_time_are_not_joined() -> None:
+def test_deletes_in_event_time_are_not_coalesced() -> None:
     """A base file forgets a delete: the late row after it counts."""
     table = new_table()
     upsert(table, [row("a", 1)])
@@ -169,7 +169,7 @@ def test_deletes_in_event_time_are_not_joined() -> None:
 
 @pytest.mark.spec("GRP-7")
 @pytest.mark.spec("BATCH-1")
-def test_two_of_one_batch_are_not_joined_and_a_published_one_is_told_so() -> None:
+def test_two_writes_of_one_batch_are_not_coalesced_and_a_committed_batch_is_reported() -> None:
     table = new_table()
     twins = [offered(table, [row("a", 1)], batch_id="s/1") for _ in range(2)]
     assert numbers(table, *twins) == [(0,), (1,)]
@@ -187,13 +187,13 @@ def test_two_of_one_batch_are_not_joined_and_a_published_one_is_told_so() -> Non
     assert leftovers(table) == []
 
 
-def test_rows_of_another_shape_are_not_joined() -> None:
+def test_rows_of_another_schema_are_not_coalesced() -> None:
     table = new_table()
     wider = [{**row("a", 2), "more": 1}]
     assert numbers(table, offered(table, [row("a", 1)]), offered(table, wider)) == [(0,), (1,)]
 
 
-def test_joined_rows_have_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coalesced_rows_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     table = new_table()
     works = [offered(table, [row(key, 1)]) for key in "abc"]
     one = works[0].workload
@@ -233,7 +233,7 @@ def _both_ways(
 @pytest.mark.spec("GRP-7")
 @KINDS
 @given(parts=PARTS)
-def test_together_and_one_after_the_other_leave_the_same(
+def test_concurrent_and_successive_writes_leave_the_same_rows(
     kind: TableType, parts: list[Part]
 ) -> None:
     tables = new_table(ordering=(), table_type=kind), new_table(ordering=(), table_type=kind)
@@ -246,7 +246,9 @@ def test_together_and_one_after_the_other_leave_the_same(
 @pytest.mark.spec("GRP-7")
 @KINDS
 @given(parts=PARTS, order=st.lists(st.integers(0, 2), min_size=4, max_size=4))
-def test_so_they_do_in_event_time(kind: TableType, parts: list[Part], order: list[int]) -> None:
+def test_concurrent_and_successive_writes_leave_the_same_rows_in_event_time(
+    kind: TableType, parts: list[Part], order: list[int]
+) -> None:
     """Also of equal ordering values, of which the later one counts."""
     tables = new_table(table_type=kind), new_table(table_type=kind)
     rows = [

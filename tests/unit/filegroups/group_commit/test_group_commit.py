@@ -108,7 +108,7 @@ class Threads:
         return [one.wait() for one in self.clock.started]
 
 
-def test_nothing_is_begun_while_the_leader_lingers() -> None:
+def test_no_instant_begins_while_the_leader_lingers() -> None:
     """Or the group would be judged against a snapshot as old as the linger."""
     threads = Threads()
     threads.clock.look = lambda: threads.table.context.active().pending
@@ -119,7 +119,7 @@ def test_nothing_is_begun_while_the_leader_lingers() -> None:
 
 
 @pytest.mark.spec("GRP-1")
-def test_writes_that_wait_come_into_one_instant() -> None:
+def test_waiting_writes_are_committed_in_one_instant() -> None:
     threads = Threads()
     one = threads.first(
         threads.write(row("a", "x", 1)),
@@ -133,7 +133,7 @@ def test_writes_that_wait_come_into_one_instant() -> None:
     assert leftovers(threads.table) == []
 
 
-def test_a_group_has_its_bound() -> None:
+def test_a_group_has_a_limit() -> None:
     threads = Threads(writes_max=2)
     one = threads.first(
         threads.write(row("a", "x", 1)),
@@ -145,7 +145,7 @@ def test_a_group_has_its_bound() -> None:
 
 
 @pytest.mark.spec("GRP-2")
-def test_writes_of_one_key_come_one_after_another() -> None:
+def test_writes_of_one_key_are_committed_one_after_another() -> None:
     threads = Threads()
     threads.first(*[threads.write(row("a", "x", value)) for value in (1, 2, 3)])
     answers = threads.answers()
@@ -164,7 +164,7 @@ class Counted(Meddled):
 
 
 @pytest.mark.spec("GRP-2")
-def test_who_met_is_not_placed_again_before_its_turn() -> None:
+def test_a_member_that_conflicts_is_not_assigned_again_before_its_own_group() -> None:
     """Once beside the first one, once when it goes itself: not once for each that goes before."""
     threads = Threads()
     threads.write(row("a", "x", 0))()
@@ -182,7 +182,7 @@ def test_who_met_is_not_placed_again_before_its_turn() -> None:
     assert rows_of(threads.table, "id", "v") == [("a", 3)]
 
 
-def test_of_those_that_met_on_one_file_group_the_first_goes() -> None:
+def test_of_members_that_conflict_in_one_file_group_the_first_is_chosen() -> None:
     one, two = FileGroupId("x", "f1"), FileGroupId("x", "f2")
     conflict_on = {
         "fresh": frozenset[FileGroupId](),
@@ -195,7 +195,7 @@ def test_of_those_that_met_on_one_file_group_the_first_goes() -> None:
     assert chosen == ["fresh", "first", "apart", "fresh, too"]
 
 
-def test_a_write_that_fails_in_the_group_is_tried_again_alone() -> None:
+def test_a_member_that_fails_in_the_group_is_retried_alone() -> None:
     threads = Threads()
 
     def fail() -> None:
@@ -225,7 +225,7 @@ def test_followers_of_an_interrupted_leader_write_themselves() -> None:
 
 
 @pytest.mark.spec("PUB-2")
-def test_who_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> None:
+def test_a_member_that_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> None:
     """Files of the instant that was left would count as those of the next one."""
     threads, writes, led = Threads(), threading.Event(), threading.Event()
     committer, real = threads.committer, threads.committer._wait_for
@@ -267,7 +267,7 @@ def test_who_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> No
 @pytest.mark.parametrize(
     "how", [OutcomeUnknownError("no answer"), Interrupted()], ids=["lost", "interrupted"]
 )
-def test_who_met_somebody_in_a_group_of_unknown_outcome_is_written_later(
+def test_a_member_left_out_of_a_group_of_unknown_outcome_is_written_later(
     how: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads, real = Threads(), group_write.commit_write
@@ -290,7 +290,7 @@ def test_who_met_somebody_in_a_group_of_unknown_outcome_is_written_later(
     assert rows_of(threads.table, "id", "v") == [("a", 2), ("b", 1)]
 
 
-def test_a_store_that_fails_fails_for_each_member() -> None:
+def test_a_storage_failure_is_raised_for_each_member() -> None:
     threads = Threads(storage=Full(MemoryStorage()))
     with pytest.raises(StorageUnavailableError) as told:
         threads.first(threads.write(row("a", "x", 1)), threads.write(row("b", "y", 1)))
@@ -319,7 +319,9 @@ def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
     assert leftovers(threads.table) == []
 
 
-def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_waits_for_threads_that_have_just_got_their_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Or the fastest of the threads that come back would lead every second group alone."""
     monkeypatch.setattr(group_commit, "PATIENCE", 0.0001)  # on any machine it is back in so long
     table: TableReader = new_table(limits=BRISK, clock=SystemClock())
@@ -346,7 +348,7 @@ def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.Monk
 
 
 @pytest.mark.spec("GRP-3")
-def test_what_fails_before_anybody_is_chosen_is_told_to_all_who_wait() -> None:
+def test_an_error_before_members_are_chosen_is_raised_for_all_waiting_writes() -> None:
     """Or each of them would wait for the same silent storage, one after the other."""
     table: TableReader = new_table(limits=BRISK, clock=SystemClock())
     tried: list[int] = []
@@ -369,7 +371,7 @@ def test_what_fails_before_anybody_is_chosen_is_told_to_all_who_wait() -> None:
     assert tried == [1]
 
 
-def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
+def test_a_member_gets_its_result_before_the_markers_are_deleted() -> None:
     answered: list[str] = []
 
     class Slow(Far):

@@ -66,7 +66,7 @@ def written(table: TableReader, rows: Any, operation: WriteOperation = UPSERT) -
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.parametrize("far", [True, False])
-def test_only_far_away_files_are_made_before_they_are_written(far: bool, made: list[str]) -> None:
+def test_only_on_a_high_latency_store_files_are_made_ahead(far: bool, made: list[str]) -> None:
     storage = MemoryStorage()
     table = new_table(Far(storage) if far else storage)
     workload = written(table, [row("a", "x", 1), row("b", "y", 1)])
@@ -89,7 +89,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FileGroupTask, Any]]:
     return found
 
 
-def test_what_was_made_ahead_is_what_is_written(given: list[tuple[FileGroupTask, Any]]) -> None:
+def test_a_file_made_ahead_is_written_unchanged(given: list[tuple[FileGroupTask, Any]]) -> None:
     storage = MemoryStorage()
     table = new_table(Far(storage))
     written(table, [row("a", "x", 1)])
@@ -154,7 +154,7 @@ def test_files_made_for_an_earlier_attempt_are_not_written(
     assert not workload._ahead
 
 
-def test_what_fails_while_it_is_made_ahead_is_told_when_it_is_written() -> None:
+def test_an_error_of_making_ahead_is_raised_when_the_file_is_written() -> None:
     class Failing(Noting):
         def precompute(self, tasks: Sequence[FileGroupTask]) -> None:
             super().precompute(tasks)

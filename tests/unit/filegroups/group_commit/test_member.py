@@ -185,7 +185,7 @@ def test_a_committer_that_dies_before_files_were_written_leaves_nothing() -> Non
     assert table.context.active().instants == ()
 
 
-def test_an_interrupted_writer_lets_the_committer_know() -> None:
+def test_an_interrupted_writer_notifies_the_committer() -> None:
     table = new_table()
     channel = Script()
 
@@ -224,7 +224,7 @@ def left_by(table: TableReader, *channels: Loopback, after: str) -> TableReader:
 
 
 @pytest.mark.spec("GRP-6")
-def test_a_writer_finds_that_its_committer_published_before_it_died() -> None:
+def test_a_writer_finds_that_its_committer_committed_before_it_died() -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1)])
     channels = [
@@ -244,7 +244,7 @@ def test_a_writer_finds_that_its_committer_published_before_it_died() -> None:
 
 @pytest.mark.spec("GRP-6")
 @pytest.mark.spec("GRP-8")
-def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes() -> None:
+def test_a_writer_prevents_the_commit_of_its_dead_committer() -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1)])
     channels = [Loopback(member(table, [row(key, "x", 2)])) for key in ("a", "b")]
@@ -269,7 +269,7 @@ def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes() -> None:
 
 
 @pytest.mark.spec("GRP-6")
-def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> None:
+def test_a_committer_that_paused_is_rejected_after_its_writer_resolved_the_write() -> None:
     """The writer's time-out ends while the committer sleeps right before its publication."""
     table = new_table()
     sleeper, other = (
@@ -295,7 +295,7 @@ def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> Non
 
 
 @pytest.mark.spec("GRP-6")
-def test_a_writer_that_met_is_not_in_the_instant_of_the_others() -> None:
+def test_a_member_that_conflicts_is_not_in_the_instant_of_the_group() -> None:
     """Deletes are not coalesced."""
     table = new_table()
     upsert(table, [row("k", "x", 1), row("l", "x", 1)])
@@ -314,7 +314,7 @@ def test_a_writer_that_met_is_not_in_the_instant_of_the_others() -> None:
 
 
 @pytest.mark.spec("GRP-6")
-def test_an_unknown_outcome_does_not_pass_the_group_s_instant_for_the_write_s() -> None:
+def test_an_unknown_outcome_does_not_report_the_instant_of_the_group_as_that_of_the_write() -> None:
     """Its rows were to be in that instant, which was committed without it."""
     table = new_table()
     upsert(table, [row("k", "x", 1), row("l", "x", 1)])
@@ -334,7 +334,7 @@ def test_an_unknown_outcome_does_not_pass_the_group_s_instant_for_the_write_s() 
 
 @pytest.mark.spec("SLOT-8")
 @pytest.mark.spec("GRP-6")
-def test_a_slot_of_a_dropped_table_hides_no_publication_from_its_writer() -> None:
+def test_a_slot_of_a_dropped_table_hides_no_commit_from_its_writer() -> None:
     """Who had that table open may take a number here, with times that are long gone by."""
     table = new_table()
     mine = Loopback(member(table, [row("a", "x", 1)]))
@@ -348,7 +348,7 @@ def test_a_slot_of_a_dropped_table_hides_no_publication_from_its_writer() -> Non
 
 
 @pytest.mark.spec("GRP-6")
-def test_what_cannot_be_found_out_is_told_as_unknown() -> None:
+def test_a_write_that_cannot_be_resolved_has_an_unknown_outcome() -> None:
     table = new_table()
     wire = Cut(table.context.ports.storage)
     mine = Loopback(member(table, [row("a", "x", 1)], storage=wire))
@@ -363,7 +363,7 @@ def test_what_cannot_be_found_out_is_told_as_unknown() -> None:
     assert (found.requested_time, found.rows_inserted) == (receipt.requested_time, 1)
 
 
-def test_only_what_can_be_told_is_offered() -> None:
+def test_only_a_serializable_request_is_offered_to_a_committer() -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1)])
     assert can_be_offered(member(table, [row("a", "x", 1)]).work)

@@ -32,7 +32,7 @@ MESSAGES: list[Message] = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: each.kind)
-def test_what_is_told_comes_back(message: Message) -> None:
+def test_a_message_is_decoded_as_it_was_encoded(message: Message) -> None:
     assert decode_message(encode_message(message)) == message
 
 
@@ -67,7 +67,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_message_is_refused(name: str) -> None:
+def test_invalid_messages_are_refused(name: str) -> None:
     assert decode_message(json.dumps(PUBLISHED).encode()) == WasCommitted(
         requested_time="20260101000000000",
         completion_time="20260101000000001",
@@ -85,7 +85,7 @@ def test_bytes_that_are_no_json_are_refused(data: bytes) -> None:
         decode_message(data)
 
 
-def test_plans_are_told_field_by_field_but_for_their_batch() -> None:
+def test_write_requests_are_serialized_field_by_field_except_the_batch() -> None:
     table = new_table()
     one = request_fields(planned(table, WriteOperation.UPSERT, batch_id="a"))
     assert one == request_fields(planned(table, WriteOperation.UPSERT, batch_id="b"))
@@ -95,7 +95,7 @@ def test_plans_are_told_field_by_field_but_for_their_batch() -> None:
     assert "rules.operation" in {name for name in one if one[name] != inserts[name]}
 
 
-def test_each_change_of_a_plan_is_told_also_after_others() -> None:
+def test_each_change_of_a_write_request_is_serialized_also_after_others() -> None:
     plan = planned(new_table(), WriteOperation.UPSERT)
     plans = {
         "files.small_files_max": replace(plan, files=replace(plan.files, small_files_max=7)),
@@ -112,7 +112,7 @@ def test_each_change_of_a_plan_is_told_also_after_others() -> None:
             assert {one for one in texts if texts[one] != before.get(one)} == {name}
 
 
-def test_what_is_told_of_one_plan_is_the_callers_own() -> None:
+def test_serialized_fields_of_a_write_request_belong_to_the_caller() -> None:
     plan = planned(new_table(), WriteOperation.UPSERT)
     request_fields(plan).clear()
     assert request_fields(plan)["plan"] == "WriteRequest"

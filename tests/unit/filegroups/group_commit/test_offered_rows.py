@@ -89,7 +89,7 @@ def test_rows_of_several_processes_of_one_partition_make_one_file() -> None:
 
 @pytest.mark.spec("GRP-8")
 @pytest.mark.parametrize("operation", [WriteOperation.INSERT, WriteOperation.BULK_INSERT])
-def test_new_rows_are_written_whatever_the_operation(operation: WriteOperation) -> None:
+def test_new_rows_are_written_for_every_operation(operation: WriteOperation) -> None:
     table = new_table()
     channels = [offering(table, row(key, p, 1), operation=operation) for key, p in ("ax", "by")]
     answers = [published(one) for one in together(table, *channels)]
@@ -99,7 +99,7 @@ def test_new_rows_are_written_whatever_the_operation(operation: WriteOperation) 
 
 
 @pytest.mark.spec("GRP-8")
-def test_deletes_in_event_time_order_are_not_coalesced_and_come_in_the_next_group() -> None:
+def test_deletes_in_event_time_order_are_not_coalesced_and_wait_for_the_next_group() -> None:
     table = new_table()
     shape = {"_hoodie_is_deleted": False}
     upsert(table, [row("a", "x", 1) | shape, row("b", "x", 1) | shape])
@@ -238,7 +238,7 @@ def test_an_offer_of_other_rows_than_its_schema_and_partitions_name_is_refused(n
     refused(member(new_table(), [row("a", "x", 1)]), **LIES[name])
 
 
-def test_rows_come_over_the_wire_as_they_are() -> None:
+def test_rows_are_transferred_unchanged() -> None:
     table = new_table()
     work = member(table, [row("a", "x", 1), row("b", "y", 2)]).work
     assert isinstance(work.workload, LocalWorkload)
@@ -263,6 +263,6 @@ def test_threads_of_one_process_record_no_results() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"1":[1,2]}', '{"1":"x"}', '{"1":[1,2,3,4,null]}'])
-def test_what_a_damaged_commit_says_of_its_writes_is_told(text: str) -> None:
+def test_damaged_member_results_in_a_commit_are_reported(text: str) -> None:
     with pytest.raises(CorruptTableError, match="joined"):
         member_results(CommitMetadata(extra_metadata={JOINED_KEY: text}))

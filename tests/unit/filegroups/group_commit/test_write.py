@@ -95,7 +95,7 @@ def published(answer: Answer) -> CommitResult:
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("BEG-6")
-def test_far_away_all_members_are_announced_together_before_the_first_data_file() -> None:
+def test_on_a_high_latency_store_all_members_are_announced_before_the_first_data_file() -> None:
     storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage)
     works = [member(table, [row(f"k{one}", f"p{one}", 1)], operation=BULK) for one in range(3)]
@@ -117,7 +117,7 @@ def test_far_away_all_members_are_announced_together_before_the_first_data_file(
     assert sum(text.startswith("create") and ".marker." in text for text in asked) == 3, "once"
 
 
-def test_a_process_that_lives_on_remembers_no_commit_of_a_group_that_ended() -> None:
+def test_a_running_process_caches_no_commit_of_a_group_that_ended() -> None:
     table = new_table()
     answers = together(table, *(member(table, [row(f"k{one}", "x", 1)]) for one in range(2)))
     times = {published(one).requested_time for one in answers}
@@ -125,7 +125,7 @@ def test_a_process_that_lives_on_remembers_no_commit_of_a_group_that_ended() -> 
 
 
 @pytest.mark.spec("PAR-1")
-def test_no_partition_is_made_ahead_of_rows_that_may_all_be_deletes() -> None:
+def test_no_partition_is_created_for_rows_that_may_all_be_deletes() -> None:
     storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage)
     mine = begin(table.context, Action.COMMIT)
@@ -162,7 +162,7 @@ class Together(ThreadExecutor):
 
 
 @pytest.mark.spec("GRP-6")
-def test_only_who_is_in_an_unanswered_publication_is_told_that_nobody_knows(
+def test_only_members_of_an_unanswered_commit_have_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever left before would else find the instant published, and take it for its own."""
@@ -204,7 +204,7 @@ def test_an_error_behind_the_slot_of_a_group_leaves_an_unknown_outcome(
 
 
 @pytest.mark.spec("GRP-1")
-def test_who_comes_while_the_instant_is_begun_joins_it() -> None:
+def test_a_write_that_arrives_while_the_instant_begins_joins_it() -> None:
     table = new_table()
     pending: list[int] = []
 
@@ -220,7 +220,7 @@ def test_who_comes_while_the_instant_is_begun_joins_it() -> None:
 
 
 @pytest.mark.spec("GRP-1")
-def test_what_nobody_waits_for_is_left_for_later_and_its_failure_is_an_event() -> None:
+def test_deferred_cleanup_runs_later_and_its_failure_is_an_event() -> None:
     table = new_table()
     left: list[Callable[[], None]] = []
     work = member(table, [row("a", "x", 1)])
@@ -234,7 +234,7 @@ def test_what_nobody_waits_for_is_left_for_later_and_its_failure_is_an_event() -
 
 
 @pytest.mark.spec("GC-2")
-def test_who_only_leads_groups_lets_old_slots_go() -> None:
+def test_a_process_that_only_leads_groups_raises_its_low_water_mark() -> None:
     table = new_table()
     registration = register_process(table.context, {})
     for number in range(20):
@@ -244,7 +244,7 @@ def test_who_only_leads_groups_lets_old_slots_go() -> None:
 
 
 @pytest.mark.spec("GRP-1")
-def test_members_share_the_instant_and_have_receipts_of_their_own() -> None:
+def test_members_share_the_instant_and_have_results_of_their_own() -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1)])
     answers = together(
@@ -290,7 +290,7 @@ def test_write_tokens_of_members_differ() -> None:
 
 
 @pytest.mark.spec("GRP-2")
-def test_who_meets_a_base_file_waits_for_the_next_group() -> None:
+def test_a_member_that_conflicts_in_a_base_file_waits_for_the_next_group() -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1), row("b", "x", 1)])
     later = member(table, [row("b", "x", 3)])
@@ -360,7 +360,7 @@ def test_a_member_that_fails_leaves_nothing_in_the_group() -> None:
     assert rows_of(table, "id") == [("a",), ("b",), ("c",)]
 
 
-def test_a_group_that_meets_another_process_publishes_nothing() -> None:
+def test_a_group_that_conflicts_with_another_process_commits_nothing() -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1)])
     other = opened(table)
@@ -376,7 +376,7 @@ def test_a_group_that_meets_another_process_publishes_nothing() -> None:
 
 
 @pytest.mark.spec("GRP-3")
-def test_a_group_that_was_taken_for_dead_is_aborted_once_and_written_anew() -> None:
+def test_a_group_that_was_rolled_back_is_aborted_once_and_written_again() -> None:
     table = new_table()
     upsert(table, [row("c", "z", 1)])
     other = opened(table).context
@@ -427,7 +427,7 @@ def test_more_than_ten_tasks_of_a_group_keep_the_order_of_their_members() -> Non
     assert rows_of(table, "id", "v") == sorted((key, 2) for key in keys)
 
 
-def test_only_equal_wishes_share_an_instant() -> None:
+def test_only_equal_requests_share_an_instant() -> None:
     table = new_table()
     mine = member(table, [row("a", "x", 1)], batch_id="s/1")
     assert are_compatible(mine, member(table, [row("b", "y", 1)], batch_id="s/2"))

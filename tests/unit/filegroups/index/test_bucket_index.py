@@ -64,7 +64,7 @@ def groups(table: hoodoo.Table) -> list[tuple[str, int | None]]:
     ]
 
 
-def test_upserts_reach_the_file_group_of_the_key_without_a_look_up(tmp_path: Path) -> None:
+def test_upserts_reach_the_file_group_of_the_key_without_a_lookup(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         table.upsert(batch(range(40), 1))
         assert groups(table) == [("p", 0), ("p", 1), ("p", 2), ("p", 3)]
@@ -77,7 +77,7 @@ def test_upserts_reach_the_file_group_of_the_key_without_a_look_up(tmp_path: Pat
         assert values(table) == {**expected, ("q", "k005"): 3}
 
 
-def test_every_row_lies_in_the_bucket_of_its_key(tmp_path: Path) -> None:
+def test_every_row_is_in_the_bucket_of_its_key(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         table.insert(batch(range(100), 1))
         table.bulk_insert(batch(range(100, 200), 1))
@@ -100,7 +100,7 @@ def test_every_row_lies_in_the_bucket_of_its_key(tmp_path: Path) -> None:
         assert len(values(table)) == 200
 
 
-def test_a_delete_needs_no_look_up_and_opens_no_bucket(tmp_path: Path) -> None:
+def test_a_delete_needs_no_lookup_and_creates_no_bucket(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         table.upsert(batch([1, 2], 1))
         before = groups(table)
@@ -218,7 +218,7 @@ def made_by_java(path: Path, properties: dict[str, str]) -> Path:
     return path / "t"
 
 
-def test_a_table_that_says_nothing_is_taken_over_when_it_fits(tmp_path: Path) -> None:
+def test_a_table_without_bucket_properties_is_accepted_when_its_files_fit(tmp_path: Path) -> None:
     path = made_by_java(tmp_path, BUCKETS)
     with hoodoo.open_table(path, properties=BUCKETS) as table:
         table.upsert(batch(range(40), 2, ts=2))
@@ -295,7 +295,7 @@ class Meddled(LocalWorkload):
 
 
 @pytest.mark.parametrize("properties", [BUCKETS, RING], ids=["simple", "ring"])
-def test_a_bucket_that_two_writers_open_at_once_gets_one_file_group(
+def test_a_bucket_that_two_concurrent_writers_create_gets_one_file_group(
     tmp_path: Path, properties: dict[str, str]
 ) -> None:
     many = {
@@ -404,7 +404,7 @@ def test_ranges_of_a_later_instant_count_once_it_is_committed(tmp_path: Path) ->
         ("v9_consistent_bucket", {**RING, "hoodie.bucket.index.num.buckets": "2"}),
     ],
 )
-def test_golden_merge_on_read_buckets_are_written_on(
+def test_golden_merge_on_read_buckets_are_written_to(
     tmp_path: Path, name: str, told: dict[str, str]
 ) -> None:
     path = golden_tables.unpack(name, tmp_path)

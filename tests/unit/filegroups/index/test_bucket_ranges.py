@@ -33,7 +33,7 @@ def test_the_last_bucket_is_the_greatest(text: str, last: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "", "3-1", "0-", "-3", "1,,2", "0-3;5", "٣", "123456789"])
-def test_what_is_no_range_is_refused(text: str) -> None:
+def test_an_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="range of buckets"):
         BucketRanges.parse(text)
 
@@ -53,5 +53,7 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         (EVERY_BUCKET, "", ""),
     ],
 )
-def test_two_writers_meet_where_both_may_write(mine: str, theirs: str, met: str) -> None:
+def test_two_writers_overlap_in_the_buckets_that_both_may_write(
+    mine: str, theirs: str, met: str
+) -> None:
     assert overlapping_buckets(mine, theirs) == met

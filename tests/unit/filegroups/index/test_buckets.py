@@ -165,7 +165,7 @@ LOOKUPS = {
 @pytest.mark.spec("LOGIN-1")
 @pytest.mark.parametrize("stores_keys", [True, False], ids=["stored", "computed"])
 @pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
-def test_an_upsert_replaces_a_key_that_lies_only_in_a_log(
+def test_an_upsert_replaces_a_key_that_is_only_in_a_log(
     lookup: LookupRules, stores_keys: bool
 ) -> None:
     table = merge_on_read("a", stores_keys=stores_keys)
@@ -175,28 +175,28 @@ def test_an_upsert_replaces_a_key_that_lies_only_in_a_log(
 
 
 @pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
-def test_a_delete_removes_a_key_that_lies_only_in_a_log(lookup: LookupRules) -> None:
+def test_a_delete_removes_a_key_that_is_only_in_a_log(lookup: LookupRules) -> None:
     table = merge_on_read("a")
     insert_into_log(table, [row("b", 5)])
     receipt = put(opened(table), DELETE, [{"id": "b", "p": "x"}], lookup=lookup)
     assert (receipt.rows_deleted, values(table)) == (1, {"a": 1})
 
 
-def test_a_row_that_deletes_removes_a_key_that_lies_only_in_a_log() -> None:
+def test_a_row_marked_deleted_removes_a_key_that_is_only_in_a_log() -> None:
     table = merge_on_read("a")
     insert_into_log(table, [row("b", 5)])
     upsert(opened(table), [{**row("b", 6), "_hoodie_is_deleted": True}])
     assert values(table) == {"a": 1}
 
 
-def test_a_late_row_of_a_key_that_lies_only_in_a_log_loses_against_it() -> None:
+def test_a_late_row_loses_against_a_key_that_is_only_in_a_log() -> None:
     table = merge_on_read("a")
     insert_into_log(table, [row("b", 5)])
     upsert(opened(table), [row("b", 4)])
     assert values(table) == {"a": 1, "b": 5}
 
 
-def test_an_insert_minds_a_key_that_lies_only_in_a_log() -> None:
+def test_an_insert_finds_a_key_that_is_only_in_a_log() -> None:
     table = merge_on_read("a")
     insert_into_log(table, [row("b", 5)])
     put(opened(table), INSERT, [row("b", 6), row("c", 6)], drop_found=True)
@@ -249,7 +249,7 @@ UNTOLD: dict[str, tuple[Change, bool, Callable[[TableReader, str], None] | None]
 
 @pytest.mark.spec("LOGIN-1")
 @pytest.mark.parametrize("untold", UNTOLD.values(), ids=UNTOLD)
-def test_logs_are_looked_into_where_stats_do_not_rule_inserts_out(untold: Any) -> None:
+def test_logs_are_searched_where_stats_do_not_rule_out_inserts(untold: Any) -> None:
     change, profile, act = untold
     table = merge_on_read("a")
     time = insert_into_log(table, [row("b", 1)], change, profile=profile)
@@ -259,7 +259,7 @@ def test_logs_are_looked_into_where_stats_do_not_rule_inserts_out(untold: Any) -
     assert values(table) == {"a": 1, "b": 2}
 
 
-def test_logs_are_looked_into_where_the_metadata_of_their_write_is_damaged() -> None:
+def test_logs_are_searched_where_the_metadata_of_their_write_is_damaged() -> None:
     table = merge_on_read("a")
     time = insert_into_log(table, [row("b", 1)])
     upsert(table, [row("a", 2)])  # the newest metadata tells the schema
@@ -269,7 +269,7 @@ def test_logs_are_looked_into_where_the_metadata_of_their_write_is_damaged() -> 
     assert values(table) == {"a": 2, "b": 2, "z": 3}
 
 
-def test_logs_of_buckets_are_looked_into_whatever_their_stats_say() -> None:
+def test_logs_of_buckets_are_searched_for_any_stats() -> None:
     table = new_table(table_type=TableType.MERGE_ON_READ)
     buckets = BucketRules(buckets=1, hash_fields=("id",))
     upsert(table, [row("a", 1)], buckets=buckets)
@@ -278,7 +278,7 @@ def test_logs_of_buckets_are_looked_into_whatever_their_stats_say() -> None:
     assert values(table) == {"a": 1, "b": 2}
 
 
-def test_own_logs_without_inserts_cost_nothing_to_look_keys_up() -> None:
+def test_own_logs_without_inserts_cost_no_lookup() -> None:
     table = merge_on_read("a", "b")
     for version in range(2, 6):
         upsert(table, [row("a", version)])
@@ -287,7 +287,7 @@ def test_own_logs_without_inserts_cost_nothing_to_look_keys_up() -> None:
     assert values(table) == {"a": 9, "c": 9}
 
 
-def test_logs_of_another_engine_that_announced_updates_cost_nothing() -> None:
+def test_logs_of_another_engine_that_announced_updates_cost_no_lookup() -> None:
     table = merge_on_read("a")
     insert_into_log(table, [row("a", 2)], said_updates)
     assert logs_opened(table, [row("a", 9)]) == 0
@@ -308,7 +308,7 @@ def test_only_the_file_group_with_inserts_in_its_log_is_read_whole() -> None:
 # ---------------------------------------------------------------- which place of a key counts
 
 
-def test_a_key_that_a_log_deleted_comes_back_where_its_base_file_has_it() -> None:
+def test_a_key_that_a_log_deleted_is_inserted_again_into_its_base_file_group() -> None:
     table = merge_on_read("a")
     insert_into_log(table, [row("b", 1)])
     put(table, DELETE, [{"id": "a", "p": "x"}])
@@ -348,7 +348,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["log", "upsert", "delete"]), KEYS), 
 
 @settings(max_examples=10, deadline=None)
 @given(steps=STEPS, lookup=st.sampled_from(list(LOOKUPS.values())), lying=st.booleans())
-def test_no_key_is_twice_and_none_is_lost_whatever_lies_in_logs(
+def test_lookups_in_logs_duplicate_no_key_and_lose_none(
     steps: list[tuple[str, list[str]]], lookup: LookupRules, lying: bool
 ) -> None:
     table = merge_on_read("a", "z")

@@ -86,7 +86,7 @@ def test_a_row_found_in_another_partition_moves(tmp_path: Path, kind: str, table
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_may_be_told_to_stay_in_its_old_partition(
+def test_a_row_may_stay_in_its_old_partition_by_option(
     tmp_path: Path, kind: str, table_type: str
 ) -> None:
     with made(tmp_path, properties(kind, moves=False), table_type=table_type) as table:
@@ -124,7 +124,7 @@ def test_deletes_find_their_keys_in_any_partition(tmp_path: Path, table_type: st
         assert stored(table) == [("c", "p", 1, "p"), ("d", "p", 1, "p")]
 
 
-def test_of_a_batch_s_rows_of_one_key_one_stays_whatever_their_partitions(
+def test_one_row_of_a_key_stays_in_a_batch_of_any_partitions(
     tmp_path: Path, table_type: str
 ) -> None:
     with made(tmp_path, properties(), table_type=table_type) as table:
@@ -199,7 +199,7 @@ def test_two_writers_never_leave_a_key_twice(
         assert found == [expected]
 
 
-def test_merging_again_is_not_enough_where_a_key_may_have_moved(table_type: str) -> None:
+def test_a_rebase_is_not_enough_where_a_key_may_have_moved(table_type: str) -> None:
     """
     The other began earlier, so its file could be merged onto: the newer row it wrote would be lost.
     """

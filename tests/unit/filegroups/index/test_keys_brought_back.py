@@ -54,7 +54,7 @@ def values_of_a(table: TableReader) -> Rows:
 
 
 @pytest.mark.spec("PUB-4")
-def test_an_insert_finds_the_key_that_an_update_brought_back() -> None:
+def test_an_insert_finds_a_deleted_key_that_an_update_inserted_again() -> None:
     mine, other, files = logged()
     rival = begun(other, UPSERT, [row("a", 4)], files=files)
     receipt = put(mine, INSERT, [row("a", 5)], rival, drop_found=True, files=files)
@@ -62,7 +62,7 @@ def test_an_insert_finds_the_key_that_an_update_brought_back() -> None:
     assert (receipt.rows_inserted, values_of_a(mine)) == (0, [4])
 
 
-def test_an_insert_that_refuses_known_keys_finds_one_that_was_brought_back() -> None:
+def test_an_insert_that_refuses_known_keys_finds_one_that_was_inserted_again() -> None:
     mine, other, files = logged()
     rival = begun(other, UPSERT, [row("a", 4)], files=files)
     workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("a", 5)])), rival)
@@ -73,7 +73,7 @@ def test_an_insert_that_refuses_known_keys_finds_one_that_was_brought_back() -> 
 
 @pytest.mark.spec("PUB-4")
 @pytest.mark.parametrize("keys", [True, False], ids=["stored", "computed"])
-def test_an_update_finds_the_key_that_an_insert_put_elsewhere(keys: bool) -> None:
+def test_an_update_finds_the_key_that_an_insert_put_into_another_file_group(keys: bool) -> None:
     mine, other, files = logged(stores_keys=keys)
     rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
     receipt = upsert(mine, [row("a", 5)], rival, files=files)
@@ -81,7 +81,7 @@ def test_an_update_finds_the_key_that_an_insert_put_elsewhere(keys: bool) -> Non
     assert (receipt.redone, values_of_a(mine)) == ("everything", [5])
 
 
-def test_one_key_put_elsewhere_is_found_among_others_that_were_not() -> None:
+def test_one_key_in_another_file_group_is_found_among_others_that_are_not() -> None:
     mine, other, files = logged()
     rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
     receipt = upsert(mine, [row("a", 5), row("c", 5)], rival, files=files)
@@ -89,7 +89,7 @@ def test_one_key_put_elsewhere_is_found_among_others_that_were_not() -> None:
     assert rows_of(mine, "id", "v") == [("a", 5), ("c", 5)]
 
 
-def test_a_row_that_deletes_finds_the_key_that_an_insert_put_elsewhere() -> None:
+def test_a_row_marked_deleted_finds_the_key_that_an_insert_put_into_another_file_group() -> None:
     mine, _, files = logged()
     upsert(mine, [{**row("c", 2), "_hoodie_is_deleted": False}])
     rival = begun(opened(mine), INSERT, [row("a", 4)], drop_found=True, files=files)
@@ -100,7 +100,7 @@ def test_a_row_that_deletes_finds_the_key_that_an_insert_put_elsewhere() -> None
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["one key", "another beside it"])
-def test_a_delete_finds_the_key_that_an_insert_put_elsewhere(both: bool) -> None:
+def test_a_delete_finds_the_key_that_an_insert_put_into_another_file_group(both: bool) -> None:
     mine, other, files = logged()
     rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
     keys = [A, {"id": "c", "p": "x"}] if both else [A]
@@ -131,13 +131,13 @@ def test_other_keys_are_no_conflict(
     assert ("a", 5) in rows_of(mine, "id", "v")
 
 
-def test_a_delete_of_a_live_key_beside_an_insert_is_no_conflict() -> None:
+def test_a_delete_of_a_live_key_does_not_conflict_with_an_insert() -> None:
     mine, other, files = logged()
     rival = begun(other, INSERT, [row("n", 4)], drop_found=True, files=files)
     assert not put(mine, DELETE, [{"id": "c", "p": "x"}], rival, files=files).refusals
 
 
-def test_an_insert_beside_updates_of_what_it_does_not_look_for_is_no_conflict() -> None:
+def test_an_insert_does_not_conflict_with_updates_of_other_keys() -> None:
     mine, other, files = logged()
     rival = begun(other, UPSERT, [row("c", 4)], files=files)
     receipt = put(mine, INSERT, [row("n", 5)], rival, drop_found=True, files=files)

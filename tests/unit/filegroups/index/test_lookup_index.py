@@ -68,12 +68,12 @@ def test_known_keys_get_their_file_group_and_new_ones_none(filters: bool) -> Non
     assert tagged(storage, listing, keys, paths, filters=filters) == ["f1", "f2", None, "f3", "f1"]
 
 
-def test_a_key_is_looked_for_in_its_partition_only(filters: bool) -> None:
+def test_a_key_is_searched_in_its_partition_only(filters: bool) -> None:
     storage, listing = storage_with(p__f1=["a"])
     assert tagged(storage, listing, ["a", "a"], ["q", "r"], filters=filters) == [None, None]
 
 
-def test_a_key_in_two_file_groups_goes_to_the_first(filters: bool) -> None:
+def test_a_key_in_two_file_groups_belongs_to_the_first(filters: bool) -> None:
     storage, listing = storage_with(p__f1=["a"], p__f2=["a", "b"])
     assert tagged(storage, listing, ["a", "b"], ["p", "p"], filters=filters) == ["f1", "f2"]
 
@@ -94,7 +94,7 @@ def test_chunked_columns_are_fine(filters: bool) -> None:
     assert found.to_pylist() == ["f1", None, "f1"]
 
 
-def test_a_cleaned_candidate_asks_for_a_new_plan(filters: bool) -> None:
+def test_a_cleaned_candidate_requires_a_new_assignment(filters: bool) -> None:
     storage, listing = storage_with(p__f1=["a"])
     storage.delete("p/f1.parquet")
     with pytest.raises(MissingFileError):
@@ -129,7 +129,7 @@ def without_pages(storage: MemoryStorage, path: str) -> None:
         (True, ["A", "f"], True),
     ],
 )
-def test_a_footer_that_rules_every_key_out_spares_the_file_s_keys(
+def test_a_footer_that_rules_out_every_key_saves_the_read_of_the_keys(
     bloom: bool, keys: list[str], spared: bool
 ) -> None:
     storage, listing = storage_with(bloom=bloom, p__f1=["a", "c", "e"])
@@ -148,7 +148,7 @@ def test_ranges_beyond_the_basic_plane_rule_nothing_out_by_byte_order() -> None:
     assert tagged(storage, listing, held, ["p", "p"], filters=True) == ["f1", "f1"]
 
 
-def test_a_damaged_filter_costs_a_look_and_no_answer() -> None:
+def test_a_damaged_filter_costs_a_lookup_and_rules_out_no_key() -> None:
     footer = Footer(
         schema=pa.schema([]),
         rows=1,

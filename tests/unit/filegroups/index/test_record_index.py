@@ -50,7 +50,7 @@ def located(index: RecordIndex, path: Path) -> set[tuple[str, str, str]]:
     return found(index.locate(pa.array([key for key, _, _ in expected(path)])))
 
 
-def test_every_key_lives_in_the_file_group_that_the_index_names(path: Path) -> None:
+def test_every_key_is_in_the_file_group_that_the_index_names(path: Path) -> None:
     index = index_of(path)
     assert index is not None
     assert len(expected(path)) == 5
@@ -74,7 +74,7 @@ def log_with_delete(path: Path, key: str) -> None:
     file.write_bytes(block)
 
 
-def test_a_deleted_key_is_gone_once_its_instant_completed_in_both_tables(path: Path) -> None:
+def test_a_deleted_key_is_missing_once_its_instant_completed_in_both_tables(path: Path) -> None:
     log_with_delete(path, "a01")
     timelines = path / METADATA / ".hoodie/timeline", path / ".hoodie/timeline"
 

@@ -67,7 +67,7 @@ def test_text_hashes_of_many_texts_are_those_of_each() -> None:
         assert found[number] == java_hashes(pa.array([texts[number]]))[0]
 
 
-def test_xx_hashes_are_the_published_ones() -> None:
+def test_xx_hashes_equal_the_reference_values() -> None:
     texts = pa.array(["", "abc", "Nobody inspects the spammish repetition"])
     assert xx_hashes(texts).tolist() == [0x02CC5D05, 0x32D153FF, 0xE2293B2F]
     assert xx_hashes(texts.slice(1, 1)).tolist() == [0x32D153FF]
@@ -186,7 +186,7 @@ def test_ring_hashes_join_the_values() -> None:
     assert emptied.tolist() == [0x32D153FF, int(xx_hashes(pa.array(["__empty__"]))[0])]
 
 
-def test_rows_of_the_golden_bucket_table_lie_where_the_hash_says() -> None:
+def test_rows_of_the_golden_bucket_table_are_in_the_buckets_of_their_hashes() -> None:
     rows = golden_tables.account("v9_simple_bucket")["snapshot"]
     assert len(rows) == 8
     for row in rows:
@@ -194,7 +194,7 @@ def test_rows_of_the_golden_bucket_table_lie_where_the_hash_says() -> None:
         assert bucket(row["_hoodie_record_key"], "id", buckets=4) == expected
 
 
-def test_rows_of_the_golden_ring_lie_where_the_hash_says() -> None:
+def test_rows_of_the_golden_ring_are_in_the_buckets_of_their_hashes() -> None:
     rows = golden_tables.account("v9_consistent_bucket")["snapshot"]
     files = [
         "03252bf5-8ddd-3ae6-9a3c-a6610cddd119-0",

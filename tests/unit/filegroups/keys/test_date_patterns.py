@@ -63,9 +63,7 @@ def written(pattern: str, local: datetime) -> str:
         ("SSSSSS", "089000", "004000", "999000"),
     ],
 )
-def test_each_letter_writes_what_joda_writes(
-    pattern: str, noon: str, midnight: str, late: str
-) -> None:
+def test_each_letter_formats_as_in_joda(pattern: str, noon: str, midnight: str, late: str) -> None:
     assert [written(pattern, at) for at in (NOON, MIDNIGHT, LATE)] == [noon, midnight, late]
 
 
@@ -116,7 +114,7 @@ def test_months_and_days_have_their_english_names() -> None:
         ("yyyy''MM", "2024'03"),
     ],
 )
-def test_literal_text_stands_for_itself(pattern: str, text: str | None) -> None:
+def test_literal_text_is_formatted_as_it_is(pattern: str, text: str | None) -> None:
     if text is None:
         with pytest.raises(InvalidInputError, match="not closed"):
             parse_date_pattern(pattern)
@@ -152,7 +150,7 @@ def test_an_offset_is_written_when_it_is_known(pattern: str, minutes: int, text:
         ("S ss", 1),
     ],
 )
-def test_the_finest_letter_tells_which_times_read_the_same(pattern: str, finest_ms: int) -> None:
+def test_the_finest_letter_gives_the_precision_of_a_pattern(pattern: str, finest_ms: int) -> None:
     assert parse_date_pattern(pattern).finest_ms == finest_ms
 
 
@@ -221,7 +219,7 @@ def test_a_pattern_of_a_hundred_characters_is_long_enough() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["yy", "YY", "yyyy yyyy", "yyyy Y", "G", "C", "w", "E", "x"])
-def test_what_cannot_be_read_back_is_refused(pattern: str) -> None:
+def test_a_pattern_that_cannot_be_parsed_back_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         parse_date_pattern(pattern).expression()
     assert (refused.value.kind, refused.value.fields) == ("bad_date_pattern", {"pattern": pattern})

@@ -123,7 +123,7 @@ def test_an_offset_is_taken_away_from_the_text_s_clock(offset: str, time: str) -
     assert read("y-M-d HZ", f"2024-3-9 12{offset}") == ["2024-03-09 12:00:00.000"]
 
 
-def test_rows_keep_their_order_beside_each_other() -> None:
+def test_rows_of_one_column_keep_their_order() -> None:
     texts = ["11 pm", "1 am", "12 am", "11 AM"]
     assert read("h a", *texts) == [
         "1970-01-01 23:00:00.000",

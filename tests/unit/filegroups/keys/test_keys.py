@@ -112,7 +112,7 @@ def test_virtual_keys_are_computed_as_stored_ones_would_be():
     assert KeySpec(record_key_fields=(), stores_keys=False).virtual is None
 
 
-def test_a_moment_has_one_key_whatever_its_unit():
+def test_a_timestamp_has_one_key_in_every_unit():
     micros = pa.array([1_700_000_000_000_000], pa.timestamp("us"))
     for unit in ("s", "ns"):
         column = micros.cast(pa.timestamp(unit))
@@ -195,7 +195,7 @@ MOMENT = 1_678_451_400_120_000  # 2023-03-10 12:30:00.12 UTC
         (TimestampTexts(TimestampForm.SQL, "Asia/Kolkata"), False, "2023-03-10 18%3A00%3A00"),
     ],
 )
-def test_a_moment_makes_a_folder_of_the_tables_form(how, encoded, expected):
+def test_a_timestamp_makes_a_folder_of_the_tables_form(how, encoded, expected):
     column = pa.array([MOMENT, None], pa.timestamp("us", "UTC"))
     made = paths(pa.table({"p": column}), "p", moments=how, url_encode=encoded)
     assert made == [expected, "__HIVE_DEFAULT_PARTITION__"]
@@ -208,7 +208,7 @@ def test_a_timestamp_shows_at_least_one_digit_of_its_second():
     assert paths(pa.table({"p": column}), "p", moments=how) == ["2023-03-10 12:30:00.0"]
 
 
-def test_a_moment_without_a_zone_is_told_as_a_number():
+def test_a_timestamp_without_a_zone_is_formatted_as_a_number():
     column = pa.array([MOMENT // 1000], pa.timestamp("ms"))
     assert paths(pa.table({"p": column}), "p", moments=TimestampTexts(TimestampForm.SQL)) == [
         str(MOMENT // 1000)
@@ -264,7 +264,7 @@ def test_a_custom_generator_gives_each_field_its_own_type():
     assert record_keys(table, spec).to_pylist() == ["a"], "the bare value, as a simple key"
 
 
-def test_a_folder_of_a_time_may_come_before_others():
+def test_a_folder_of_a_time_may_precede_others():
     spec = timed(
         key_generator=KeyGenerator.CUSTOM,
         partition_fields=("ts", "region"),
@@ -274,7 +274,7 @@ def test_a_folder_of_a_time_may_come_before_others():
     assert partition_paths(table, spec).to_pylist() == ["2023/11/14/eu"]
 
 
-def test_folders_of_times_that_nothing_describes_are_refused():
+def test_folders_of_times_without_a_time_format_are_refused():
     table = pa.table({"id": ["a"], "ts": [1]})
     with pytest.raises(InvalidInputError) as refused:
         partition_paths(table, timed(times=None))
@@ -307,7 +307,7 @@ def test_ranges_are_those_of_java_which_compares_utf_16():
 
 
 @pytest.mark.parametrize("name", ["a.b", "s.k", "z.k", "z.b.c", "x", "y"])
-def test_a_key_field_that_is_nowhere_is_named(name):
+def test_a_missing_key_field_is_named(name):
     table = pa.table({"s": [1], "z": [{"b": 1}]})
     with pytest.raises(InvalidInputError) as caught:
         keys(table, name)
@@ -330,7 +330,7 @@ def test_each_of_hives_characters_is_escaped(value):
 
 
 @pytest.mark.parametrize("value", [*"\x00\x1f\x7f\\/"])
-def test_what_would_be_another_folder_is_refused(value):
+def test_a_value_that_would_name_another_folder_is_refused(value):
     with pytest.raises(InvalidInputError) as caught:
         paths(pa.table({"p": [f"a{value}"]}), "p")
     assert caught.value.fields == {"column": "p", "value": f"a{value}"}

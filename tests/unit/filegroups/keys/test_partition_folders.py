@@ -50,7 +50,7 @@ def test_a_folder_of_another_form_is_refused(path: str, style: dict[str, bool]) 
     assert refused.value.kind == "bad_partition_path"
 
 
-def test_only_what_files_lack_is_filled() -> None:
+def test_only_columns_that_the_files_lack_are_filled() -> None:
     columns = DroppedPartitionColumns(fields=("r", "y"), dropped=("y",))
     filled = columns.fill(pa.table({"r": [1], "a": [2]}), "us/2024")
     assert filled.to_pylist() == [{"r": 1, "a": 2, "y": "2024"}]

@@ -192,7 +192,7 @@ def test_a_global_index_needs_stored_keys(tmp_path: Path) -> None:
         assert refused.value.kind == "setting_against_table"
 
 
-def test_a_key_that_two_writers_insert_is_there_once_though_no_file_stores_it(
+def test_a_key_that_two_writers_insert_exists_once_although_no_file_stores_it(
     tmp_path: Path,
 ) -> None:
     made = {"record_key": "id", "partition_by": "region"}
@@ -256,7 +256,9 @@ def test_a_payload_of_hudi_updates_partially(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hive_style", ["true", "false"])
-def test_columns_that_files_leave_out_come_from_the_folder(tmp_path: Path, hive_style: str) -> None:
+def test_columns_that_the_files_lack_are_read_from_the_folder(
+    tmp_path: Path, hive_style: str
+) -> None:
     properties = {
         "hoodie.datasource.write.drop.partition.columns": "true",
         "hoodie.datasource.write.hive_style_partitioning": hive_style,

@@ -59,7 +59,7 @@ def test_each_type_of_number_has_its_unit(kind: TimestampType, time: str) -> Non
     assert folders([1_000], kind, scalar_unit=TimeUnit.DAYS) == [time]
 
 
-def test_the_first_and_the_last_moment_have_folders_and_their_neighbours_none() -> None:
+def test_the_first_and_the_last_time_have_folders_and_their_neighbours_none() -> None:
     assert folders([FIRST_MS, LAST_MS]) == ["0001-01-01 00:00:00.000", "9999-12-31 23:59:59.999"]
     for beyond in (FIRST_MS - 1, LAST_MS + 1):
         with pytest.raises(InvalidInputError, match="lies outside of the years") as refused:
@@ -79,7 +79,7 @@ def test_the_first_and_the_last_moment_have_folders_and_their_neighbours_none() 
         ("GMT+1:00", LAST_MS - 3_599_999),
     ],
 )
-def test_a_zone_leads_nobody_beyond_the_years(zone: str, beyond: int) -> None:
+def test_a_zone_moves_no_time_beyond_the_years(zone: str, beyond: int) -> None:
     with pytest.raises(InvalidInputError, match="lies outside of the years"):
         folders([0, beyond], output_zone=zone)
     assert folders([LAST_MS - 3_600_000], output_zone=zone) == ["9999-12-31 23:59:59.999"]
@@ -106,7 +106,7 @@ def test_a_number_whose_time_would_overflow_is_refused(value: int) -> None:
         (pa.array([None], pa.int64()), "1970-01-01 00:00:00.001"),
     ],
 )
-def test_what_is_stored_is_read_as_a_number(column: pa.Array, time: str) -> None:
+def test_a_stored_value_is_read_as_a_number(column: pa.Array, time: str) -> None:
     assert folders(column) == [time]
 
 
@@ -159,7 +159,7 @@ def test_a_zone_has_many_spellings(zone: str, time: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["GMT+12345", "+1:5", "Mars/Crater", "x" * 100])
-def test_what_is_no_zone_is_refused(zone: str) -> None:
+def test_an_invalid_zone_is_refused(zone: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         check_zone(zone)
     assert (refused.value.kind, refused.value.fields) == ("bad_time_zone", {"zone": zone[:80]})
@@ -185,14 +185,12 @@ def test_texts_of_either_width_are_read(kind: TimestampType, type_: pa.DataType)
         ({"input_zone": "GMT+2", "output_zone": "GMT-1"}, "1969-12-31 23:00:00.000"),
     ],
 )
-def test_no_text_is_the_first_moment_shown_in_the_input_zone(
-    zones: dict[str, str], time: str
-) -> None:
+def test_a_null_text_is_the_first_time_in_the_input_zone(zones: dict[str, str], time: str) -> None:
     for column in (pa.array([None], pa.string()), pa.array([None])):
         assert folders(column, **TEXT, **zones) == [time]
 
 
-def test_no_text_is_one_millisecond_after_1970_began() -> None:
+def test_a_null_text_is_one_millisecond_after_the_epoch() -> None:
     told = {**TEXT, "input_formats": ("yyyy-MM-dd HH:mm:ss.SSS",)}
     assert folders(pa.array([None, "1970-01-01 00:00:00.002"]), **told) == [
         "1970-01-01 00:00:00.001",
@@ -200,7 +198,7 @@ def test_no_text_is_one_millisecond_after_1970_began() -> None:
     ]
 
 
-def test_no_text_beside_a_pattern_with_an_offset_tells_the_zone() -> None:
+def test_a_null_text_takes_the_zone_of_a_pattern_with_an_offset() -> None:
     told = {**TEXT, "input_formats": ("yyyy-MM-dd HH:mmZ",), "input_zone": "GMT+2"}
     assert folders(pa.array([None, "1970-01-01 02:00+0200"]), **told) == [
         "1970-01-01 02:00:00.000",

@@ -141,7 +141,7 @@ def test_the_input_zone_reads_texts_without_an_offset() -> None:
     assert folders(["2024-03-09"], TEXT, "yyyy/MM/dd", **only) == ["2024/03/09"]
 
 
-def test_of_an_hour_that_comes_twice_the_first_is_meant() -> None:
+def test_a_repeated_hour_means_the_first_one() -> None:
     berlin = {"input_zone": "Europe/Berlin", "output_zone": "UTC"}
     pattern = ("yyyy-MM-dd HH:mm",)
     twice = folders(["2024-10-27 02:30"], TEXT, "HH:mm", input_formats=pattern, **berlin)
@@ -150,7 +150,7 @@ def test_of_an_hour_that_comes_twice_the_first_is_meant() -> None:
         folders(["2024-03-31 02:30"], TEXT, "HH:mm", input_formats=pattern, **berlin)
 
 
-def test_no_text_counts_as_the_first_moment_of_1970() -> None:
+def test_a_null_text_counts_as_the_first_time_of_1970() -> None:
     found = folders(
         pa.array([None, "2024-03-09"]), TEXT, "yyyy/MM/dd", input_formats=("yyyy-MM-dd",)
     )
@@ -160,7 +160,7 @@ def test_no_text_counts_as_the_first_moment_of_1970() -> None:
 @pytest.mark.parametrize(
     "text", ["2024-02-30", "2024-13-01", "today", "", "2024-03-09 ", "2024-03-09x"]
 )
-def test_what_is_no_time_is_refused_by_its_value(text: str) -> None:
+def test_text_that_is_no_time_is_refused_by_its_value(text: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         folders(["2024-03-09", text], TEXT, "yyyy", input_formats=("yyyy-MM-dd",))
     assert refused.value.kind == "bad_partition_value"

@@ -40,12 +40,12 @@ BEFORE = state(("a", OLD, 1), ("b", OLD, 2), ("c", OLD, 3), ("d", OLD, 4))
 AFTER = state(("a", OLD, 1), ("c", NOW, 3), ("d", NOW, 40), ("e", NOW, 5))
 
 
-def test_an_instant_changed_what_it_left_its_commit_time_on() -> None:
+def test_an_instant_changed_the_rows_with_its_commit_time() -> None:
     found = compare_slices(BEFORE, AFTER, NOW)
     assert told(found) == [("d", 1, -1), ("u", 2, 1), ("u", 3, 2), ("i", -1, 3)]
 
 
-def test_a_merge_tells_the_same_without_looking_for_keys() -> None:
+def test_a_merge_gives_the_same_changes_without_a_key_lookup() -> None:
     outcome = MergeOutcome(
         table=AFTER, new_keys=pa.array(["e"]), inserted=1, updated=2, deleted=1, ignored_late=0
     )
@@ -73,7 +73,7 @@ def test_a_merge_of_another_base_is_a_defect() -> None:
         changes_of_merge(state(("x", OLD, 1)), outcome, NOW)
 
 
-def test_values_tell_where_commit_times_do_not() -> None:
+def test_values_show_changes_where_commit_times_do_not() -> None:
     before, after = state(("a", OLD, 1), ("b", OLD, 2)), state(("a", OLD, 1), ("b", OLD, 7))
     values = (before.column("v").cast(pa.string()), after.column("v").cast(pa.string()))
     assert told(compare_slices(before, after, NOW)) == []
@@ -92,7 +92,7 @@ def test_an_image_is_null_where_there_is_none() -> None:
     assert image(state(), np.array([-1])).to_pylist() == [None]
 
 
-def test_a_whole_state_appears_or_goes() -> None:
+def test_a_whole_slice_is_inserted_or_deleted() -> None:
     assert told(RecordChanges.all_inserted(2)) == [("i", -1, 0), ("i", -1, 1)]
     assert told(RecordChanges.all_deleted(2)) == [("d", 0, -1), ("d", 1, -1)]
 
@@ -104,6 +104,6 @@ def test_some_changes_are_taken_in_their_order() -> None:
     assert (len(found.part(3, 5)), len(found.part(4, 1))) == (1, 0)
 
 
-def test_a_row_without_a_commit_time_was_not_touched() -> None:
+def test_a_row_without_a_commit_time_is_unchanged() -> None:
     rows = state(("a", None, 1), ("b", OLD, 2))
     assert told(compare_slices(rows, rows, NOW)) == []

@@ -80,7 +80,7 @@ def derived(version: int, properties: dict[str, str]) -> MergeDefinition:
         (9, {MODE: "EVENT_TIME_ORDERING", LEGACY: "com.example.Any"}, "EVENT_TIME_ORDERING"),
     ],
 )
-def test_the_mode_follows_from_what_the_version_trusts(
+def test_the_merge_mode_follows_from_the_properties_of_the_version(
     version: int, properties: dict[str, str], mode: str
 ) -> None:
     assert derived(version, properties).mode is MergeMode[mode]
@@ -127,7 +127,7 @@ def test_hudis_payload_classes_are_read_as_its_newer_releases_read_them(
     assert found.payload_class == MODEL + payload
 
 
-def test_debezium_payloads_bring_their_own_order() -> None:
+def test_debezium_payloads_have_their_own_ordering() -> None:
     mysql = definition_of_payload(MODEL + "debezium.MySqlDebeziumAvroPayload")
     postgres = definition_of_payload(MODEL + "debezium.PostgresDebeziumAvroPayload")
     assert mysql is not None
@@ -217,13 +217,13 @@ def test_half_a_delete_marker_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [MODE, "hoodie.table.partial.update.mode"])
-def test_a_mode_nobody_knows_is_a_wrong_property(key: str) -> None:
+def test_an_unknown_merge_mode_is_a_wrong_property(key: str) -> None:
     with pytest.raises(CorruptTableError) as refused:
         derived(9, {key: "SOMETIMES"})
     assert refused.value.kind == "table_property_wrong"
 
 
-def test_a_stranger_s_class_is_refused_by_its_name() -> None:
+def test_a_custom_payload_class_is_refused_by_its_name() -> None:
     mine = derived(8, {MODE: "CUSTOM", PAYLOAD: "com.example.MinePayload", ID: BY_PAYLOAD_ID})
     with pytest.raises(UnsupportedTableError, match=r"com\.example\.MinePayload") as refused:
         mine.require_known()
@@ -257,7 +257,7 @@ def test_properties_of_a_file_are_enough() -> None:
     assert found.mode is MergeMode.COMMIT_TIME_ORDERING
 
 
-def test_version_6_merges_by_its_payload_whatever_the_id_of_its_only_merger() -> None:
+def test_version_6_merges_by_its_payload_for_any_id_of_its_only_merger() -> None:
     properties = {
         "hoodie.compaction.payload.class": MODEL + "OverwriteNonDefaultsWithLatestAvroPayload",
         OLD_ID: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
@@ -270,7 +270,7 @@ def test_version_6_merges_by_its_payload_whatever_the_id_of_its_only_merger() ->
     assert not merge_definition_of({}, table_version=8).precombines
 
 
-def test_version_8_keeps_what_version_9_replaced_in_its_payloads() -> None:
+def test_version_8_keeps_payload_rules_that_version_9_replaced() -> None:
     def of(payload: str, version: int) -> tuple[bool, bool]:
         properties = {"hoodie.compaction.payload.class": MODEL + payload}
         found = merge_definition_of(properties, table_version=version)

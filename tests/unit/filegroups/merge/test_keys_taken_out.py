@@ -67,7 +67,7 @@ def taken_out_and_inserted(mine: TableReader, other: TableReader) -> Callable[[]
 
 @pytest.mark.spec("PUB-4")
 @BOTH_FIRST
-def test_an_update_is_no_second_row(before: bool) -> None:
+def test_an_update_inserts_no_second_row(before: bool) -> None:
     mine, other = two_writers()
     act = taken_out_and_inserted(mine, other)
     acts, early = ((), act) if before else ((act,), None)
@@ -77,7 +77,7 @@ def test_an_update_is_no_second_row(before: bool) -> None:
     assert rows_of(mine, "id", "v") == [("a", 5), ("c", 1)]
 
 
-def test_a_delete_finds_the_key_where_it_lies_now() -> None:
+def test_a_delete_finds_the_key_in_its_new_file_group() -> None:
     mine, other = two_writers()
     upsert(mine, [row("b", 1)])
     act = taken_out_and_inserted(mine, other)
@@ -86,7 +86,7 @@ def test_a_delete_finds_the_key_where_it_lies_now() -> None:
     assert rows_of(mine, "id") == [("b",)]
 
 
-def test_an_update_that_was_too_old_is_no_second_row() -> None:
+def test_an_update_that_was_too_old_inserts_no_second_row() -> None:
     """It changes nothing where it finds its key, and rests on that."""
     mine, other = two_writers()
     act = taken_out_and_inserted(mine, other)
@@ -94,7 +94,7 @@ def test_an_update_that_was_too_old_is_no_second_row() -> None:
     assert rows_of(mine, "id", "v") == [("a", 4), ("c", 1)]
 
 
-def test_updates_beside_updates_merge_the_file_group_again() -> None:
+def test_concurrent_updates_merge_the_file_group_again() -> None:
     mine, other = two_writers()
     updates = begun(other, UPSERT, [row("a", 4)])
     receipt = upsert(mine, [row("a", 5)], updates)
@@ -102,7 +102,7 @@ def test_updates_beside_updates_merge_the_file_group_again() -> None:
 
 
 @pytest.mark.parametrize("buckets", [None, BucketRules(buckets=1, hash_fields=("id",))])
-def test_deletes_beside_who_finds_no_key_merge_the_file_group_again(
+def test_a_write_without_a_key_lookup_is_rebased_on_concurrent_deletes(
     buckets: BucketRules | None,
 ) -> None:
     """A plain insert looks for none, and in a bucket a key has its place."""
@@ -119,7 +119,7 @@ def test_deletes_beside_who_finds_no_key_merge_the_file_group_again(
 
 
 @pytest.mark.parametrize("drops", [False, True], ids=["upsert", "insert"])
-def test_an_insert_drops_the_key_that_came_into_its_small_file(drops: bool) -> None:
+def test_an_insert_drops_a_key_that_was_inserted_into_its_small_file(drops: bool) -> None:
     mine, other = two_writers()
     rival = begun(other, INSERT if drops else UPSERT, [row("n", 4)], drop_found=drops)
     receipt = put(mine, INSERT, [row("n", 5)], rival, drop_found=True)
@@ -127,7 +127,7 @@ def test_an_insert_drops_the_key_that_came_into_its_small_file(drops: bool) -> N
     assert rows_of(mine, "id", "v") == [("a", 1), ("c", 1), ("n", 4)]
 
 
-def test_an_insert_that_refuses_known_keys_refuses_one_that_came_into_its_small_file() -> None:
+def test_an_insert_that_refuses_known_keys_refuses_one_inserted_into_its_small_file() -> None:
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("n", 4)])
     plan = planned(mine, INSERT, drop_found=True)
@@ -142,7 +142,7 @@ def test_an_insert_that_refuses_known_keys_refuses_one_that_came_into_its_small_
 @pytest.mark.parametrize("kind", list(TableType))
 @pytest.mark.parametrize("logged", [False, True])
 @pytest.mark.parametrize("filled", [False, True])
-def test_a_row_that_was_dropped_for_a_key_is_inserted_when_that_is_deleted(
+def test_a_row_that_was_dropped_for_a_known_key_is_inserted_when_that_key_is_deleted(
     kind: TableType, logged: bool, filled: bool
 ) -> None:
     mine, other = two_writers(table_type=kind)
@@ -155,7 +155,7 @@ def test_a_row_that_was_dropped_for_a_key_is_inserted_when_that_is_deleted(
     assert len(rows_of(mine, "id")) == len(given) + 1
 
 
-def test_a_row_that_was_dropped_beside_changes_elsewhere_is_dropped_once() -> None:
+def test_a_dropped_row_stays_dropped_under_concurrent_changes_of_other_partitions() -> None:
     mine, other = two_writers()
     upsert(mine, [{**row("y", 1), "p": "y"}])
     receipt = put(
@@ -168,7 +168,7 @@ def test_a_row_that_was_dropped_beside_changes_elsewhere_is_dropped_once() -> No
     assert (receipt.attempts, receipt.rows_inserted) == (1, 0)
 
 
-def test_a_rival_s_commit_is_read_only_where_that_decides(
+def test_a_concurrent_commit_is_decoded_only_where_it_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may name thousands of files, and the lock is held meanwhile."""

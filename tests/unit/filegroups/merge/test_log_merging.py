@@ -77,7 +77,7 @@ def read(*logs: Changes, base: pa.Table | None = None, rules: MergeRules = EVENT
     return [(row["ts"], row["a"], row["b"]) for row in merged.to_pylist()]
 
 
-def test_the_greater_ordering_value_stays_whichever_came_first():
+def test_the_greater_ordering_value_stays_in_any_order():
     assert read(record(1, "low"), record(2, "high")) == [(2, "high", "b")]
     assert read(record(2, "high"), record(1, "low")) == [(2, "high", "b")]
 
@@ -127,11 +127,11 @@ def test_without_ordering_fields_event_time_order_is_commit_time_order():
         ([record(30, "x"), delete(), record(20, "u"), delete(), record(15, "w")], [(15, "w", "b")]),
     ],
 )
-def test_deletes_mean_what_java_makes_of_them(logs, rows):
+def test_deletes_have_the_meaning_that_java_gives_them(logs, rows):
     assert read(*logs, base=base_row(10)) == rows
 
 
-def test_a_commit_time_delete_wins_whatever_number_stands_in_it():
+def test_a_commit_time_delete_wins_with_any_ordering_value():
     gone = change(ChangeKind.COMMIT_TIME_DELETE, "k", 0)  # Java's word for none (fmt 5.5)
     assert read(gone, record(5, "later"), base=base_row(3)) == [(5, "later", "b")]
     assert read(record(20, "u"), gone, base=base_row(10)) == []
@@ -174,7 +174,7 @@ def test_partial_updates_over_each_other_unite_their_columns():
     assert read(partial(12, b="x"), partial(11, a="y", b="z")) == [(12, "y", "x")]
 
 
-def test_a_partial_update_beside_a_whole_record_keeps_what_it_does_not_name():
+def test_a_partial_update_keeps_other_columns_in_a_batch_with_whole_records():
     logs = [partial(11, b="new"), record(1, "x", key="q")]
     assert read(*logs, base=base_row(10)) == [(11, "base", "new"), (1, "x", "b")]
     assert read(*logs[::-1], base=base_row(10)) == [(11, "base", "new"), (1, "x", "b")]
@@ -188,7 +188,7 @@ def test_a_partial_update_over_a_record_of_the_logs_completes_it():
     assert read(partial(11, b="x"), record(12, "log", "l")) == [(12, "log", "l")]
 
 
-def test_a_partial_update_over_a_delete_starts_anew():
+def test_a_partial_update_after_a_delete_starts_from_null_columns():
     assert read(record(11, "log"), delete(), partial(12, b="x")) == [(12, None, "x")]
     assert read(record(11, "log"), delete(13), partial(12, b="x")) == []
     assert read(partial(12, b="x"), delete(), base=base_row(10)) == []
@@ -324,7 +324,7 @@ def test_ordering_fields_that_the_schema_lacks_order_nothing():
     ) == ["ts", "m"]
 
 
-def test_mergers_of_strangers_are_refused_by_name():
+def test_custom_mergers_are_refused_by_name():
     definition = MergeDefinition(mode=MergeMode.CUSTOM, payload_class="com.acme.Payload")
     with pytest.raises(UnsupportedTableError) as caught:
         MergeRules.of(definition)

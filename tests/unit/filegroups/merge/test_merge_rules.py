@@ -128,11 +128,13 @@ SCHEMA = pa.schema([(name, pa.string()) for name in NAMES])
         ),
     ],
 )
-def test_the_columns_merging_looks_at_order_first(found: MergeRules, names: list[str]) -> None:
+def test_ordering_fields_are_the_first_columns_to_merge_by(
+    found: MergeRules, names: list[str]
+) -> None:
     assert found.columns_for(SCHEMA) == names
 
 
-def test_no_column_is_looked_at_that_is_not_there() -> None:
+def test_missing_columns_are_not_requested_for_merging() -> None:
     assert rules(EVENT, "ts", delete_field="op").columns_for(pa.schema([("k", pa.string())])) == []
 
 

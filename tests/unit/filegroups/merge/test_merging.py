@@ -150,14 +150,14 @@ def test_rows_marked_deleted_obey_the_order():
     assert (outcome.deleted, outcome.ignored_late, outcome.inserted) == (1, 1, 0)
 
 
-def test_an_explicit_delete_wins_whatever_the_order_says():
+def test_an_explicit_delete_wins_over_every_ordering_value():
     keys = pa.table({"_hoodie_record_key": ["a", "gone"]})
     outcome = merged(rows(("a", 99, "a"), ("b", 1, "b")), keys, deletes=DeleteKind.EXPLICIT)
     assert values(outcome.table) == [("b", "b")]
     assert (outcome.deleted, outcome.inserted, outcome.changed) == (1, 0, True)
 
 
-def test_a_merge_without_effect_says_so():
+def test_a_merge_without_effect_reports_no_change():
     base = rows(("a", 9, "old"))
     assert not merged(base, rows(("a", 1, "late"))).changed
 

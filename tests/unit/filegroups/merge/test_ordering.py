@@ -45,17 +45,17 @@ def test_rows_are_numbered_by_their_value(values: list[object], kind: pa.DataTyp
     assert numbered(column(values, kind)) == ([2, 0, 1, 0], [False] * 4)
 
 
-def test_great_numbers_differ_beside_a_row_without_a_value() -> None:
+def test_large_numbers_differ_in_a_column_with_nulls() -> None:
     near = column([2**53 + 1, 2**53, None], pa.int64())
     assert numbered(near) == ([2, 1, 0], [False, False, True])
 
 
-def test_false_comes_before_true() -> None:
+def test_false_sorts_before_true() -> None:
     assert numbered(column([True, False, True]))[0] == [1, 0, 1]
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.date32()])
-def test_rows_without_a_value_are_told(kind: pa.DataType) -> None:
+def test_rows_without_a_value_are_marked(kind: pa.DataType) -> None:
     values = pa.chunked_array([pa.array([None, 1, None], pa.int32())])
     numbers, missing = order_numbers([values.cast(kind)])
     assert (len(numbers), missing.tolist()) == (3, [True, False, True])
@@ -75,7 +75,7 @@ def test_a_row_that_lacks_one_of_several_fields_lacks_an_order() -> None:
     ]
 
 
-def test_an_ordering_field_is_a_column_or_lies_in_a_struct() -> None:
+def test_an_ordering_field_is_a_column_or_inside_a_struct() -> None:
     rows = pa.table({"s": [{"a": {"b": 5}}], "s.a": [7], "t": [9]})
     assert ordering_column(rows, "t").to_pylist() == [9]
     assert ordering_column(rows, "s.a").to_pylist() == [7]
@@ -139,7 +139,7 @@ def test_a_key_reads_as_java_writes_the_value(array: pa.Array, texts: list[str |
 
 @pytest.mark.parametrize("kind", ["unsupported_key_type", "unsupported_partition_type"])
 @pytest.mark.parametrize("array", [pa.array([[1]]), pa.array([b"x"]), pa.array([dt.time(1)])])
-def test_a_type_without_a_text_is_refused_by_its_column(array: pa.Array, kind: str) -> None:
+def test_a_type_without_a_text_form_is_refused_by_its_column(array: pa.Array, kind: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         java_texts(array, "id", kind)
     assert refused.value.kind == kind

@@ -144,7 +144,7 @@ def remove(table: TableReader, key: str, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("table_type", [COW, MOR])
-def test_a_record_deleted_meanwhile_is_not_half_revived(table_type) -> None:
+def test_a_record_deleted_meanwhile_is_not_partly_restored(table_type) -> None:
     table = started(table_type)
     other = opened(table)
     with pytest.raises(InvalidInputError) as refused:
@@ -153,7 +153,7 @@ def test_a_record_deleted_meanwhile_is_not_half_revived(table_type) -> None:
     assert rows_of(table, "id") == [("a",), ("c",)]
 
 
-def test_a_record_deleted_below_is_not_inserted_by_a_redo_of_its_file_group() -> None:
+def test_a_rebase_does_not_insert_a_record_deleted_meanwhile() -> None:
     """The rival began first, so that merging again on its file would do for whole rows."""
     table = started(COW)
     finish = begun(opened(table), WriteOperation.DELETE, [{"id": "b", "p": "x"}])
@@ -164,7 +164,7 @@ def test_a_record_deleted_below_is_not_inserted_by_a_redo_of_its_file_group() ->
 
 
 @pytest.mark.parametrize("table_type", [COW, MOR])
-def test_a_rival_s_columns_stay(table_type) -> None:
+def test_columns_of_a_concurrent_update_are_kept(table_type) -> None:
     table = started(table_type)
     other = opened(table)
     rival = lambda: update(other, [part("a", 20, b=99)])  # noqa: E731
@@ -180,14 +180,14 @@ def test_chosen_columns_are_changed_and_no_others(table_type) -> None:
 
 
 @pytest.mark.parametrize("table_type", [COW, MOR])
-def test_a_row_may_say_that_its_record_is_deleted(table_type) -> None:
+def test_a_row_may_mark_its_record_as_deleted(table_type) -> None:
     table = new_table(table_type=table_type)
     upsert(table, [{**row(key, 10, "A", 1), "_hoodie_is_deleted": False} for key in "ab"])
     update(table, [part("a", 20, _hoodie_is_deleted=True)])
     assert rows_of(table, "id") == [("b",)]
 
 
-def test_what_does_not_fit_is_refused_before_anything_begins() -> None:
+def test_invalid_partial_updates_are_refused_before_the_write_begins() -> None:
     table = started(COW)
     for rows, columns, kind in (
         ([part("a", 20, strange=1)], (), "unknown_column"),

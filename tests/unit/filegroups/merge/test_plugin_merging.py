@@ -133,7 +133,7 @@ def test_a_delete_that_is_not_followed_leaves_the_older_row() -> None:
         (True, True, False, False, "at old", 9, "old"),
     ],
 )
-def test_each_column_comes_from_the_version_that_tells_it(
+def test_each_column_is_taken_from_the_version_that_the_merger_chooses(
     old_gone: bool, new_gone: bool, gone: bool, kept: bool, time: str, number: int, text: str
 ) -> None:
     answer = MergedRows(
@@ -148,7 +148,7 @@ def test_each_column_comes_from_the_version_that_tells_it(
     assert (merged.deleted.tolist(), stayed.tolist()) == ([gone, False], [kept, False])
 
 
-def test_without_a_word_on_what_is_kept_nothing_is() -> None:
+def test_a_merger_without_a_kept_column_keeps_no_row() -> None:
     answer = MergedRows(columns={}, deleted=np.array([False]))
     versions = Versions(rows=rows(("a", 1, "x")), deleted=np.array([False]))
     merged, stayed = merge_versions(Answering(answer=answer), versions, versions)
@@ -215,7 +215,7 @@ def test_a_delete_born_inside_a_batch_is_marked_or_refused() -> None:
         MergedRows(columns={}, deleted=np.array([False]), kept=np.array([True, True])),
     ],
 )
-def test_an_answer_that_does_not_fit_is_the_plug_in_s_fault(answer: MergedRows) -> None:
+def test_an_invalid_answer_is_an_error_of_the_plug_in(answer: MergedRows) -> None:
     with pytest.raises(UnsafeSetupError, match="Answering") as refused:
         merge_changes(BASE, changes(("a", 1, "new")), rules(Answering(answer=answer)))
     assert (refused.value.kind, refused.value.fields) == ("bad_merger", {"merger": "Answering"})
@@ -228,11 +228,11 @@ def test_partial_changes_are_refused() -> None:
     assert refused.value.kind == "custom_merger_partial"
 
 
-def test_the_columns_it_needs_are_read_whatever_is_asked_for() -> None:
+def test_columns_that_a_merger_needs_are_read_for_every_projection() -> None:
     assert rules().columns_for(BASE.schema) == ["n"]
 
 
-def test_the_table_s_id_or_payload_class_chooses_among_what_is_offered() -> None:
+def test_the_tables_strategy_id_or_payload_class_chooses_the_merger() -> None:
     custom = MergeDefinition(mode=MergeMode.CUSTOM, strategy_id=ID)
     mine, other = Summing(), Summing(strategy_ids=("other",), class_names=("com.example.Other",))
     assert custom.merged_by([other, mine]).merger is mine
@@ -246,7 +246,7 @@ def test_the_table_s_id_or_payload_class_chooses_among_what_is_offered() -> None
     assert refused.value.kind == "duplicate_merger"
 
 
-def test_a_definition_travels_as_text_without_its_merger() -> None:
+def test_a_definition_is_serialized_as_text_without_its_merger() -> None:
     custom = MergeDefinition(mode=MergeMode.CUSTOM, strategy_id=ID)
     definitions = TypeAdapter(MergeDefinition)
     text = definitions.dump_json(custom.merged_by([Summing()]), exclude={"merger"})

@@ -27,7 +27,7 @@ def test_the_mark_is_hoodoos_own_column() -> None:
     assert (keys(marked), marked.column(2).to_pylist()) == (["a", "b", "c"], [False, False, True])
 
 
-def test_marked_rows_are_told_apart_again() -> None:
+def test_marked_rows_are_split_again() -> None:
     staying, leaving = split_relocated_keys(mark_relocated_keys(rows("a", "b"), rows("c")))
     assert staying.equals(rows("a", "b"))
     assert leaving is not None

@@ -71,7 +71,7 @@ def test_changes_replay_to_the_table(opened: Callable[[str], TableReader], name:
         ("v9_mor_compaction_done", {"i": 7, "u": 4, "d": 2}),
     ],
 )
-def test_what_only_moves_rows_is_no_change(
+def test_an_instant_that_only_moves_rows_is_no_change(
     opened: Callable[[str], TableReader], name: str, counts: dict[str, int]
 ) -> None:
     found = opened(name).changes("0", images=True).read_all().column("op").to_pylist()
@@ -88,7 +88,9 @@ def test_a_range_whose_files_were_cleaned_is_refused_by_name(
     assert caught.value.fields["path"].endswith(".parquet")
 
 
-def test_a_range_behind_what_was_cleaned_is_told(opened: Callable[[str], TableReader]) -> None:
+def test_a_range_above_the_cleaned_instants_is_returned(
+    opened: Callable[[str], TableReader],
+) -> None:
     table = opened("v9_cow_clean_archive")
     last = table.current_state().snapshot.active.completed_writes[-2].completion_time
     assert last is not None
@@ -117,7 +119,7 @@ def test_images_have_the_columns_asked_for(opened: Callable[[str], TableReader])
     assert caught.value.kind == "unknown_column"
 
 
-def test_an_older_file_does_not_stand_in_for_the_one_that_was_rewritten(tmp_path: Path) -> None:
+def test_an_older_file_does_not_replace_the_one_that_was_rewritten(tmp_path: Path) -> None:
     """A savepoint may keep an old slice where cleaning took the next one."""
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     with hoodoo.open_table(path) as table:
@@ -130,7 +132,7 @@ def test_an_older_file_does_not_stand_in_for_the_one_that_was_rewritten(tmp_path
     assert caught.value.fields["path"] == f"*_{before_last.requested_time}.parquet"
 
 
-def test_a_change_log_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_missing_change_log_is_named(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cdc_cow", tmp_path)
     (log,) = path.glob(".*_20261121101645768.log.*")
     log.unlink()

@@ -38,7 +38,7 @@ def test_only_blocks_and_rows_of_the_range_count():
     assert not any(time in changed.visible for time in others)
 
 
-def test_where_files_are_gone_the_newest_slices_are_read_in_full():
+def test_the_newest_slices_are_read_where_files_of_the_range_are_cleaned():
     table, times = written(1, 2, 3)
     changed = plan_incremental_read(table.context, times[0], times[1])
     table.context.ports.storage.delete(changed.slices[0].base_file.path)
@@ -53,7 +53,7 @@ def test_where_files_are_gone_the_newest_slices_are_read_in_full():
     assert table.changes(times[0], times[1]).read_all().num_rows == 0
 
 
-def test_older_files_of_the_range_may_be_gone():
+def test_older_files_of_the_range_may_be_missing():
     table, times = written(1, 2, 3)
     first = plan_incremental_read(table.context, "0", times[0])
     table.context.ports.storage.delete(first.slices[0].base_file.path)

@@ -96,7 +96,7 @@ def test_updates_are_appended_to_their_file_groups(table: TableReader) -> None:
     assert leftovers(table) == []
 
 
-def test_only_touched_file_groups_get_a_log(table: TableReader) -> None:
+def test_only_changed_file_groups_get_a_log(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2)])
     assert [one.log_files for one in slices(table, "y")] == [()]
 
@@ -223,7 +223,7 @@ def test_the_metadata_names_the_log_and_the_profile_its_file_group(table: TableR
     assert planned_update.prev_commit == one.base_instant_time
 
 
-def test_a_bucket_gets_a_base_file_first_and_logs_afterwards() -> None:
+def test_a_bucket_gets_a_base_file_first_and_logs_after_that() -> None:
     table = new_table(table_type=MERGE_ON_READ)
     upsert(table, START, buckets=BUCKETS)
     assert logs(table) == []
@@ -235,7 +235,7 @@ def test_a_bucket_gets_a_base_file_first_and_logs_afterwards() -> None:
     assert rows_of(table, "id", "v") == [("a", 3), ("c", 1), ("n", 1)]
 
 
-def test_keys_are_looked_up_in_logs_where_only_they_hold_them() -> None:
+def test_keys_are_searched_in_logs_where_no_base_file_has_them() -> None:
     table = new_table(table_type=MERGE_ON_READ)
     upsert(table, START, buckets=BUCKETS)
     upsert(table, [row("a", "x", 6, 2)], buckets=BUCKETS)
@@ -249,7 +249,7 @@ def test_keys_are_looked_up_in_logs_where_only_they_hold_them() -> None:
 # ---------------------------------------------------------------- many writers
 
 
-def test_two_appends_to_one_file_group_conflict_and_the_loser_begins_anew(
+def test_of_two_concurrent_appends_to_one_file_group_the_later_is_retried(
     table: TableReader,
 ) -> None:
     times: list[str] = []
@@ -267,7 +267,7 @@ def test_two_appends_to_one_file_group_conflict_and_the_loser_begins_anew(
     assert leftovers(table) == []
 
 
-def test_an_append_that_began_first_and_ends_last_begins_anew(table: TableReader) -> None:
+def test_an_append_that_began_first_and_ends_last_is_rejected(table: TableReader) -> None:
     """Under its old time it would sort before the winner, and lose the tie it should win."""
     finish = begun(table, UPSERT, [row("a", "x", 6, 2)])
     upsert(opened(table), [row("a", "x", 6, 1)])
@@ -284,7 +284,7 @@ def test_a_delete_sees_the_row_that_won(table: TableReader) -> None:
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
-def test_a_delete_that_found_nothing_is_judged_too(table: TableReader) -> None:
+def test_a_delete_without_matches_is_validated_too(table: TableReader) -> None:
     put(table, DELETE, [{"id": "a", "p": "x"}])
 
     def rival() -> None:
@@ -295,14 +295,14 @@ def test_a_delete_that_found_nothing_is_judged_too(table: TableReader) -> None:
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
-def test_appends_to_different_file_groups_do_not_meet(table: TableReader) -> None:
+def test_appends_to_different_file_groups_do_not_conflict(table: TableReader) -> None:
     receipt = upsert(
         table, [row("a", "x", 6, 2)], lambda: upsert(opened(table), [row("c", "y", 6, 2)])
     )
     assert receipt.attempts == 1
 
 
-def test_filling_a_small_file_meets_an_append_to_it(table: TableReader) -> None:
+def test_filling_a_small_file_conflicts_with_an_append_to_it(table: TableReader) -> None:
     """The new base file would hide nothing, but it lacks the log's rows it was merged without."""
 
     def rival() -> None:
@@ -313,7 +313,7 @@ def test_filling_a_small_file_meets_an_append_to_it(table: TableReader) -> None:
     assert rows_of(table, "id", "v") == [("a", 7), ("b", 1), ("c", 1), ("n", 1)]
 
 
-def test_an_append_meets_the_filling_of_its_file(table: TableReader) -> None:
+def test_an_append_conflicts_with_the_filling_of_its_file(table: TableReader) -> None:
     def rival() -> None:
         upsert(opened(table), [row("n", "x", 1, 1)])
 
@@ -322,7 +322,7 @@ def test_an_append_meets_the_filling_of_its_file(table: TableReader) -> None:
     assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
 
 
-def test_an_append_meets_the_filling_of_its_file_that_began_before_it(table: TableReader) -> None:
+def test_an_append_conflicts_with_an_earlier_begun_filling_of_its_file(table: TableReader) -> None:
     """A log's stat names itself as its previous commit, which says nothing of what it saw."""
     filling = begun(opened(table), UPSERT, [row("n", "x", 1, 1)])
     receipt = put(table, DELETE, [{"id": "a", "p": "x"}], filling)
@@ -330,7 +330,7 @@ def test_an_append_meets_the_filling_of_its_file_that_began_before_it(table: Tab
     assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
 
 
-def test_another_engine_s_compaction_does_not_meet_an_append(table: TableReader) -> None:
+def test_an_append_does_not_conflict_with_another_engines_compaction(table: TableReader) -> None:
     """What completes after it was requested lies on top of it, whenever it began (fmt 6.1)."""
     upsert(table, [row("a", "x", 6, 2)])
     times: list[str] = []
@@ -372,7 +372,7 @@ def compacted(table: TableReader, requested: str, completed: str) -> None:
     storage.create(f".hoodie/timeline/{requested}_{completed}.commit", encode_commit(metadata))
 
 
-def test_an_overwrite_and_an_append_meet(table: TableReader) -> None:
+def test_an_overwrite_and_an_append_conflict(table: TableReader) -> None:
     def rival() -> None:
         upsert(opened(table), [row("a", "x", 7, 7)])
 
@@ -381,7 +381,7 @@ def test_an_overwrite_and_an_append_meet(table: TableReader) -> None:
     assert rows_of(table, "id") == [("c",), ("n",)]
 
 
-def test_the_same_new_key_is_noticed_beside_logs(table: TableReader) -> None:
+def test_the_same_new_key_is_detected_in_file_groups_with_logs(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2)])
 
     def rival() -> None:
@@ -484,7 +484,7 @@ def test_a_log_that_grew_successors_keeps_them_all() -> None:
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 1)]
 
 
-def test_base_and_log_names_tell_their_instant(table: TableReader) -> None:
+def test_base_and_log_names_contain_their_instant(table: TableReader) -> None:
     receipt = upsert(table, [row("a", "x", 6, 2)])
     (path,) = logs(table)
     log = parse_log_file_name(path.rpartition("/")[2])

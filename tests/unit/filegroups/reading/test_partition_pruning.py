@@ -278,7 +278,7 @@ def test_a_range_of_times_keeps_its_days_only(zone: str) -> None:
     assert kept_of(paths, some, t) == ["2024/05/07", "2024/05/08"]
 
 
-def test_times_of_an_unknown_zone_keep_the_days_beside() -> None:
+def test_times_of_an_unknown_zone_keep_the_neighbouring_days() -> None:
     keys = TimestampKeys(kind=TimestampType.UNIX_TIMESTAMP, output_format="yyyy/MM/dd")
     t = PartitionField(name="t", type=pa.int64(), times=keys)
     paths = [f"2024/05/{day:02}" for day in range(1, 31)]
@@ -291,7 +291,7 @@ def test_a_folder_of_another_form_is_kept() -> None:
     assert kept_of(["p=1", "x", "1", "2"], pc.field("p") == 1, p) == ["p=1", "x", "1"]
 
 
-def test_moments_of_an_unknown_clock_keep_the_folders_of_a_day() -> None:
+def test_timestamps_of_an_unknown_clock_keep_the_folders_of_a_day() -> None:
     t = PartitionField(name="t", type=pa.timestamp("us", "UTC"))
     paths = [f"2024-05-{day:02} 12%3A00%3A00" for day in range(1, 31)]
     paths += ["2024-05-20 12:00:00.5", "1715083200000000", "1715083200000", "soon"]

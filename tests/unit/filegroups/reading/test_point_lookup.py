@@ -103,7 +103,7 @@ def test_keys_that_are_no_texts_are_refused(tmp_path: Path, given: Any) -> None:
         table.get_rows(given)
 
 
-def test_rows_without_any_key_are_not_looked_up(tmp_path: Path) -> None:
+def test_a_lookup_in_a_table_without_keys_is_refused(tmp_path: Path) -> None:
     properties = {"hoodie.populate.meta.fields": "false"}
     with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=properties) as table:
         table.insert([{"id": "a", "p": "p", "v": 1}])
@@ -117,7 +117,7 @@ PARTITIONS = b"hoodie.table.metadata.partitions="
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_a_record_index_that_was_switched_off_tells_nothing(tmp_path: Path, left: bool) -> None:
+def test_a_record_index_that_was_switched_off_is_not_read(tmp_path: Path, left: bool) -> None:
     path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
     index, kept = path / ".hoodie/metadata", tmp_path / "kept"
     shutil.copytree(index, kept)
@@ -148,7 +148,7 @@ def without_index(properties: bytes) -> bytes:
     return b"".join(line for line in lines if not line.startswith(PARTITIONS))
 
 
-def test_the_record_index_of_a_table_of_version_6_is_not_asked(tmp_path: Path) -> None:
+def test_the_record_index_of_a_table_of_version_6_is_not_read(tmp_path: Path) -> None:
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     properties = path / ".hoodie/hoodie.properties"
     properties.write_bytes(properties.read_bytes() + PARTITIONS + b"files,record_index\n")

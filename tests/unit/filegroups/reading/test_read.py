@@ -58,7 +58,7 @@ def three_commits() -> tuple[TableReader, list[CommitResult]]:
     return table, receipts
 
 
-def test_columns_come_in_the_order_asked_for():
+def test_columns_have_the_requested_order():
     table, _ = three_commits()
     found = table.to_arrow(columns=["v", "id"])
     assert found.schema.names == ["v", "id"]
@@ -69,7 +69,7 @@ def test_columns_come_in_the_order_asked_for():
     ]
 
 
-def test_meta_columns_come_when_asked_for():
+def test_meta_columns_are_returned_on_request():
     table, _ = three_commits()
     assert table.to_arrow().schema.names == ["id", "p", "ts", "v"]
     assert table.to_arrow(with_hoodie_columns=True).schema.names[:5] == META
@@ -117,7 +117,7 @@ def test_filters(condition: Any, keys: list[str]):
         [],
     ],
 )
-def test_filters_that_cannot_be_are_refused(condition: Any):
+def test_invalid_filters_are_refused(condition: Any):
     table, _ = three_commits()
     with pytest.raises(InvalidInputError):
         table.to_arrow(filter=condition)
@@ -132,7 +132,7 @@ def test_filters_on_an_added_column_hold_for_old_files():
     assert rows_of(table, "id", filter=pc.field("w").is_null()) == [("a",), ("b",), ("c",)]
 
 
-def test_partitions_that_are_not_asked_for_are_not_listed():
+def test_partitions_outside_the_filter_are_not_listed():
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     upsert(table, [row("a", "x", 1, 1), row("b", "y", 1, 1)])
@@ -141,7 +141,7 @@ def test_partitions_that_are_not_asked_for_are_not_listed():
     assert not [text for text in observed.operations() if " x" in text]
 
 
-def test_partitions_that_are_not_there_are_empty():
+def test_missing_partitions_are_empty():
     table, _ = three_commits()
     assert table.to_arrow(partitions=["nowhere"]).num_rows == 0
 
@@ -160,7 +160,7 @@ def test_rows_stream_file_by_file():
         reader.read_next_batch()
 
 
-def test_a_pinned_table_does_not_move():
+def test_a_pinned_table_does_not_change():
     table, _ = three_commits()
     pinned = table.current_state()
     upsert(table, [row("a", "x", 9, 9)])
@@ -174,7 +174,7 @@ def test_a_table_never_written_has_no_schema():
     assert caught.value.kind == "no_schema"
 
 
-def test_a_file_that_vanished_is_told():
+def test_a_missing_file_is_reported():
     table, _ = three_commits()
     pinned = table.current_state()
     [slice_] = pinned.file_slices(["y"])
@@ -199,7 +199,7 @@ def test_uncommitted_files_are_invisible():
 # ---- time travel
 
 
-def test_time_travel_shows_what_was_requested_up_to_a_time():
+def test_time_travel_shows_the_instants_requested_up_to_a_time():
     table, (first, second, third) = three_commits()
 
     def at(time: str) -> list[tuple[str, int]]:
@@ -242,13 +242,13 @@ def test_a_time_after_a_pending_write_is_refused():
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01"])
-def test_what_is_no_time_is_refused(text: str):
+def test_text_that_is_no_time_is_refused(text: str):
     table, _ = three_commits()
     with pytest.raises(InvalidInputError):
         table.as_of(text)
 
 
-def test_replaced_file_groups_are_hidden_from_now_on_only():
+def test_replaced_file_groups_are_hidden_only_after_their_replacement():
     table, (_, _, third) = three_commits()
     put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 7)])
     assert rows_of(table, "id") == [("c",), ("n",)]

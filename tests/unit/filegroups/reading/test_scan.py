@@ -102,7 +102,7 @@ READS: dict[str, Callable[[Any], list[int]]] = {
 @pytest.mark.spec("RDL-2")
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("times", [1, 1_000], ids=["once", "always"])
-def test_a_read_whose_files_are_cleaned_before_they_are_listed_shows_newer_rows(
+def test_a_read_whose_files_are_cleaned_before_the_listing_returns_newer_rows(
     read: Callable[[Any], list[int]], times: int
 ) -> None:
     story = Story()
@@ -125,7 +125,7 @@ class ReadOnly(Hooked):
 
 @pytest.mark.spec("RDL-2")
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_who_may_not_write_a_lease_reads_a_newer_state_too(
+def test_a_reader_without_write_permission_reads_a_newer_snapshot_too(
     read: Callable[[Any], list[int]],
 ) -> None:
     story = Story()
@@ -138,7 +138,7 @@ def test_who_may_not_write_a_lease_reads_a_newer_state_too(
 
 
 @pytest.mark.spec("RDL-2")
-def test_who_may_not_write_a_lease_lists_the_files_of_a_newer_state_too() -> None:
+def test_a_reader_without_write_permission_lists_the_files_of_a_newer_snapshot_too() -> None:
     story = Story()
     story.read_through(ReadOnly(story.base))
     story.hooked.left = 1
@@ -150,7 +150,7 @@ def test_who_may_not_write_a_lease_lists_the_files_of_a_newer_state_too() -> Non
 
 
 @pytest.mark.spec("RDL-2")
-def test_a_list_of_files_lacks_none_that_was_cleaned_meanwhile() -> None:
+def test_a_listing_of_files_contains_those_that_were_cleaned_meanwhile() -> None:
     story = Story()
     story.hooked.left = 1
     [one] = story.reader.file_slices()
@@ -158,7 +158,7 @@ def test_a_list_of_files_lacks_none_that_was_cleaned_meanwhile() -> None:
 
 
 @pytest.mark.spec("RDL-2")
-def test_a_pinned_state_says_so_when_its_files_were_gone_before_they_were_listed() -> None:
+def test_a_snapshot_whose_files_were_cleaned_before_the_listing_is_expired() -> None:
     """It read as a table without that row."""
     story = Story()
     pinned = story.reader.current_state()
@@ -172,9 +172,7 @@ def test_a_pinned_state_says_so_when_its_files_were_gone_before_they_were_listed
 @pytest.mark.spec("RDL-2")
 @pytest.mark.spec("HB-3")
 @pytest.mark.parametrize(("slept_ms", "whole"), [(100, True), (LEASE_MS, False)])
-def test_a_state_that_was_held_is_whole_as_long_as_the_lease_was_there(
-    slept_ms: int, whole: bool
-) -> None:
+def test_a_pinned_snapshot_is_complete_while_its_lease_exists(slept_ms: int, whole: bool) -> None:
     """Its reader stood still before it listed the files."""
     story = Story()
     with story.reader.pin() as state:
@@ -187,7 +185,7 @@ def test_a_state_that_was_held_is_whole_as_long_as_the_lease_was_there(
                 state.to_arrow()
 
 
-def test_a_clean_of_older_files_disturbs_nobody() -> None:
+def test_a_clean_of_older_files_does_not_expire_a_snapshot() -> None:
     story = Story()
     story.commit()
     pinned = story.reader.current_state()
@@ -195,7 +193,7 @@ def test_a_clean_of_older_files_disturbs_nobody() -> None:
     assert READS["collected"](pinned) == [2]
 
 
-def test_a_state_after_a_restore_can_be_held() -> None:
+def test_a_snapshot_after_a_restore_can_be_pinned() -> None:
     story = Story()
     then = story.writer.context.active().completed_writes[-1].requested_time
     story.commit()
@@ -245,7 +243,7 @@ def foreign_clean(
 @pytest.mark.parametrize(
     ("keeps", "whole"), [("now", False), ("before", True), ("versions", False)]
 )
-def test_another_engine_s_clean_is_believed_as_far_as_it_promises(
+def test_another_engines_clean_expires_only_snapshots_below_its_retention(
     keeps: str, whole: bool, pending: bool
 ) -> None:
     story = Story(ForeignWriters.EXPECTED)
@@ -265,7 +263,7 @@ def test_another_engine_s_clean_is_believed_as_far_as_it_promises(
 @pytest.mark.spec("CLN-3")
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("rewritten", [True, False])
-def test_a_write_is_done_again_whose_base_snapshot_another_engine_cleaned(
+def test_a_write_whose_base_snapshot_another_engine_cleaned_is_retried(
     rewritten: bool, pending: bool
 ) -> None:
     """Java keeps versions whoever writes; the row passed for a new one, and was there twice."""
@@ -289,7 +287,7 @@ def test_a_write_is_done_again_whose_base_snapshot_another_engine_cleaned(
 
 
 @pytest.mark.spec("RST-1")
-def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
+def test_a_read_is_planned_again_when_a_restore_commits_during_planning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it asks an instant for is gone with the instant: that is no damage."""
@@ -311,7 +309,7 @@ def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
 
 
 @pytest.mark.parametrize("images", [False, True], ids=["rows", "images"])
-def test_changes_that_a_restore_overtakes_while_they_are_planned_are_asked_for_again(
+def test_changes_are_planned_again_when_a_restore_commits_during_planning(
     images: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The instants of the range are gone, and the table is whole."""
@@ -336,7 +334,7 @@ def test_changes_that_a_restore_overtakes_while_they_are_planned_are_asked_for_a
 
 
 @pytest.mark.spec("RST-1")
-def test_a_restore_whose_owner_died_before_its_end_keeps_no_reader_out() -> None:
+def test_a_restore_whose_writer_died_before_its_completed_file_blocks_no_reader() -> None:
     """What it takes was unlisted before the look, so none of it is read."""
     table = new_table()
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
@@ -351,7 +349,7 @@ def test_a_restore_whose_owner_died_before_its_end_keeps_no_reader_out() -> None
 
 
 @pytest.mark.spec("RST-1")
-def test_a_restore_whose_owner_died_behind_its_slot_keeps_no_reader_out(
+def test_a_restore_whose_writer_died_after_its_slot_blocks_no_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing of what it takes is gone yet, and a reader finishes nothing."""

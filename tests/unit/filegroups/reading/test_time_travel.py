@@ -82,9 +82,7 @@ def refused(storage: MemoryStorage, receipt: CommitResult | str) -> str:
 
 @pytest.mark.parametrize("version", [8, 9])
 @pytest.mark.parametrize("kind", list(TableType))
-def test_an_archived_time_is_told_with_its_rows_and_its_schema(
-    version: int, kind: TableType
-) -> None:
+def test_an_archived_time_has_its_rows_and_its_schema(version: int, kind: TableType) -> None:
     storage, (first, second, third, fourth) = four_writes(version, kind)
     archive(storage, [first, second])
     assert at(storage, first) == [row("a", 1), row("b", 1)]
@@ -95,7 +93,7 @@ def test_an_archived_time_is_told_with_its_rows_and_its_schema(
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_a_write_that_a_savepoint_keeps_below_the_archive_tells_the_schema_of_its_own_time(
+def test_a_savepointed_write_below_the_archive_has_the_schema_of_its_own_time(
     kept: int,
 ) -> None:
     storage, receipts = four_writes()
@@ -108,7 +106,7 @@ def test_a_write_that_a_savepoint_keeps_below_the_archive_tells_the_schema_of_it
     assert reopened(storage).context.snapshot().first_completion == receipts[3].completion_time
 
 
-def test_a_time_of_version_6_is_told_from_its_archive(tmp_path: Path) -> None:
+def test_a_time_of_version_6_is_read_from_its_archive(tmp_path: Path) -> None:
     with hoodoo.open_table(golden_tables.unpack("v6_cow_clean_archive", tmp_path)) as table:
         found = table.as_of("20261121102428131").to_arrow(columns=["id", "ts", "region"])
         assert sorted(tuple(one.values()) for one in found.to_pylist()) == [
@@ -129,7 +127,7 @@ def test_the_schema_is_in_the_files_where_the_archive_was_lost() -> None:
     assert refused(storage, "2020-01-01") == "time_travel_too_early"
 
 
-def test_a_time_whose_files_an_archived_clean_took_is_refused() -> None:
+def test_a_time_whose_files_an_archived_clean_deleted_is_refused() -> None:
     storage, (first, second, third, _) = four_writes()
     names = data_files(storage, first)
     archive(storage, [first, second], clean=clean_of(*names))
@@ -140,7 +138,7 @@ def test_a_time_whose_files_an_archived_clean_took_is_refused() -> None:
     assert at(storage, third) == [row("b", 3, w=8)]
 
 
-def test_a_log_that_a_clean_took_is_missed_too() -> None:
+def test_a_log_that_a_clean_deleted_makes_the_time_unreadable_too() -> None:
     storage, (first, second, *_) = four_writes(kind=TableType.MERGE_ON_READ)
     names = data_files(storage, second)
     archive(storage, [first, second], clean=clean_of(*names))
@@ -150,7 +148,7 @@ def test_a_log_that_a_clean_took_is_missed_too() -> None:
     assert refused(storage, second) == "time_travel_cleaned"
 
 
-def test_replaced_files_are_missed_before_they_were_replaced_only() -> None:
+def test_missing_replaced_files_matter_only_before_their_replacement() -> None:
     storage, (first, second, third, fourth) = four_writes()
     names = [*data_files(storage, first), *data_files(storage, second)]
     archive(storage, [first, second, third], clean=clean_of(*names))
@@ -162,7 +160,7 @@ def test_replaced_files_are_missed_before_they_were_replaced_only() -> None:
     assert at(storage, fourth) == [row("b", 4, w=9)]
 
 
-def test_a_clean_that_counts_slices_tells_what_it_took_by_its_files() -> None:
+def test_a_clean_by_versions_is_checked_by_the_files_it_deleted() -> None:
     """It promises no time, so Java answers with what is left."""
     storage, (first, second, *_) = four_writes()
     names = data_files(storage, first)
@@ -176,7 +174,7 @@ def test_a_clean_that_counts_slices_tells_what_it_took_by_its_files() -> None:
     assert at(storage, second) == [row("a", 2, w=7), row("b", 1, w=None)]
 
 
-def test_a_range_of_archived_instants_tells_rows_that_were_not_written_again() -> None:
+def test_a_range_of_archived_instants_returns_rows_that_were_not_written_again() -> None:
     """As Java tells it, though the files are there; what is newer comes in its own range."""
     storage, (first, second, third, fourth) = four_writes()
 

@@ -134,7 +134,7 @@ def test_a_division_by_zero_is_null_as_in_spark() -> None:
     assert values("b % 0").to_pylist() == [None] * 5
 
 
-def test_a_cast_to_an_integer_cuts_the_fraction_as_spark_does() -> None:
+def test_a_cast_to_an_integer_truncates_the_fraction_as_in_spark() -> None:
     assert values("CAST(rate AS INT)").to_pylist() == [0, None, -1, 2, 3]
 
 
@@ -158,7 +158,7 @@ def test_a_literal_takes_the_type_of_its_column() -> None:
         ("9223372036854775806 + a", "", ""),
     ],
 )
-def test_an_error_of_a_value_names_what_would_do(text: str, kind: str, part: str) -> None:
+def test_an_error_of_a_value_names_the_valid_forms(text: str, kind: str, part: str) -> None:
     if not kind:
         assert values(text).to_pylist()[0] == Decimal(9223372036854775807)
         return

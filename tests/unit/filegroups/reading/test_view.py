@@ -43,7 +43,7 @@ def test_of_two_files_of_one_instant_the_one_in_its_metadata_counts():
     assert rows_of(table, "id") == [("a",), ("b",)]
 
 
-def test_two_files_of_one_instant_that_its_metadata_does_not_tell_apart_are_refused():
+def test_two_files_of_one_instant_that_its_metadata_does_not_distinguish_are_refused():
     table = written()
     [path] = [each for each in data_files(table) if each.startswith("x/")]
     twin_of(table, path, "9-9-9")
@@ -62,7 +62,7 @@ def test_files_that_follow_no_grammar_are_ignored():
     assert rows_of(table, "id") == [("a",), ("b",)]
 
 
-def test_hidden_groups_show_when_the_cleaner_asks():
+def test_replaced_groups_are_listed_when_the_cleaner_requests_them():
     table = written()
     put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "n", "p": "x", "ts": 1, "v": 1}])
     storage, snapshot = table.context.ports.storage, table.context.snapshot()
@@ -94,7 +94,7 @@ def test_instants_below_the_timeline_count_as_committed():
     assert rows_of(table, "id") == [("a",), ("b",)]
 
 
-def test_an_instant_removed_while_reading_is_told():
+def test_an_instant_removed_during_a_read_is_reported():
     table = written()
     [instant] = table.context.active().completed_writes
     table.context.ports.storage.delete(timeline_path(instant_file_name(instant)))
@@ -139,11 +139,11 @@ WRITES = (
 )
 
 
-def test_a_log_that_completed_after_a_base_file_was_requested_lies_above_it():
+def test_a_log_that_completed_after_a_base_file_was_requested_is_on_top_of_it():
     assert sliced(None, *WRITES) == [(T1, [T5]), (T9, [T3])]
 
 
-def test_a_log_in_the_slice_of_a_later_base_file_is_not_seen_from_before_it():
+def test_a_log_in_the_slice_of_a_later_base_file_is_invisible_before_it():
     assert sliced(T5, *WRITES) == [(T1, [T5])]
     assert sliced("20260101000000004", *WRITES) == [(T1, [])]
     assert sliced(T9, *WRITES) == [(T1, [T5]), (T9, [T3])]
@@ -165,11 +165,11 @@ def test_files_below_the_timeline_count_when_the_archive_knows_them():
     assert sliced(None, WRITES[3], history=archived({"0": "0"})) == [(T9, [])]
 
 
-def test_the_archive_is_not_asked_about_what_the_timeline_tells():
+def test_the_archive_is_not_read_for_instants_of_the_active_timeline():
     assert sliced(None, *WRITES, history=None) == sliced(None, *WRITES, history=SimpleNamespace())
 
 
-def test_logs_of_archived_instants_lie_where_they_completed():
+def test_logs_of_archived_instants_are_sliced_by_their_completion_time():
     archive = archived({T3: "20260101000000004", T5: "20260101000000006"})
     assert sliced(None, WRITES[3], history=archive) == [(T1, [T3, T5]), (T9, [])]
     # Nobody knows when: then it is taken for the newest.

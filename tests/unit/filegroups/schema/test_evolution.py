@@ -74,11 +74,11 @@ WIDER_STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
         (pa.map_(pa.string(), STRUCT), pa.map_(pa.string(), WIDER_STRUCT), pa.map_(pa.string(), WIDER_STRUCT)),
     ],
 )  # fmt: skip
-def test_a_column_becomes_what_hudi_makes_of_it(table_type, incoming, afterwards):
+def test_a_column_gets_the_type_that_hudi_gives_it(table_type, incoming, afterwards):
     assert evolved(table_type, incoming) == afterwards
 
 
-def test_evolution_keeps_what_others_wrote_into_the_schema():
+def test_evolution_keeps_schema_attributes_of_other_engines():
     text = json.dumps(
         {
             "type": "record",
@@ -269,7 +269,7 @@ def test_other_promotions_do_not_exist_even_without_rows(older, kind):
 # ---- incoming rows of every make ----
 
 
-def test_a_writer_is_told_what_a_reader_rounds():
+def test_a_writer_refuses_values_that_a_reader_rounds():
     wanted = pa.schema([("c", pa.float64())])
     rows = pa.table({"c": [2**53 + 1]})
     with pytest.raises(InvalidInputError) as caught:
@@ -278,7 +278,7 @@ def test_a_writer_is_told_what_a_reader_rounds():
     assert promote(rows, wanted).to_pydict() == {"c": [2.0**53]}
 
 
-def test_fields_the_table_lacks_are_lost_by_readers_only():
+def test_only_readers_drop_fields_that_the_table_lacks():
     held = pa.struct([("a", pa.int32()), ("z", pa.int32())])
     rows = pa.table({"c": pa.array([{"a": 1, "z": 2}], held)})
     with pytest.raises(InvalidInputError, match=r"c\.z"):
@@ -371,7 +371,7 @@ def avro_of(inner: object) -> str:
     return json.dumps({"type": "record", "name": "r", "fields": [{"name": "c", "type": inner}]})
 
 
-def test_deep_types_are_refused_wherever_they_come_from():
+def test_deep_types_are_refused_from_every_source():
     kind, deep = pa.int32(), "int"
     for _ in range(100):
         kind, deep = pa.list_(kind), {"type": "array", "items": deep}
@@ -400,13 +400,13 @@ def test_types_that_contain_each_other_many_times_are_refused():
         (["int", "string"], "unions"),
     ],
 )  # fmt: skip
-def test_avro_types_without_a_column_type_say_why(inner, why):
+def test_avro_types_without_a_column_type_are_refused_with_a_reason(inner, why):
     with pytest.raises(UnsupportedTableError, match=why):
         avro_to_arrow(avro_of(inner))
 
 
 @pytest.mark.parametrize("for_java", [False, True])
-def test_a_write_beside_java_writers_refuses_null_elements_and_changes_nothing(for_java):
+def test_null_elements_are_refused_where_java_writers_are_expected(for_java):
     table = new_table()
     rows = pa.Table.from_pylist([{"id": "a", "p": "x", "ts": 1, "v": 1, "many": [1, None]}])
     plan = planned(table, WriteOperation.UPSERT)

@@ -101,7 +101,7 @@ def test_a_column_dropped_and_added_again_is_a_new_one(history: SchemaHistory):
     assert renaming.apply(old).to_pydict() == {"a2": [1]}
 
 
-def test_what_the_newest_version_wrote_needs_no_renaming(history: SchemaHistory):
+def test_a_file_of_the_newest_schema_needs_no_renaming(history: SchemaHistory):
     assert history.renaming_for("20261121185632421") is None
     assert history.renaming_for("20261121199999999") is None
     before = history.renaming_for("20261121185632420")
@@ -142,7 +142,7 @@ def test_a_field_dropped_and_added_again_inside_a_struct_is_a_new_one():
     assert promote(renamed, rows.schema).to_pylist() == [{"s": {"kept": 1, "gone": None}}]
 
 
-def test_swapped_names_are_told_apart():
+def test_swapped_names_are_distinguished():
     def columns(first: str, second: str) -> tuple[IdentifiedColumn, ...]:
         inner = (IdentifiedColumn(3, first), IdentifiedColumn(4, second))
         return (*inner, IdentifiedColumn(5, "s", inner))

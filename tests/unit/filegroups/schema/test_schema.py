@@ -51,7 +51,7 @@ def test_equal_codes_are_ranked_in_their_order() -> None:
     assert [each.tolist() for each in version_rounds(codes)] == [[1, 0], [4, 2], [3]]
 
 
-def test_no_codes_have_no_turns() -> None:
+def test_empty_codes_have_no_rounds() -> None:
     none = np.zeros(0, np.int64)
     assert ranks(none).tolist() == []
     assert list(version_rounds(none)) == []

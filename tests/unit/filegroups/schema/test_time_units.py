@@ -96,7 +96,7 @@ def test_numbers_under_an_old_label_are_of_the_tables_unit_at_every_level(
 
 @pytest.mark.parametrize(("stored", "wanted"), TRUE)
 @given(numbers=NUMBERS, wrap=st.sampled_from(range(len(WRAPS))))
-def test_a_label_the_table_does_not_contradict_is_true(
+def test_a_label_the_table_does_not_contradict_is_correct(
     stored: pa.DataType, wanted: pa.DataType, numbers: list[int | None], wrap: int
 ) -> None:
     rows = column(numbers, wrap, stored)
@@ -109,7 +109,7 @@ def test_a_label_the_table_does_not_contradict_is_true(
 @pytest.mark.parametrize("wrap", range(len(WRAPS)))
 @pytest.mark.parametrize(("stored", "wanted"), UNKNOWN)
 @pytest.mark.parametrize("numbers", [[0, 1_577_836_800_000], []])
-def test_moments_whose_unit_nothing_tells_are_refused(
+def test_timestamps_of_unknown_unit_are_refused(
     stored: pa.DataType, wanted: pa.DataType, wrap: int, numbers: list[int | None]
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:
@@ -117,7 +117,7 @@ def test_moments_whose_unit_nothing_tells_are_refused(
     assert caught.value.kind == UNKNOWN_UNIT
 
 
-def test_rows_to_write_are_converted_and_never_taken_for_another_unit() -> None:
+def test_rows_to_write_are_converted_to_the_unit_of_the_table() -> None:
     rows = pa.table({"c": pa.array([1_000, None], UTC_US)})
     assert normalise(rows, pa.schema([("c", UTC_MS)])).column("c").cast(pa.int64()).to_pylist() == [1, None]  # fmt: skip
     with pytest.raises(InvalidInputError) as caught:
@@ -152,7 +152,7 @@ def test_a_filter_on_a_column_of_another_label_loses_no_row(
             assert found.column(KEY_COLUMN).to_pylist() == [str(each) for each in rows]
 
 
-def test_a_file_whose_unit_nothing_tells_is_named_in_a_refusal_of_its_own_kind() -> None:
+def test_a_file_of_unknown_unit_is_named_in_a_refusal_of_its_own_kind() -> None:
     storage = in_a_file(pa.int64(), [1])
     asked = pa.schema([(KEY_COLUMN, pa.string()), ("c", UTC_MS)])
     assert read_base_file(storage, "f.parquet", schema=asked, columns=[KEY_COLUMN]).num_rows == 1

@@ -48,7 +48,7 @@ def write(properties: dict[str, str]) -> WriteSettings:
         ("GlobalAvroDeleteKeyGenerator", KeyGenerator.GLOBAL_DELETE),
     ],
 )
-def test_class_names_of_java_stand_for_generators(name: str, generator: KeyGenerator) -> None:
+def test_java_class_names_select_key_generators(name: str, generator: KeyGenerator) -> None:
     assert write({KEYGEN + ".class": f"org.apache.hudi.keygen.{name}"}).key_generator is generator
 
 
@@ -148,13 +148,13 @@ def test_several_input_patterns_are_split_at_the_delimiter(
         ({"hoodie.table.partial.update.mode": "SOMETIMES"}, "setting_value"),
     ],
 )
-def test_what_does_not_go_together_is_refused(properties: dict[str, str], kind: str) -> None:
+def test_contradicting_options_are_refused(properties: dict[str, str], kind: str) -> None:
     with pytest.raises(SettingError) as caught:
         write(properties)
     assert caught.value.kind == kind
 
 
-def test_settings_with_time_formats_travel_between_processes() -> None:
+def test_settings_with_time_formats_are_serialized_for_other_processes() -> None:
     settings = write(MILLIS)
     assert pickle.loads(pickle.dumps(settings)) == settings
 
@@ -181,7 +181,7 @@ def test_a_table_keeps_its_time_formats_so_that_others_read_the_same(
     assert write(kept).timestamp_keys == settings.timestamp_keys
 
 
-def test_a_table_of_version_8_keeps_the_encoding_that_was_asked_for() -> None:
+def test_a_table_of_version_8_keeps_the_requested_key_encoding() -> None:
     new = "hoodie.write.complex.keygen.new.encoding"
     asked = {KEY: "id", "hoodie.write.table.version": "8", new: "false"}
     assert key_properties_of(write(asked)) == {new: "false"}
@@ -221,7 +221,9 @@ def test_the_encoding_of_a_complex_key_of_one_field_in_version_8(
         {PAYLOAD: MODEL + "debezium.PostgresDebeziumAvroPayload"},
     ],
 )
-def test_a_new_table_says_what_was_asked_for(version: int, properties: dict[str, str]) -> None:
+def test_a_new_table_stores_the_requested_merge_definition(
+    version: int, properties: dict[str, str]
+) -> None:
     asked = merge_definition_of_settings(write(properties))
     said = new_table_properties("t", table_version=version, merge=asked)
     found = merge_definition_of(said, table_version=version)
@@ -236,7 +238,7 @@ def test_a_new_table_says_what_was_asked_for(version: int, properties: dict[str,
         assert getattr(found, field) == getattr(asked, field), field
 
 
-def test_version_8_says_a_payload_as_java_1_0_says_it() -> None:
+def test_version_8_stores_a_payload_as_java_1_0_does() -> None:
     asked = merge_definition_of_settings(write({PAYLOAD: MODEL + "AWSDmsAvroPayload"}))
     said = new_table_properties("t", table_version=8, merge=asked)
     assert said["hoodie.record.merge.mode"] == "CUSTOM"
@@ -244,7 +246,7 @@ def test_version_8_says_a_payload_as_java_1_0_says_it() -> None:
     assert said["hoodie.compaction.payload.class"] == MODEL + "AWSDmsAvroPayload"
 
 
-def test_version_9_says_a_payload_as_java_1_2_says_it() -> None:
+def test_version_9_stores_a_payload_as_java_1_2_does() -> None:
     payload = MODEL + "debezium.PostgresDebeziumAvroPayload"
     said = new_table_properties("t", merge=merge_definition_of_settings(write({PAYLOAD: payload})))
     prefix = "hoodie.record.merge.property."

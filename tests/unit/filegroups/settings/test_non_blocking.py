@@ -72,7 +72,7 @@ def test_a_bucket_begins_with_a_log_file_of_the_agreed_file_group() -> None:
 
 @pytest.mark.spec("NBCC-1")
 @pytest.mark.spec("NBCC-4")
-def test_two_first_writers_of_a_bucket_both_stand() -> None:
+def test_two_first_writers_of_a_bucket_both_commit() -> None:
     mine, other = made()
     rival = begun(other, WriteOperation.UPSERT, [row("a", 5, 7), row("c", 5, 7)], buckets=ONE)
     receipt = upsert(mine, [row("a", 5, 8), row("d", 5, 8)], rival, buckets=ONE)
@@ -82,7 +82,7 @@ def test_two_first_writers_of_a_bucket_both_stand() -> None:
     assert rows_of(mine, "id", "v") == [("a", 8), ("c", 7), ("d", 8)]
 
 
-def test_two_first_writers_of_a_ring_of_ranges_both_stand() -> None:
+def test_two_first_writers_of_a_ring_of_ranges_both_commit() -> None:
     mine, other = made()
     rival = begun(other, WriteOperation.UPSERT, [row("a", 5, 7), row("c", 5, 7)], buckets=RINGS)
     receipt = upsert(mine, [row("a", 5, 8), row("c", 5, 8)], rival, buckets=RINGS)
@@ -93,7 +93,7 @@ def test_two_first_writers_of_a_ring_of_ranges_both_stand() -> None:
 @pytest.mark.spec("NBCC-2")
 @pytest.mark.spec("NBCC-2")
 @pytest.mark.parametrize("ordering", [("ts",), ()])
-def test_of_equal_rows_that_of_the_greater_requested_time_counts(
+def test_of_equal_rows_the_one_with_the_greater_requested_time_counts(
     ordering: tuple[str, ...],
 ) -> None:
     """NBCC-2: whoever began later wins, although it was published first."""
@@ -108,7 +108,7 @@ def test_of_equal_rows_that_of_the_greater_requested_time_counts(
     assert rows_of(mine, "id", "v") == [("a", 20), ("b", 1)]
 
 
-def test_an_ordering_field_decides_whoever_was_first() -> None:
+def test_an_ordering_field_decides_in_any_order_of_commits() -> None:
     mine, other = made()
     upsert(mine, START, buckets=ONE)
     first = begun(mine, WriteOperation.UPSERT, [row("a", 9, 10)], buckets=ONE)
@@ -117,7 +117,7 @@ def test_an_ordering_field_decides_whoever_was_first() -> None:
     assert rows_of(mine, "id", "v") == [("a", 10), ("b", 1)]
 
 
-def test_a_delete_takes_what_it_saw_and_newer_requested_rows_stay() -> None:
+def test_a_delete_removes_the_rows_it_read_and_newer_rows_stay() -> None:
     mine, other = made(())
     upsert(mine, START, buckets=ONE)
     gone = begun(mine, DELETE, [{"id": "a", "p": "x"}, {"id": "b", "p": "x"}], buckets=ONE)
@@ -127,7 +127,7 @@ def test_a_delete_takes_what_it_saw_and_newer_requested_rows_stay() -> None:
 
 
 @pytest.mark.spec("NBCC-1")
-def test_a_bulk_insert_of_a_first_bucket_meets_the_log_of_another() -> None:
+def test_a_bulk_insert_into_a_first_bucket_conflicts_with_a_log_of_another_writer() -> None:
     mine, other = made()
     rival = begun(other, WriteOperation.UPSERT, START, buckets=ONE)
     receipt = put(mine, BULK, [row("c", 5, 1)], rival, buckets=ONE)
@@ -136,7 +136,7 @@ def test_a_bulk_insert_of_a_first_bucket_meets_the_log_of_another() -> None:
     assert rows_of(mine, "id") == [("a",), ("b",), ("c",)]
 
 
-def test_an_append_meets_an_overwrite_and_goes_where_that_put_its_bucket() -> None:
+def test_an_append_conflicts_with_an_overwrite_and_writes_to_the_new_bucket() -> None:
     mine, other = made()
     upsert(mine, START, buckets=ONE)
     rival = begun(other, OVERWRITE, [row("n", 1, 1)], buckets=ONE)
@@ -166,7 +166,7 @@ def delete_partition(table: TableReader) -> str:
 
 
 @pytest.mark.spec("NBCC-4")
-def test_two_names_of_one_bucket_are_met_before_both_are_published() -> None:
+def test_two_file_groups_of_one_bucket_conflict_before_both_are_committed() -> None:
     """One began before a partition was deleted and archived, so to say, the other after."""
     mine, other = made()
     stranger = open_reader(other.context.ports, BRISK)  # does not agree on file ids
@@ -179,7 +179,7 @@ def test_two_names_of_one_bucket_are_met_before_both_are_published() -> None:
     assert rows_of(mine, "id", "v") == [("a", 8)]
 
 
-def test_inserts_that_leave_known_keys_out_still_meet_each_other() -> None:
+def test_inserts_that_drop_known_keys_still_conflict() -> None:
     mine, other = made()
     upsert(mine, START, buckets=ONE)
     rival = begun(other, INSERT, [row("c", 1, 7)], buckets=ONE)
@@ -221,7 +221,7 @@ def test_tables_that_cannot_have_it_are_refused_by_name(said: dict[str, str], ke
     assert key in refused.value.fields["key"]
 
 
-def test_log_names_tell_their_writers_apart() -> None:
+def test_log_names_differ_by_writer() -> None:
     mine, other = made()
     first = begun(mine, WriteOperation.UPSERT, START, buckets=ONE)
     second = begun(other, WriteOperation.UPSERT, START, buckets=ONE)
@@ -232,7 +232,7 @@ def test_log_names_tell_their_writers_apart() -> None:
 
 
 @pytest.mark.spec("NBCC-3")
-def test_changes_lie_where_the_table_shows_them_when_they_complete_behind_a_plan() -> None:
+def test_changes_of_a_log_that_completes_after_a_plan_are_where_the_table_shows_them() -> None:
     """The slow log began first, and lies on top of those that the compaction takes."""
     mine, other = made(ordering=())
     upsert(mine, [row("a", 1, 1)], buckets=ONE)

@@ -199,7 +199,7 @@ def test_foreign_writers_without_the_lock_are_refused(lock: str) -> None:
     assert error.kind == "setting_contradiction"
 
 
-def test_writers_compare_what_must_agree() -> None:
+def test_writers_compare_the_settings_that_must_agree() -> None:
     one = agreement(write(**OCC), lock_provider="filesystem", lock_identity="a")
     other = agreement(write(), lock_provider="filesystem", lock_identity="a")
     different = {name for name in one if one[name] != other[name]}
@@ -208,7 +208,7 @@ def test_writers_compare_what_must_agree() -> None:
     assert one["lock_identity"] == "a"
 
 
-def test_what_one_writer_may_choose_alone_is_not_compared() -> None:
+def test_settings_that_may_differ_between_writers_are_not_compared() -> None:
     one = write(**{"hoodie.parquet.max.file.size": "1000", "hoodie.write.application.id": "x"})
     other = write(**{"hoodie.write.num.retries.on.conflict.failures": "9"})
     assert agreement(one, lock_provider="p", lock_identity="i") == agreement(
@@ -216,7 +216,7 @@ def test_what_one_writer_may_choose_alone_is_not_compared() -> None:
     )
 
 
-def test_a_refused_writer_is_told_options_that_exist() -> None:
+def test_a_disagreement_names_options_that_exist() -> None:
     assert set(agreement(write(), lock_provider="p", lock_identity="i")) >= set(AGREED_BY)
     words = " ".join(AGREED_BY.values()).split()
     keys = [word for word in words if word.startswith(("hoodie.", "hoodoo."))]
@@ -301,7 +301,7 @@ def test_settings_travel_between_processes() -> None:
         ("hoodie.write.record.merge.strategy.id", "1897ef5f-18bc-4557-939c-9d6a8afd1519"),
     ],
 )
-def test_what_would_change_the_table_is_refused_by_name(key: str, value: str) -> None:
+def test_a_setting_that_would_change_the_table_is_refused_by_name(key: str, value: str) -> None:
     error = refusal({key: value})
     assert error.kind == "unsupported_setting"
     assert key in error.message
@@ -324,7 +324,7 @@ def test_what_would_change_the_table_is_refused_by_name(key: str, value: str) ->
         ("hoodie.parquet.write.utc-timezone.enabled", "true"),
     ],
 )
-def test_what_changes_nothing_is_accepted_in_silence(key: str, value: str) -> None:
+def test_a_setting_without_effect_is_accepted_without_a_warning(key: str, value: str) -> None:
     properties = as_property_set({key: value})
     WriteSettings.from_properties(properties)
     assert key_warnings(properties, OWN) == ()
@@ -356,13 +356,13 @@ def test_a_misspelled_key_names_the_nearest_known_one() -> None:
     assert "(from code)" in text
 
 
-def test_keys_of_others_are_not_judged() -> None:
+def test_keys_of_other_systems_are_not_checked() -> None:
     properties = as_property_set({"path": "x", "mergeSchema": "true", "hoodoo.mine": "1"})
     assert key_warnings(properties, ["hoodoo.mine"]) == ()
     assert len(key_warnings(properties, OWN)) == 1
 
 
-def test_a_switch_without_effect_is_said() -> None:
+def test_a_switch_without_effect_is_reported() -> None:
     (text,) = key_warnings(as_property_set({"hoodie.errortable.enable": "true"}), OWN)
     assert "no effect" in text
 
@@ -370,7 +370,7 @@ def test_a_switch_without_effect_is_said() -> None:
 # details
 
 
-def test_dropping_duplicates_may_be_said_the_older_way() -> None:
+def test_dropping_duplicates_may_be_spelled_as_in_older_releases() -> None:
     old = write(**{"hoodie.datasource.write.insert.drop.duplicates": "true"})
     assert old.insert_duplicates is InsertDuplicates.DROP
     assert write(**{"hoodie.datasource.insert.dup.policy": "fail"}).insert_duplicates is (
@@ -474,5 +474,5 @@ def test_a_read_that_contradicts_itself_is_refused(properties: dict[str, str], k
     assert caught.value.kind == kind
 
 
-def test_the_metadata_table_is_no_matter_of_a_read() -> None:
+def test_the_metadata_table_option_does_not_matter_for_reads() -> None:
     ReadSettings.from_properties({"hoodie.metadata.enable": "true"})

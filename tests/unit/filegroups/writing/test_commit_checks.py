@@ -113,14 +113,14 @@ def rule(refused: Rejected | None) -> RuleId | None:
 @pytest.mark.parametrize(
     ("batches", "met"), [(("b",), RuleId.SAME_BATCH), (("c",), None), ((), None)]
 )
-def test_only_the_same_batch_is_met_twice(batches: tuple[str, ...], met: RuleId | None) -> None:
+def test_only_the_same_batch_conflicts(batches: tuple[str, ...], met: RuleId | None) -> None:
     refused = rejected_by(new_table().context, mine(batch_ids=("a", "b")), [rival(batches=batches)])
     assert rule(refused) is met
 
 
 @pytest.mark.parametrize("in_buckets", [False, True])
 @pytest.mark.parametrize("whole_table", [False, True])
-def test_a_delete_that_found_all_its_keys_does_not_care_who_inserts(
+def test_a_delete_that_found_all_its_keys_does_not_conflict_with_inserts(
     whole_table: bool, in_buckets: bool
 ) -> None:
     other = rival(write_set=WriteSet(inserting=("x",)))
@@ -144,7 +144,7 @@ def test_a_key_missed_in_one_partition_may_be_inserted_anywhere_only_if_unique_i
 # ---- buckets
 
 
-def test_another_file_group_for_a_bucket_of_mine_is_met() -> None:
+def test_another_file_group_for_a_bucket_of_the_write_conflicts() -> None:
     me = mine(in_buckets=True, write_set=WriteSet(file_groups=(touching(BUCKET, Access.NEW),)))
     other = rival(write_set=WriteSet(file_groups=(touching(TWIN, Access.NEW),)))
     refused = rejected_by(new_table().context, me, [other])
@@ -166,7 +166,7 @@ def test_another_file_group_for_a_bucket_of_mine_is_met() -> None:
         pytest.param(True, Access.NEW, touching("00000004-b", Access.NEW), id="another bucket"),
     ],
 )
-def test_no_bucket_has_two_file_groups_where(
+def test_one_bucket_with_two_file_groups_conflicts_in_these_cases(
     in_buckets: bool, my_touch: Access, theirs: AccessedFileGroup
 ) -> None:
     me = mine(in_buckets=in_buckets, write_set=WriteSet(file_groups=(touching(BUCKET, my_touch),)))
@@ -177,7 +177,7 @@ def test_no_bucket_has_two_file_groups_where(
 # ---- keys that are new to both
 
 
-def test_a_key_that_both_inserted_into_a_partition_is_met() -> None:
+def test_a_key_that_both_writes_inserted_into_a_partition_conflicts() -> None:
     table = new_table()
     other, me = inserted(table, row("n"), row("m")), inserted(table, row("n"), row("k"))
     refused = rejected_by(table.context, as_mine(me), [commit_of_slot(other)])
@@ -185,7 +185,7 @@ def test_a_key_that_both_inserted_into_a_partition_is_met() -> None:
     assert (refused.rule, refused.partitions) == (RuleId.SAME_NEW_KEY, ("x",))
 
 
-def test_a_key_that_the_other_inserted_into_another_partition_is_another_row() -> None:
+def test_a_key_that_the_other_write_inserted_into_another_partition_is_another_row() -> None:
     table = new_table()
     other, me = inserted(table, row("m"), row("n", "y")), inserted(table, row("n"))
     assert rejected_by(table.context, as_mine(me), [commit_of_slot(other)]) is None
@@ -195,14 +195,14 @@ def test_a_key_that_the_other_inserted_into_another_partition_is_another_row() -
     )
 
 
-def test_new_keys_of_one_file_group_are_left_to_merging_it_again() -> None:
+def test_new_keys_of_one_file_group_are_left_to_the_rebase() -> None:
     table = new_table()
     other = inserted(table, row("n"))
     assert rejected_by(table.context, as_mine(other), [commit_of_slot(other)]) is None
 
 
 @pytest.mark.parametrize("first", ["w", "x"])
-def test_every_file_that_got_new_keys_is_looked_at(first: str) -> None:
+def test_every_file_with_new_keys_is_compared(first: str) -> None:
     """The first one is of another partition, or the very file group that the other wrote."""
     table = new_table()
     other, me = inserted(table, row("a"), row("n", "y")), inserted(table, row("n", "y"))
@@ -226,7 +226,7 @@ def test_only_partitions_that_got_new_keys_of_both_are_read() -> None:
     assert storage.operations() == []
 
 
-def test_every_log_of_mine_is_compared_with_what_the_other_inserted_elsewhere() -> None:
+def test_every_log_is_compared_with_inserts_into_other_file_groups() -> None:
     """The other's file belongs to the file group of the first log, which it leaves alone."""
     table = new_table(table_type=TableType.MERGE_ON_READ)
     for key in ("a", "c"):
@@ -292,7 +292,7 @@ def looked(table: TableReader, me: CommitFacts) -> Rejected | None:
         (BEFORE_ME, Access.BASE, None),
     ],
 )
-def test_a_newer_compaction_would_hide_a_base_file_of_mine(
+def test_a_newer_compaction_would_hide_a_base_file_of_the_write(
     when: str, touch: Access, met: RuleId | None
 ) -> None:
     table = new_table()
@@ -303,7 +303,7 @@ def test_a_newer_compaction_would_hide_a_base_file_of_mine(
     assert refused is None or refused.file_groups == (FileGroupId("x", "f"),)
 
 
-def test_plans_of_compactions_are_read_only_where_one_is_newer_than_i_am() -> None:
+def test_plans_of_compactions_are_read_only_where_one_is_newer_than_the_write() -> None:
     storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     planned(table, f"{BEFORE_ME}.compaction", compaction_of(FileGroupId("x", "f")))
@@ -314,7 +314,7 @@ def test_plans_of_compactions_are_read_only_where_one_is_newer_than_i_am() -> No
 
 
 @pytest.mark.spec("PUB-5")
-def test_the_newest_of_two_compactions_hides_a_base_file_of_mine() -> None:
+def test_the_newest_of_two_compactions_hides_a_base_file_of_the_write() -> None:
     table = new_table()
     for when in (BEFORE_ME, AFTER_ME):
         planned(table, f"{when}.compaction", compaction_of(FileGroupId("x", "f")))
@@ -326,7 +326,7 @@ def test_the_newest_of_two_compactions_hides_a_base_file_of_mine() -> None:
 @pytest.mark.parametrize(
     ("group", "met"), [("f", RuleId.PENDING_PLAN_OWNS_FILE_GROUP), ("g", None)]
 )
-def test_another_engines_clustering_would_lose_what_i_write(group: str, met: RuleId | None) -> None:
+def test_another_engines_clustering_would_lose_the_write(group: str, met: RuleId | None) -> None:
     table = new_table()
     inputs = ClusteringGroup(slices=(SliceInfo(file_id="f", partition_path="x"),))
     plan = RequestedReplaceMetadata(clustering_plan=ClusteringPlan(input_groups=(inputs,)))

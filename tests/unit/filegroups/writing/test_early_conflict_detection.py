@@ -83,7 +83,7 @@ class Waits(StillClock):
 
 
 @pytest.mark.parametrize("kind", list(TableType))
-def test_the_later_one_is_refused_before_it_writes_and_told_who_was_first(kind: TableType):
+def test_the_later_write_is_rejected_before_it_writes_and_names_the_earlier_one(kind: TableType):
     table = table_of(kind)
     later = opened(table, limits=AT_ONCE, clock=StillClock())
     before = data_files(table)
@@ -110,7 +110,7 @@ def test_the_later_one_is_refused_before_it_writes_and_told_who_was_first(kind: 
 
 
 @pytest.mark.spec("BEG-8")
-def test_the_earlier_one_goes_on():
+def test_the_earlier_write_continues():
     """Both see each other: they must not both give way."""
     table = table_of()
     earlier = begun(
@@ -122,7 +122,7 @@ def test_the_earlier_one_goes_on():
     assert first[0].completion_time < second.completion_time
 
 
-def test_what_is_announced_counts_only_when_it_is_asked_for():
+def test_announced_writes_count_only_when_the_option_is_set():
     table = table_of()
     later = opened(table, limits=replace(AT_ONCE, waits_for_announced=False), clock=StillClock())
     first: list[Any] = []
@@ -135,14 +135,14 @@ def test_what_is_announced_counts_only_when_it_is_asked_for():
     assert first[0].attempts == 1
 
 
-def test_other_file_groups_are_not_met():
+def test_announced_writes_to_other_file_groups_do_not_conflict():
     table = table_of()
     later = opened(table, limits=AT_ONCE, clock=StillClock())
     act = lambda: upsert(later, [row("b", ts=3)], files=APART)  # noqa: E731
     assert upsert(table, [row("a", ts=2)], act, files=APART).attempts == 1
 
 
-def test_what_the_strategy_objects_to_is_met():
+def test_a_strategy_rejects_an_announced_write():
     """One writer a partition at a time: the file groups differ."""
     table = table_of()
     strategy = find_strategy("partition")
@@ -157,7 +157,7 @@ def test_what_the_strategy_objects_to_is_met():
     upsert(table, [row("a", ts=2)], meanwhile, files=APART)
 
 
-def test_partitions_that_somebody_overwrites_are_met():
+def test_an_announced_overwrite_of_a_partition_conflicts():
     table = table_of()
     later = opened(table, limits=AT_ONCE, clock=StillClock())
 
@@ -172,7 +172,7 @@ def test_partitions_that_somebody_overwrites_are_met():
 # ---------------------------------------------------------------- waiting
 
 
-def test_a_writer_that_fell_silent_is_not_waited_for():
+def test_a_writer_with_an_expired_heartbeat_is_not_waited_for():
     table = table_of()
 
     def interrupted() -> None:
@@ -185,7 +185,7 @@ def test_a_writer_that_fell_silent_is_not_waited_for():
     assert upsert(later, [row("a", ts=3)], files=APART).attempts == 1
 
 
-def test_a_wait_ends_when_the_other_falls_silent():
+def test_a_wait_ends_when_the_heartbeat_of_the_other_writer_expires():
     table = table_of()
     storage = table.context.ports.storage
 
@@ -203,7 +203,7 @@ def test_a_wait_ends_when_the_other_falls_silent():
     assert leftovers(table) == []
 
 
-def test_a_wait_is_kept_with_the_write_and_summed_up_for_the_table():
+def test_a_wait_is_recorded_in_the_commit_and_in_contention():
     table = table_of()
     storage = table.context.ports.storage
     waited: list[str] = []
@@ -228,7 +228,7 @@ def test_a_wait_is_kept_with_the_write_and_summed_up_for_the_table():
     assert any("strategy=published" in text for text in told.advice)
 
 
-def test_a_wait_is_bounded_as_retries_are():
+def test_a_wait_has_the_limits_of_retries():
     table = table_of()
 
     def meanwhile() -> None:
@@ -243,7 +243,7 @@ def test_a_wait_is_bounded_as_retries_are():
     assert leftovers(table) == []
 
 
-def test_a_writer_that_sleeps_too_long_while_it_waits_begins_anew():
+def test_a_writer_that_pauses_too_long_while_it_waits_is_retried():
     """Others may have taken it for dead (HB-3): it must not go on under its old name."""
     table = table_of()
     storage = table.context.ports.storage
@@ -266,7 +266,7 @@ def test_a_writer_that_sleeps_too_long_while_it_waits_begins_anew():
 
 
 @pytest.mark.spec("BEG-8")
-def test_who_holds_the_queue_does_not_wait_for_those_who_want_it():
+def test_a_writer_with_the_commit_lock_does_not_wait_for_announced_writes():
     """The first one asks for the lock to publish: both would wait for ever."""
     table = table_of()
 
@@ -325,7 +325,7 @@ def test_markers_of_java_are_read_in_both_forms(server: bool):
     ("kind", "touch"),
     [(TableType.COPY_ON_WRITE, Access.BASE), (TableType.MERGE_ON_READ, Access.LOG)],
 )
-def test_an_inflight_file_tells_who_writes_and_what(kind: TableType, touch: Access):
+def test_an_inflight_file_announces_writer_and_write_set(kind: TableType, touch: Access):
     table = table_of(kind)
     found: list[Any] = []
     look = lambda: found.extend(announced_writes(table.context, table.context.active()))  # noqa: E731

@@ -93,7 +93,7 @@ def rival(theirs: WriteSet, **more: Any) -> ConcurrentCommit:
 
 @pytest.mark.spec("PUB-13")
 @pytest.mark.parametrize(("mine", "theirs"), NESTED)
-def test_commits_of_nested_partitions_do_not_stand_beside_each_other(mine: str, theirs: str):
+def test_commits_of_nested_partitions_conflict(mine: str, theirs: str):
     verdict = validate_write_set(
         claim(Access.NEW, mine, "z"), "2", [rival(claim(Access.LOG, theirs, "w"))]
     )
@@ -114,7 +114,7 @@ def test_commits_of_nested_partitions_do_not_stand_beside_each_other(mine: str, 
 @pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
 @pytest.mark.parametrize("kind", list(TableType))
 @pytest.mark.parametrize(("mine", "theirs"), [*NESTED[:2], NESTED[4]])
-def test_who_opens_a_nested_partition_second_is_refused(
+def test_the_second_writer_of_nested_partitions_is_refused(
     mine: str, theirs: str, kind: TableType, written: bool, far: bool, early: bool
 ):
     one, other = two_writers(far=far, written=written, table_type=kind)
@@ -130,7 +130,7 @@ def test_who_opens_a_nested_partition_second_is_refused(
 
 
 @pytest.mark.parametrize(("mine", "theirs"), NESTED)
-def test_who_may_not_try_again_is_told_of_the_conflict(mine: str, theirs: str):
+def test_without_retries_nested_partitions_are_reported_as_a_conflict(mine: str, theirs: str):
     table, other = two_writers()
     one = opened(table, limits=limited(conflict_retries_max=0))
     with pytest.raises(WriteConflictError) as refused:
@@ -140,7 +140,7 @@ def test_who_may_not_try_again_is_told_of_the_conflict(mine: str, theirs: str):
 
 
 @pytest.mark.parametrize("operation", [WriteOperation.BULK_INSERT, WriteOperation.INSERT_OVERWRITE])
-def test_operations_that_look_up_no_keys_are_refused_as_well(operation: WriteOperation):
+def test_operations_without_a_key_lookup_are_refused_as_well(operation: WriteOperation):
     one, other = two_writers()
     with pytest.raises(InvalidInputError):
         put(one, operation, [row("a")], lambda: put(other, operation, [row("a/b")]))
@@ -168,7 +168,7 @@ def failing(
 
 @pytest.mark.spec("PUB-13")
 @pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-def test_what_a_failed_write_left_hides_no_partition_published_after_it(dies: bool):
+def test_files_of_a_failed_write_hide_no_partition_committed_after_it(dies: bool):
     one, other = two_writers()
     receipt = upsert(one, [row("a/b/c")], lambda: failing(other, "a", dies=dies))
     assert receipt.attempts == 1
@@ -177,7 +177,7 @@ def test_what_a_failed_write_left_hides_no_partition_published_after_it(dies: bo
 
 @pytest.mark.spec("PUB-13")
 @pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-def test_who_ends_a_write_uncovers_what_was_published_before(dies: bool):
+def test_the_rollback_of_a_write_uncovers_earlier_commits(dies: bool):
     one, other = two_writers()
     failing(one, "a", lambda: upsert(other, [row("a/b")]), dies=dies)
     if dies:
@@ -211,7 +211,7 @@ def test_a_refusal_names_the_file_that_a_failed_write_left(written: bool):
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
-def test_a_partition_may_lie_around_what_a_failed_write_left(written: bool):
+def test_a_partition_may_contain_files_of_a_failed_write(written: bool):
     one, other = two_writers(written=written)
     failing(one, "a/b")
     upsert(other, [row("a")])
@@ -221,7 +221,7 @@ def test_a_partition_may_lie_around_what_a_failed_write_left(written: bool):
 @pytest.mark.spec("PUB-13")
 @pytest.mark.parametrize("operation", [UPSERT, WriteOperation.BULK_INSERT])
 @pytest.mark.parametrize("path", ["a", "a/b"])
-def test_a_partition_is_not_opened_around_rows_below_what_a_dead_writer_left(
+def test_a_partition_is_not_created_around_rows_below_files_of_a_dead_writer(
     path: str, operation: WriteOperation
 ):
     one, other = two_writers()
@@ -233,7 +233,7 @@ def test_a_partition_is_not_opened_around_rows_below_what_a_dead_writer_left(
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
-def test_a_bulk_insert_does_not_trust_a_partition_that_a_failed_write_opened(written: bool):
+def test_a_bulk_insert_checks_a_partition_that_a_failed_write_created(written: bool):
     one, other = two_writers(written=written)
     failing(one, "a/b")
     upsert(other, [row("a")])
@@ -253,7 +253,7 @@ def test_a_partition_counts_as_committed_only_if_the_write_of_that_time_wrote_to
     assert partitions(one) == ["a"]
 
 
-def test_members_of_a_group_nest_no_partitions():
+def test_members_of_a_group_create_no_nested_partitions():
     table, _ = two_writers()
     works = []
     for path in ("a", "a/b"):
@@ -269,7 +269,9 @@ def test_members_of_a_group_nest_no_partitions():
 @pytest.mark.spec("PUB-13")
 @pytest.mark.parametrize("limits", [BRISK, replace(BRISK, foreign_writers=EXPECTED)])
 @pytest.mark.parametrize("theirs", ["a", "a/b/c"])
-def test_a_partition_that_another_engine_opens_meanwhile_is_met(theirs: str, limits: TableLimits):
+def test_a_partition_that_another_engine_creates_meanwhile_conflicts(
+    theirs: str, limits: TableLimits
+):
     table, _ = two_writers()
     one, storage = opened(table, limits=limits), table.context.ports.storage
     [source] = table.file_slices(["x/y"])
@@ -301,7 +303,7 @@ def test_a_partition_that_another_engine_opens_meanwhile_is_met(theirs: str, lim
 
 
 @pytest.mark.spec("PUB-13")
-def test_beside_other_engines_a_folder_stays_while_a_pending_write_has_files_there():
+def test_in_mode_shared_a_folder_stays_while_a_pending_write_has_files_in_it():
     table, _ = two_writers()
     upsert(table, [row("a/b")])
     one = opened(table, limits=replace(BRISK, foreign_writers=EXPECTED))

@@ -56,7 +56,7 @@ def test_sizes_are_hudis_unless_said_otherwise() -> None:
         (SizeSettings(auto_split=False, insert_rows=0), 1),
     ],
 )
-def test_a_new_file_gets_what_its_bytes_hold_and_at_least_one_row(
+def test_a_new_file_gets_the_rows_that_fit_and_at_least_one(
     settings: SizeSettings, rows: int
 ) -> None:
     assert settings.rows_per_file == rows
@@ -111,7 +111,7 @@ def test_rows_beyond_the_plan_go_to_their_partitions_last_bucket() -> None:
     assert assign_buckets(pa.array(["p"]), [bucket(0, "p", 5)]).tolist() == [0]
 
 
-def test_each_row_of_a_bucket_index_gets_the_bucket_of_its_partition_and_share() -> None:
+def test_each_row_of_a_bucket_index_gets_the_bucket_of_its_partition_and_number() -> None:
     paths = pa.array(["q", "p", "p", "q", "p", "r"])
     shares = np.array([0, 1, 0, 3, 3, 0])
     buckets = [
@@ -125,32 +125,32 @@ def test_each_row_of_a_bucket_index_gets_the_bucket_of_its_partition_and_share()
     assert assign_by_bucket(paths, shares, buckets[::-1]).tolist() == [2, 1, 0, 3, -1, -1]
 
 
-def test_a_share_beyond_all_buckets_meets_none_of_the_next_partition() -> None:
+def test_a_number_beyond_all_buckets_gets_none_of_the_next_partition() -> None:
     paths, shares = pa.array(["p", "q", "p"]), np.array([2, 0, 1])
     assert assign_by_bucket(paths, shares, [bucket(5, "p", share=1), bucket(6, "q", share=0)]).tolist() == [-1, 6, 5]  # fmt: skip
     # a bucket with a share greater than that of any row
     assert assign_by_bucket(paths, np.array([0, 0, 1]), [bucket(5, "p", share=4), bucket(6, "q", share=0)]).tolist() == [-1, 6, -1]  # fmt: skip
 
 
-def test_a_bucket_without_a_share_is_the_first() -> None:
+def test_a_bucket_without_a_number_is_the_first() -> None:
     assert assign_by_bucket(pa.array(["p", "p"]), np.array([0, 1]), [bucket(5, "p")]).tolist() == [5, -1]  # fmt: skip
 
 
-def test_without_rows_or_buckets_nobody_has_a_bucket() -> None:
+def test_without_rows_or_buckets_no_row_is_assigned() -> None:
     none = np.array([], np.int64)
     assert assign_by_bucket(pa.array([], pa.string()), none, [bucket(0, "p")]).tolist() == []
     assert assign_by_bucket(pa.array(["p"]), np.array([0]), []).tolist() == [-1]
 
 
 @pytest.mark.parametrize("far", [0, 65_535, 65_536, 1 << 40])
-def test_rows_are_split_by_numbers_near_and_far(far: int) -> None:
+def test_rows_are_split_by_near_and_distant_numbers(far: int) -> None:
     parts = rows_by_number(np.array([far + 3, 3, far + 3, 3 + (far > 0)]))
     assert list(parts) == sorted({3, 3 + (far > 0), far + 3})
     assert parts[far + 3].tolist() == ([0, 2] if far else [0, 1, 2, 3])
     assert parts[3][:2].tolist() == ([1] if far else [0, 1])
 
 
-def test_no_rows_are_split_into_nothing() -> None:
+def test_no_rows_are_split_into_no_groups() -> None:
     assert rows_by_number(np.array([], np.int64)) == {}
 
 

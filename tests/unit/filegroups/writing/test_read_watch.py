@@ -112,7 +112,7 @@ def test_a_rewritten_file_group_got_new_rows_only_where_its_counts_say_so(
     assert not watch.only_inserted(strange(rival), scene.group), "nobody can tell"
 
 
-def test_who_was_made_from_reads_says_so_and_who_is_not_known_may_have_been() -> None:
+def test_a_commit_from_reads_has_a_read_set_and_an_unknown_one_may_have_had() -> None:
     scene = Scene()
     rival = scene.theirs(INSERT, [row("n", 5)])
     plan = replace(planned(scene.other, INSERT), reads=scene.other.current_state().reads())
@@ -139,7 +139,7 @@ def test_who_was_made_from_reads_says_so_and_who_is_not_known_may_have_been() ->
         pytest.param(None, True, False, id="all rows are"),
     ],
 )
-def test_a_rival_misses_what_was_asked_for_by_its_own_rows(
+def test_a_concurrent_commit_is_no_match_by_its_own_rows(
     asked: int | None, stores_keys: bool, misses: bool
 ) -> None:
     scene = Scene(v=asked, stores_keys=stores_keys)
@@ -151,7 +151,7 @@ def test_a_rival_misses_what_was_asked_for_by_its_own_rows(
     assert watch.wrote_no_match(rival, item) is misses, "its files are read once"
 
 
-def test_each_file_group_of_a_rival_is_looked_at_for_itself() -> None:
+def test_each_file_group_of_a_concurrent_commit_is_checked_by_itself() -> None:
     scene = Scene(v=5)
     rival = scene.theirs(INSERT, [row("n", 5), {**row("m", 7), "p": "y"}])
     watch = scene.watch()
@@ -162,7 +162,7 @@ def test_each_file_group_of_a_rival_is_looked_at_for_itself() -> None:
     assert found == {"x": False, "y": True}
 
 
-def test_a_rival_whose_rows_are_not_to_be_read_may_have_written_what_was_asked_for() -> None:
+def test_unreadable_rows_of_a_concurrent_commit_may_match() -> None:
     scene = Scene(v=7)
     rival = scene.theirs(INSERT, [row("n", 5)])
     [item] = rival.write_set.file_groups
@@ -174,9 +174,7 @@ def test_a_rival_whose_rows_are_not_to_be_read_may_have_written_what_was_asked_f
 
 
 @pytest.mark.parametrize(("asked", "none"), [(1, False), (5, True), (None, False)])
-def test_a_slice_that_was_read_held_none_of_what_was_asked_for(
-    asked: int | None, none: bool
-) -> None:
+def test_a_read_slice_contained_no_matching_rows(asked: int | None, none: bool) -> None:
     scene = Scene(v=asked)
     watch = scene.watch()
     assert watch.had_no_match(scene.group) is none
@@ -202,7 +200,7 @@ def touching(
     )
 
 
-def test_rivals_that_completed_at_once_are_all_judged() -> None:
+def test_concurrent_commits_with_one_completion_time_are_all_validated() -> None:
     scene = Scene(Isolation.SNAPSHOT)
     mine = WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
     rivals = [touching(scene, "1"), touching(scene, "2", FileGroupId("y", "elsewhere"))]
@@ -210,7 +208,7 @@ def test_rivals_that_completed_at_once_are_all_judged() -> None:
     assert scene.watch().validate_reads(mine, rivals[1:]) is None
 
 
-def test_who_was_met_before_is_judged_again() -> None:
+def test_an_earlier_concurrent_commit_is_validated_again() -> None:
     scene = Scene(Isolation.SNAPSHOT)
     mine = WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
     watch = scene.watch()
@@ -221,7 +219,7 @@ def test_who_was_met_before_is_judged_again() -> None:
 
 
 @pytest.mark.parametrize("met", [False, True])
-def test_the_reads_are_judged_before_what_else_must_hold(met: bool) -> None:
+def test_reads_are_validated_before_other_checks(met: bool) -> None:
     scene = Scene(Isolation.SNAPSHOT)
     mine = WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
     other = Rejected(RuleId.SCHEMA_CHANGED, "another reason", ())
@@ -246,7 +244,7 @@ def my_claim(scene: Scene) -> WriteSet:
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_what_came_between_the_reads_and_the_begin_is_judged_once_it_is_settled(
+def test_a_commit_between_the_reads_and_the_begin_is_validated_once_it_is_applied(
     settled: bool,
 ) -> None:
     scene = Scene(Isolation.SNAPSHOT)
@@ -256,7 +254,7 @@ def test_what_came_between_the_reads_and_the_begin_is_judged_once_it_is_settled(
     assert bool(scene.watch().validate_before_begin(my_claim(scene))) is settled
 
 
-def test_of_a_timeline_that_begins_elsewhere_nobody_can_tell_what_came() -> None:
+def test_reads_are_rejected_when_the_timeline_begins_after_them() -> None:
     scene = Scene(Isolation.SNAPSHOT)
     upsert(scene.table, [row("b", 2)])
     [first, _] = scene.context.active().completed_writes
@@ -267,12 +265,12 @@ def test_of_a_timeline_that_begins_elsewhere_nobody_can_tell_what_came() -> None
     assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)
 
 
-def test_where_nothing_came_nothing_is_refused() -> None:
+def test_without_concurrent_commits_no_read_is_rejected() -> None:
     scene = Scene(Isolation.SNAPSHOT)
     assert scene.watch().validate_before_begin(my_claim(scene)) is None
 
 
-def test_where_slots_were_collected_since_the_reads_nobody_can_tell_what_came() -> None:
+def test_reads_are_rejected_when_slots_after_them_were_truncated() -> None:
     scene = Scene(Isolation.SNAPSHOT)
     upsert(scene.table, [row("b", 2)])
     scene.reads = replace(scene.reads, snapshot=replace(scene.reads.snapshot, head=0))

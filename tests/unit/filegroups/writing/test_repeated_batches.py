@@ -58,7 +58,7 @@ def evict(table: TableReader) -> None:
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_new_batch_does_not_read_again_what_was_let_go(
+def test_a_new_batch_does_not_read_evicted_slots_again(
     observed: RecordingStorage, table: TableReader
 ):
     evict(table)
@@ -68,7 +68,7 @@ def test_a_new_batch_does_not_read_again_what_was_let_go(
 
 
 @pytest.mark.spec("BATCH-1")
-def test_an_old_batch_is_known_after_its_slot_was_let_go(table: TableReader):
+def test_an_old_batch_is_known_after_its_slot_was_evicted(table: TableReader):
     evict(table)
     assert not write_batch(table, FIRST).already_published
     for number in range(FIRST + 1):
@@ -76,7 +76,7 @@ def test_an_old_batch_is_known_after_its_slot_was_let_go(table: TableReader):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_what_another_one_published_since_is_looked_through(table: TableReader):
+def test_new_commits_of_other_writers_are_searched(table: TableReader):
     other = opened(table)
     assert asked(table, FIRST) is None
     write_batch(other, FIRST)
@@ -86,9 +86,7 @@ def test_what_another_one_published_since_is_looked_through(table: TableReader):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_ids_of_slots_that_were_collected_are_not_kept(
-    observed: RecordingStorage, table: TableReader
-):
+def test_ids_of_truncated_slots_are_not_cached(observed: RecordingStorage, table: TableReader):
     assert asked(table, FIRST) is None
     assert sorted(table.context.batches.cached.ids) == list(range(1, FIRST + 1))
     truncation_point = TruncationPoint(number=FIRST - 1, time="0")
@@ -100,7 +98,7 @@ def test_ids_of_slots_that_were_collected_are_not_kept(
 
 
 @pytest.mark.spec("BATCH-2")
-def test_a_boundary_is_read_once_by_who_asks_for_batch_after_batch(
+def test_a_truncation_point_is_read_once_for_many_batches(
     observed: RecordingStorage, table: TableReader
 ):
     """Each write asks twice, and its file is never overwritten."""

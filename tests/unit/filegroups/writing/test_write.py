@@ -71,7 +71,7 @@ def test_a_live_writer_of_the_same_file_group_is_named(kind: TableType) -> None:
     assert len(met.file_groups) == len(met.winners) == 1
 
 
-def test_a_writer_elsewhere_and_a_quiet_table_are_not_met() -> None:
+def test_a_writer_of_other_file_groups_and_an_idle_table_are_no_conflict() -> None:
     table = table_of()
     assert would_meet(table, UPSERT, [row("a")]) == ()
     look = lambda: would_meet(table, UPSERT, [row("a")])  # noqa: E731
@@ -85,14 +85,14 @@ def test_an_overwrite_under_way_is_named_with_its_partition() -> None:
     assert (met.rule, met.partitions) == ("C4", ("x",))
 
 
-def test_the_strategy_is_asked_too() -> None:
+def test_the_strategy_is_applied_too() -> None:
     table = table_of(limits=replace(BRISK, strategy=find_strategy("partition")))
     look = lambda: would_meet(table, UPSERT, [row("n")])  # noqa: E731
     [met] = during(opened(table), UPSERT, [row("m")], look)
     assert met.kind == "strategy"
 
 
-def test_a_clustering_that_would_refuse_is_named_and_not_cancelled() -> None:
+def test_a_clustering_that_would_reject_is_named_and_not_cancelled() -> None:
     refusing = replace(BRISK, clustering_updates=ClusteringUpdates.REJECT)
     table = table_of(limits=refusing)
     schedule_clustering(table.context, ClusteringSettings())
@@ -103,7 +103,7 @@ def test_a_clustering_that_would_refuse_is_named_and_not_cancelled() -> None:
     assert len(table.context.active().pending) == 1
 
 
-def test_a_writer_that_only_began_has_said_nothing_yet() -> None:
+def test_a_writer_that_only_began_has_announced_no_write_set() -> None:
     table = table_of()
     begun(opened(table), UPSERT, [row("a", ts=3)])
     assert would_meet(table, UPSERT, [row("a")]) == ()

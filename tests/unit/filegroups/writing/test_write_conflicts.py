@@ -63,7 +63,7 @@ def two_writers(**how: object) -> tuple[TableReader, TableReader]:
     return table, opened(table)
 
 
-def test_a_rival_in_other_file_groups_does_not_disturb():
+def test_a_concurrent_commit_to_other_file_groups_does_not_conflict():
     mine, other = two_writers()
     receipt = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [row("b", "y", 2, 3)]))
     assert receipt.attempts == 1
@@ -71,7 +71,7 @@ def test_a_rival_in_other_file_groups_does_not_disturb():
 
 
 @pytest.mark.spec("PUB-4")
-def test_an_older_rival_costs_only_its_file_group():
+def test_an_older_concurrent_commit_costs_only_its_file_group():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 2, 7)])
     receipt, rewritten = put_watched(
@@ -87,7 +87,7 @@ def test_an_older_rival_costs_only_its_file_group():
     assert leftovers(mine) == []
 
 
-def test_a_redone_file_group_keeps_the_rows_of_the_rival():
+def test_a_rebased_file_group_keeps_the_rows_of_the_concurrent_commit():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 9, 7), row("c", "x", 2, 7)])
     upsert(mine, [row("a", "x", 3, 8)], rival)
@@ -95,7 +95,7 @@ def test_a_redone_file_group_keeps_the_rows_of_the_rival():
 
 
 @pytest.mark.spec("PUB-1")
-def test_superseded_files_of_a_redo_are_deleted_before_the_publication():
+def test_superseded_files_of_a_rebase_are_deleted_before_the_commit():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 2, 7)])
     receipt = upsert(mine, [row("a", "x", 3, 8)], rival)
@@ -105,7 +105,7 @@ def test_superseded_files_of_a_redo_are_deleted_before_the_publication():
 
 
 @pytest.mark.spec("PUB-5")
-def test_a_rival_with_a_greater_requested_time_costs_a_new_instant():
+def test_a_concurrent_commit_with_a_greater_requested_time_costs_a_new_instant():
     mine, other = two_writers()
     seen: list[str] = []
 
@@ -121,7 +121,7 @@ def test_a_rival_with_a_greater_requested_time_costs_a_new_instant():
     assert rows_of(mine, "id", "ts", "v") == [("a", 3, 8), ("b", 1, 1)]
 
 
-def test_a_single_retry_refused_is_the_conflict_itself():
+def test_a_rejected_write_without_retries_raises_the_conflict():
     table = new_table(limits=limited(conflict_retries_max=0))
     upsert(table, START)
     other = opened(table)
@@ -132,7 +132,7 @@ def test_a_single_retry_refused_is_the_conflict_itself():
     assert leftovers(table) == []
 
 
-def test_a_spent_budget_tells_what_every_attempt_met():
+def test_an_exhausted_budget_reports_the_conflicts_of_every_attempt():
     table = new_table(limits=limited(conflict_retries_max=2))
     upsert(table, START)
     other = opened(table)
@@ -146,7 +146,7 @@ def test_a_spent_budget_tells_what_every_attempt_met():
 
 
 @pytest.mark.spec("BEG-7")
-def test_an_overwrite_meets_an_insert_into_its_partition():
+def test_an_overwrite_conflicts_with_an_insert_into_its_partition():
     table = new_table(limits=limited(conflict_retries_max=0))
     upsert(table, START)
     other = opened(table)
@@ -162,7 +162,7 @@ def test_an_overwrite_meets_an_insert_into_its_partition():
     assert rows_of(table, "id") == [("a",), ("b",), ("m",)]
 
 
-def test_an_overwrite_done_again_hides_the_rival_too():
+def test_a_retried_overwrite_hides_the_concurrent_commit_too():
     mine, other = two_writers()
     receipt = put(
         mine, OVERWRITE, [row("n", "x", 1, 1)], lambda: put(other, INSERT, [row("m", "x", 1, 1)])
@@ -171,7 +171,7 @@ def test_an_overwrite_done_again_hides_the_rival_too():
     assert rows_of(mine, "id") == [("b",), ("n",)]
 
 
-def test_an_insert_into_an_overwritten_partition_is_done_again():
+def test_an_insert_into_an_overwritten_partition_is_retried():
     mine, other = two_writers()
     receipt = put(
         mine, INSERT, [row("n", "x", 1, 1)], lambda: put(other, OVERWRITE, [row("m", "x", 1, 1)])
@@ -180,7 +180,7 @@ def test_an_insert_into_an_overwritten_partition_is_done_again():
     assert rows_of(mine, "id") == [("b",), ("m",), ("n",)]
 
 
-def test_an_overwrite_of_the_table_claims_partitions_that_are_not_there_yet():
+def test_an_overwrite_of_the_table_conflicts_with_inserts_into_new_partitions():
     mine, other = two_writers()
     receipt = put(
         mine,
@@ -206,7 +206,7 @@ def test_the_same_new_key_in_two_upserts_gives_one_row():
     assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1), ("n", 5)]
 
 
-def test_the_same_new_key_is_seen_beside_a_file_group_that_can_be_redone():
+def test_the_same_new_key_is_detected_along_with_a_file_group_to_rebase():
     mine, other = two_writers()
     files = planned(mine, UPSERT).files
     apart = replace(files, sizes=replace(files.sizes, small_file_bytes=0))
@@ -231,7 +231,7 @@ def test_inserts_that_drop_known_keys_see_the_same_new_key_too():
     assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1), ("n", 4)]
 
 
-def test_a_column_added_by_a_rival_is_kept():
+def test_a_column_added_by_a_concurrent_commit_is_kept():
     mine, other = two_writers()
     grown = {**row("b", "y", 2, 2), "w": 1}
     receipt = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [grown]))
@@ -239,14 +239,14 @@ def test_a_column_added_by_a_rival_is_kept():
     assert rows_of(mine, "id", "w") == [("a", None), ("b", 1)]
 
 
-def test_a_column_added_beside_a_file_group_that_can_be_redone_is_kept():
+def test_a_column_added_along_with_a_file_group_to_rebase_is_kept():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [{**row("a", "x", 2, 2), "w": 1}, {**row("c", "x", 2, 2), "w": 2}])
     upsert(mine, [row("a", "x", 3, 3)], rival)
     assert rows_of(mine, "id", "v", "w") == [("a", 3, None), ("b", 1, None), ("c", 2, 2)]
 
 
-def test_a_schema_conflict_without_retries_is_told():
+def test_a_schema_conflict_without_retries_is_raised():
     table = new_table(limits=limited(conflict_retries_max=0))
     upsert(table, START)
     other = opened(table)
@@ -256,21 +256,21 @@ def test_a_schema_conflict_without_retries_is_told():
         )
 
 
-def test_late_rows_of_a_rival_do_not_disturb():
+def test_late_rows_of_a_concurrent_commit_do_not_conflict():
     mine, other = two_writers()
     receipt = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [row("a", "x", 0, 0)]))
     assert receipt.attempts == 1
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
 
 
-def test_late_rows_of_an_older_rival_do_not_disturb():
+def test_late_rows_of_an_older_concurrent_commit_do_not_conflict():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 0, 0), row("b", "y", 9, 9)])
     upsert(mine, [row("a", "x", 2, 2)], rival)
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 9)]
 
 
-def test_what_was_late_is_judged_again_when_its_file_group_was_written():
+def test_late_rows_are_merged_again_when_their_file_group_was_written():
     mine, other = two_writers()
     rival = put  # the partition is overwritten: the row that was late is new then
     upsert(
@@ -281,7 +281,7 @@ def test_what_was_late_is_judged_again_when_its_file_group_was_written():
     assert rows_of(mine, "id", "v") == [("a", 5), ("b", 1), ("z", 1)]
 
 
-def test_a_base_file_cleaned_during_the_merge_is_met_by_a_new_attempt():
+def test_a_base_file_cleaned_during_the_merge_costs_a_new_attempt():
     mine, _ = two_writers()
     [old] = [path for path in data_files(mine) if path.startswith("x/")]
     storage = mine.context.ports.storage
@@ -307,7 +307,7 @@ def test_a_base_file_cleaned_during_the_merge_is_met_by_a_new_attempt():
     assert leftovers(mine) == []
 
 
-def test_a_base_file_that_stays_away_is_told_in_the_end():
+def test_a_base_file_that_stays_missing_is_reported_in_the_end():
     table = new_table(limits=limited(conflict_retries_max=1))
     upsert(table, START)
     [old] = [path for path in data_files(table) if path.startswith("x/")]
@@ -329,7 +329,7 @@ def test_a_base_file_that_stays_away_is_told_in_the_end():
 
 
 @pytest.mark.spec("FOR-7")
-def test_a_metadata_table_switched_on_meanwhile_refuses_the_publication():
+def test_a_metadata_table_switched_on_meanwhile_rejects_the_commit():
     mine, _ = two_writers()
     storage = mine.context.ports.storage
     with pytest.raises(TableConfigConflictError) as caught:
@@ -353,7 +353,7 @@ def test_a_metadata_table_switched_on_meanwhile_refuses_the_publication():
         ("hoodie.table.ordering.fields", "v", "merge"),
     ],
 )
-def test_properties_changed_meanwhile_refuse_the_publication(key: str, value: str, field: str):
+def test_properties_changed_meanwhile_reject_the_commit(key: str, value: str, field: str):
     mine, _ = two_writers()
     storage = mine.context.ports.storage
     with pytest.raises(TableConfigConflictError, match=field) as caught:
@@ -367,7 +367,7 @@ def test_properties_changed_meanwhile_refuse_the_publication(key: str, value: st
     assert leftovers(mine) == []
 
 
-def test_a_property_that_says_nothing_about_rows_may_change():
+def test_a_property_without_effect_on_rows_may_change():
     mine, _ = two_writers()
     storage = mine.context.ports.storage
     act = lambda: update_properties(storage, {"hoodoo.note": "moved"}, now="now")  # noqa: E731
@@ -420,7 +420,7 @@ def test_a_workload_that_fails_after_some_files_leaves_nothing():
 
 
 @pytest.mark.spec("PUB-9")
-def test_what_fails_behind_the_publication_is_no_failed_write():
+def test_a_failure_after_the_commit_is_no_failed_write():
     class KeepsMarkers(Behind):
         def delete_folder(self, path: str) -> None:
             raise StorageUnavailableError("the markers cannot be removed")
@@ -464,7 +464,7 @@ def test_files_of_a_write_interrupted_after_its_slot_are_kept():
 
 
 @pytest.mark.spec("PUB-6")
-def test_a_write_rolled_back_by_another_is_written_anew():
+def test_a_write_that_another_writer_rolled_back_is_written_again():
     mine, other = two_writers()
 
     def take_for_dead() -> None:
@@ -477,7 +477,7 @@ def test_a_write_rolled_back_by_another_is_written_anew():
     assert leftovers(mine) == []
 
 
-def test_a_write_rolled_back_in_every_attempt_says_so():
+def test_a_write_rolled_back_in_every_attempt_raises_an_error():
     table = new_table(limits=limited(conflict_retries_max=0))
     upsert(table, START)
     other = opened(table)
@@ -490,7 +490,7 @@ def test_a_write_rolled_back_in_every_attempt_says_so():
 
 
 @pytest.mark.spec("PUB-6")
-def test_pending_files_removed_by_another_engine_stop_the_publication():
+def test_pending_files_removed_by_another_engine_reject_the_commit():
     mine, _ = two_writers()
     storage = mine.context.ports.storage
 
@@ -504,7 +504,7 @@ def test_pending_files_removed_by_another_engine_stop_the_publication():
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
 
 
-def test_refusals_are_kept_in_the_commit_that_came_of_it():
+def test_rejections_are_recorded_in_the_final_commit():
     mine, other = two_writers()
     receipt = upsert(mine, [row("a", "x", 3, 8)], lambda: upsert(other, [row("a", "x", 2, 7)]))
     instant = mine.context.active().find(receipt.requested_time)
@@ -514,7 +514,7 @@ def test_refusals_are_kept_in_the_commit_that_came_of_it():
     assert len(heard(mine, "write.refused")) == 1
 
 
-def test_the_same_batch_written_by_two_gives_the_first_receipt():
+def test_the_same_batch_written_by_two_gives_the_first_result():
     mine, other = two_writers()
     batch = [row("n", "z", 1, 1)]
     firsts = []
@@ -527,7 +527,7 @@ def test_the_same_batch_written_by_two_gives_the_first_receipt():
     assert leftovers(mine) == []
 
 
-def test_an_older_rival_met_before_writing_costs_no_second_merge():
+def test_an_older_concurrent_commit_found_early_costs_no_second_merge():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 2, 7), row("c", "x", 2, 7)])
     receipt, rewritten = put_watched(mine, UPSERT, [row("a", "x", 3, 8)], early=rival)
@@ -535,7 +535,7 @@ def test_an_older_rival_met_before_writing_costs_no_second_merge():
     assert rows_of(mine, "id", "v") == [("a", 8), ("b", 1), ("c", 7)]
 
 
-def test_a_newer_rival_met_before_writing_costs_no_merge_at_all():
+def test_a_newer_concurrent_commit_found_early_costs_no_merge_at_all():
     mine, other = two_writers()
     receipt, rewritten = put_watched(
         mine, UPSERT, [row("a", "x", 3, 8)], early=lambda: upsert(other, [row("a", "x", 2, 7)])
@@ -544,7 +544,7 @@ def test_a_newer_rival_met_before_writing_costs_no_merge_at_all():
     assert rows_of(mine, "id", "v") == [("a", 8), ("b", 1)]
 
 
-def test_without_early_detection_the_same_rival_is_met_when_publishing():
+def test_without_early_detection_the_conflict_is_found_at_the_commit():
     mine, other = two_writers()
     receipt, rewritten = put_watched(
         mine,
@@ -556,7 +556,7 @@ def test_without_early_detection_the_same_rival_is_met_when_publishing():
     assert (receipt.attempts, len(rewritten)) == (2, 2)
 
 
-def test_the_same_new_key_published_before_writing_gives_one_row():
+def test_the_same_new_key_committed_before_writing_gives_one_row():
     mine, other = two_writers()
     files = planned(mine, UPSERT).files
     apart = replace(files, sizes=replace(files.sizes, small_file_bytes=0))
@@ -569,7 +569,7 @@ def test_the_same_new_key_published_before_writing_gives_one_row():
     assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1), ("n", 5)]
 
 
-def test_the_same_new_key_published_early_beside_a_shared_file_group_gives_one_row():
+def test_the_same_new_key_committed_early_along_with_a_rebase_gives_one_row():
     mine, other = two_writers()
     files = planned(mine, UPSERT).files
     apart = replace(files, sizes=replace(files.sizes, small_file_bytes=0))
@@ -585,7 +585,7 @@ def test_a_column_added_before_writing_is_kept():
     assert rows_of(mine, "id", "w") == [("a", None), ("b", 1)]
 
 
-def test_the_same_batch_published_before_writing_gives_the_first_receipt():
+def test_the_same_batch_committed_before_writing_gives_the_first_result():
     mine, other = two_writers()
     batch = [row("n", "z", 1, 1)]
     second = put(
@@ -600,7 +600,7 @@ def test_the_same_batch_published_before_writing_gives_the_first_receipt():
 
 
 @pytest.mark.spec("FOR-2")
-def test_a_commit_of_another_engine_is_a_rival_without_a_slot():
+def test_a_commit_of_another_engine_is_a_concurrent_commit_without_a_slot():
     mine, _ = two_writers()
     storage = mine.context.ports.storage
     [slice_] = mine.file_slices(["x"])

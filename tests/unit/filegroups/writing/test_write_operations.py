@@ -70,18 +70,18 @@ def test_duplicates_of_a_batch_are_combined_by_order(table: TableReader):
     assert rows_of(table, "id", "v")[-1] == ("n", 9)
 
 
-def test_an_insert_does_not_look_for_keys(table: TableReader):
+def test_an_insert_has_no_key_lookup(table: TableReader):
     put(table, INSERT, [row("a", "x", 6, 2)])
     assert rows_of(table, "id", "v") == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
 
 
-def test_an_insert_may_leave_out_known_keys(table: TableReader):
+def test_an_insert_may_drop_known_keys(table: TableReader):
     receipt = put(table, INSERT, [row("a", "x", 6, 2), row("n", "x", 6, 2)], drop_found=True)
     assert receipt.rows_inserted == 1
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1), ("c", 1), ("n", 2)]
 
 
-def test_a_bulk_insert_makes_new_files_only(table: TableReader):
+def test_a_bulk_insert_creates_new_files_only(table: TableReader):
     before = set(data_files(table))
     put(table, WriteOperation.BULK_INSERT, [row("n", "x", 1, 1)])
     new = set(data_files(table)) - before
@@ -89,7 +89,7 @@ def test_a_bulk_insert_makes_new_files_only(table: TableReader):
     assert not {path.partition("_")[0] for path in new} & {p.partition("_")[0] for p in before}
 
 
-def test_a_delete_takes_keys_out(table: TableReader):
+def test_a_delete_removes_keys(table: TableReader):
     receipt = put(table, DELETE, [{"id": "a", "p": "x"}, {"id": "nowhere", "p": "x"}])
     assert receipt.rows_deleted == 1
     assert rows_of(table, "id") == [("b",), ("c",)]
@@ -102,7 +102,7 @@ def test_a_delete_of_the_last_rows_leaves_an_empty_partition(table: TableReader)
     assert rows_of(table, "id", "v")[-1] == ("c", 7)
 
 
-def test_rows_marked_as_deleted_are_taken_out():
+def test_rows_marked_deleted_are_removed():
     table = new_table()
     upsert(table, [{**each, "_hoodie_is_deleted": False} for each in START])
     upsert(table, [{**row("a", "x", 6, 1), "_hoodie_is_deleted": True}])
@@ -199,7 +199,7 @@ def test_a_key_column_the_first_batch_lacks_is_named():
     assert caught.value.fields["columns"] == ["id"]
 
 
-def test_nothing_can_be_deleted_from_a_table_never_written():
+def test_a_delete_from_a_table_without_commits_is_refused():
     with pytest.raises(UnsupportedTableError) as caught:
         put(new_table(), DELETE, [{"id": "a", "p": "x"}])
     assert caught.value.kind == "no_schema"
@@ -214,7 +214,7 @@ def test_an_empty_batch_is_a_commit_without_files(table: TableReader):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_batch_id_is_published_once(table: TableReader):
+def test_a_batch_id_is_committed_once(table: TableReader):
     first = upsert(table, [row("n", "x", 1, 1)], batch_id="b")
     second = upsert(table, [row("n", "x", 2, 2), row("m", "x", 2, 2)], batch_id="b")
     assert second.already_published
@@ -297,7 +297,7 @@ def test_two_key_and_two_partition_fields():
     assert keys == [("id:a,v:1",), ("id:a,v:2",)]
 
 
-def test_the_commit_tells_who_wrote_and_how_it_was_done(table: TableReader):
+def test_the_commit_records_operation_attempts_and_statistics(table: TableReader):
     receipt = upsert(table, [row("a", "x", 6, 2)])
     instant = table.context.active().find(receipt.requested_time, Action.COMMIT)
     metadata = table.context.commits.read(instant)
@@ -308,7 +308,7 @@ def test_the_commit_tells_who_wrote_and_how_it_was_done(table: TableReader):
     assert receipt.bytes_written == stat.file_size_in_bytes
 
 
-def test_a_write_that_was_begun_shows_nothing(table: TableReader):
+def test_a_started_write_is_invisible(table: TableReader):
     finish = begun(table, UPSERT, [row("a", "x", 6, 2)])
     assert rows_of(table, "id", "v")[0] == ("a", 1)
     finish()

@@ -188,7 +188,7 @@ def test_several_blocks_of_an_array_are_one_list() -> None:
         assert table["c0"].to_pylist() == [[1, 2], [], [3, 4, 5]] * copies
 
 
-def test_long_and_short_arrays_stand_beside_each_other() -> None:
+def test_long_and_short_arrays_are_decoded_together() -> None:
     many = "d00f" + "01" * 1000 + "00"
     rows = ["020200"] * 100 + [many] + ["00"] * 100
     table = decoded(record(LONGS), *rows)
@@ -220,7 +220,7 @@ def test_values_of_a_column_are_records_without_lengths() -> None:
         decode_datums(values, record("int"), path=PATH)
 
 
-def test_columns_that_nobody_has_are_null_for_every_row() -> None:
+def test_columns_that_no_record_has_are_null_for_every_row() -> None:
     table = decoded(record("int"), "02", "04", reader=pa.schema([("C0", pa.int32())]))
     assert table.to_pylist() == [{"C0": None}, {"C0": None}]
 
@@ -308,7 +308,7 @@ def test_rows_to_write_must_fit_the_schema() -> None:
         encode_records(pa.table({"c0": ["x"]}), record("long"))
 
 
-def test_columns_to_write_may_come_in_any_order_and_be_missing() -> None:
+def test_columns_to_write_may_have_any_order_and_be_missing() -> None:
     schema = record("int", ["null", "string"], ["null", "long"])
     rows = pa.table({"c2": pa.array([5]), "c0": pa.array([1], pa.int16())})
     assert encode_records(rows, schema) == bytes.fromhex(HEAD) + framed("0200020a")

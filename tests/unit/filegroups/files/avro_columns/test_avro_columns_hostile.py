@@ -89,7 +89,9 @@ def test_a_damaged_value_is_an_error_that_names_the_path(
     ("avro", "datum"),
     [("string", "0661"), (LONGS, "02"), (MAP, "02026b0202"), (["null", "long"], "04")],
 )
-def test_a_damaged_value_that_nobody_wants_is_an_error_too(avro: Any, datum: str) -> None:
+def test_a_damaged_value_outside_the_requested_columns_is_an_error_too(
+    avro: Any, datum: str
+) -> None:
     wanted = pa.schema([("c1", pa.int32())])
     rows = [datum + "02"] * 100
     with pytest.raises(CorruptTableError):
@@ -110,7 +112,7 @@ def test_a_value_does_not_end_in_the_next_record(avro: Any, datum: str, copies: 
             decode_records(framed(*[row] * copies), copies, schema, first, path=PATH)
 
 
-def test_a_value_that_is_stepped_over_does_not_step_back() -> None:
+def test_a_skipped_value_does_not_move_the_position_back() -> None:
     wanted = pa.schema([("c1", pa.int32())])
     with pytest.raises(CorruptTableError):  # a length of -1, which is then read as the int
         decode_records(framed("01", "01"), 2, record("string", "int"), wanted, path=PATH)
@@ -188,7 +190,7 @@ def nested(levels: int) -> str:
     ],
     ids=["doubling", "nested", "recursive", "wide", "fixed", "empty items"],
 )
-def test_a_schema_that_explodes_is_refused(schema: str) -> None:
+def test_a_schema_of_exponential_size_is_refused(schema: str) -> None:
     with pytest.raises(UnsupportedTableError):
         decode_records(b"", 0, schema, None, path=PATH)
 
