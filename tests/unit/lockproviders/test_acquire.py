@@ -26,7 +26,7 @@ def test_free_lock_is_taken_without_sleeping(machine) -> None:
     }
 
 
-def test_owner_text_tells_host_pid_ids_and_purpose_only(machine) -> None:
+def test_the_owner_text_contains_host_pid_ids_and_purpose_only(machine) -> None:
     client = machine.client()
     machine.lock(client).acquire("publish")
     assert json.loads(client.texts[0]) == {
@@ -67,7 +67,7 @@ def test_rounds_end_before_the_deadline_when_they_are_shorter(machine) -> None:
     assert caught.value.fields["waited_ms"] == 360
 
 
-def test_rounds_and_pauses_of_nothing_make_no_busy_loop(machine) -> None:
+def test_rounds_and_pauses_of_zero_make_no_busy_loop(machine) -> None:
     client = machine.client()
     client.free = False
     with pytest.raises(LockTimeoutError):
@@ -75,13 +75,13 @@ def test_rounds_and_pauses_of_nothing_make_no_busy_loop(machine) -> None:
     assert machine.clock.sleeps == [2, 2, 2]
 
 
-def test_deadline_of_nothing_still_tries_once(machine) -> None:
+def test_a_deadline_of_zero_still_makes_one_attempt(machine) -> None:
     client = machine.client()
     machine.lock(client, deadline_ms=0).acquire("publish")
     assert client.tries == 1
 
 
-def test_timeout_names_the_holder_and_the_way_out(machine) -> None:
+def test_a_timeout_names_the_holder_and_the_next_step(machine) -> None:
     client = machine.client()
     client.free = False
     with pytest.raises(LockTimeoutError) as caught:
@@ -91,7 +91,7 @@ def test_timeout_names_the_holder_and_the_way_out(machine) -> None:
     assert machine.events.fields("lock.timeout")["tries"] == 14
 
 
-def test_waiting_is_told_once_after_a_second(machine) -> None:
+def test_a_wait_is_reported_once_after_a_second(machine) -> None:
     client = machine.client()
     client.free = False
     with pytest.raises(LockTimeoutError):
@@ -99,7 +99,7 @@ def test_waiting_is_told_once_after_a_second(machine) -> None:
     assert machine.events.names() == ["lock.waiting", "lock.timeout"]
 
 
-def test_provider_without_answer_is_waited_for(machine) -> None:
+def test_an_unavailable_provider_is_waited_for(machine) -> None:
     client = machine.client()
     client.trouble = StorageUnavailableError("the disk is full")
 
@@ -112,7 +112,7 @@ def test_provider_without_answer_is_waited_for(machine) -> None:
     assert client.tries == 4
 
 
-def test_timeout_keeps_the_last_trouble_as_its_cause(machine) -> None:
+def test_a_timeout_keeps_the_last_failure_as_its_cause(machine) -> None:
     client = machine.client()
     client.trouble = StorageUnavailableError("the disk is full")
     with pytest.raises(LockTimeoutError) as caught:
@@ -123,7 +123,7 @@ def test_timeout_keeps_the_last_trouble_as_its_cause(machine) -> None:
     assert caught.value.kind == "lock_unanswered"
 
 
-def test_waiters_do_not_march_in_step(machine) -> None:
+def test_waiting_clients_use_different_pauses(machine) -> None:
     client = machine.client()
     client.free = False
     machine.ids.chance = 0.0

@@ -84,14 +84,14 @@ def test_each_acquire_has_a_place_and_a_text_of_its_own(machine, client: QueueCl
     assert len(set(client.texts)) == 2
 
 
-def test_woken_waiter_looks_at_once(machine, client: QueueClient) -> None:
+def test_a_woken_client_tries_at_once(machine, client: QueueClient) -> None:
     client.free_at_try = 2
     client.wakes_after_ms = 1
     machine.lock(client, poll_first_ms=500, poll_max_ms=2_000).acquire("publish")
     assert machine.events.fields("lock.acquired")["wait_ms"] == 1
 
 
-def test_interrupted_waiter_leaves_its_place(machine, client: QueueClient) -> None:
+def test_an_interrupted_wait_leaves_the_queue(machine, client: QueueClient) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -114,7 +114,9 @@ def test_service_without_answer_keeps_the_place(machine, client: QueueClient) ->
     assert [(place.tries, place.left) for place in client.places] == [(4, 0)]
 
 
-def test_who_does_not_want_the_lock_any_more_leaves_its_place(machine, client: QueueClient) -> None:
+def test_a_client_that_no_longer_wants_the_lock_leaves_the_queue(
+    machine, client: QueueClient
+) -> None:
     client.free_at_try = 5
     wanted = iter([True, True, False, False])
     assert machine.lock(client).acquire_while(lambda: next(wanted), "publish") is None
@@ -122,6 +124,6 @@ def test_who_does_not_want_the_lock_any_more_leaves_its_place(machine, client: Q
     assert (place.tries, place.left) == (3, 1)
 
 
-def test_a_lock_that_is_free_is_had_though_nobody_asked_whether_it_is_wanted(machine) -> None:
+def test_a_free_lock_is_acquired_without_asking_whether_it_is_still_wanted(machine) -> None:
     lease = machine.lock(machine.client()).acquire_while(lambda: False, "publish")
     assert lease is not None

@@ -64,7 +64,7 @@ def records(storage: Writes) -> list[dict]:
     return [json.loads(line) for line in storage.read(f"{AUDIT_FOLDER}/{name}").splitlines()]
 
 
-def test_nothing_is_written_while_the_lock_is_held_for_a_moment(machine, storage) -> None:
+def test_no_audit_record_is_written_while_a_lock_is_held_briefly(machine, storage) -> None:
     trail = trail_over(machine, storage)
     hold(trail, "lock.acquired", expires_in_ms=None)
     assert storage.written == []
@@ -114,7 +114,7 @@ def test_long_holding_is_on_record_before_its_end(machine, storage) -> None:
     assert [record["state"] for record in records(storage)] == ["START", "END"]
 
 
-def test_holding_is_read_back(machine, storage) -> None:
+def test_an_audit_record_is_read_as_it_was_written(machine, storage) -> None:
     trail = trail_over(machine, storage)
     hold(trail, "lock.acquired", expires_in_ms=None)
     machine.clock.time_ms += 250
@@ -165,7 +165,7 @@ def test_javas_file_is_read_and_damaged_ones_are_passed_over(storage) -> None:
     assert found.ended == "released"
 
 
-def test_time_selects_what_overlaps_it(machine, storage) -> None:
+def test_a_time_range_selects_overlapping_leases(machine, storage) -> None:
     trail = trail_over(machine, storage)
     for _ in range(3):
         hold(trail, "lock.acquired", expires_in_ms=None)
@@ -219,7 +219,7 @@ def test_renewals_without_end_make_no_file_without_end(machine, storage) -> None
     assert (kept[0]["state"], kept[-1]["state"]) == ("START", "END")
 
 
-def test_broken_lock_leaves_who_did_it(machine, storage) -> None:
+def test_a_broken_lock_records_its_breaker(machine, storage) -> None:
     record_break(
         storage,
         clock=machine.clock,
@@ -233,7 +233,7 @@ def test_broken_lock_leaves_who_did_it(machine, storage) -> None:
 
 
 @pytest.mark.parametrize(("said", "files"), [("true", 1), ("false", 0), ("", 0)])
-def test_property_switches_it(machine, said, files) -> None:
+def test_the_audit_has_a_property(machine, said, files) -> None:
     storage = MemoryStorage()
     lock = build_lock(
         {"hoodoo.lock.audit": said, "hoodie.write.lock.provider": "in_process"},

@@ -133,7 +133,7 @@ def test_each_fault_is_named_by_its_check(machine, switch, value, failed, messag
     assert said.advice
 
 
-def test_lock_that_excludes_nobody_is_found_out(machine) -> None:
+def test_a_lock_that_excludes_no_client_is_detected(machine) -> None:
     holder, rival = (
         machine.lock(InProcessClient("t", host="here", locks=ProcessLocks())) for _ in range(2)
     )
@@ -144,7 +144,7 @@ def test_lock_that_excludes_nobody_is_found_out(machine) -> None:
     assert "name the same server" in contend.advice
 
 
-def test_a_second_one_that_got_no_answer_proves_nothing(machine) -> None:
+def test_a_second_client_without_an_answer_proves_no_exclusion(machine) -> None:
     lock = LeasedLock(machine.clock)
     taken = lock.take
 
@@ -160,7 +160,7 @@ def test_a_second_one_that_got_no_answer_proves_nothing(machine) -> None:
     assert "too many connections" in contend.message
 
 
-def test_who_may_not_take_the_lock_is_not_told_to_wait_for_a_holder(machine) -> None:
+def test_a_client_without_access_gets_no_advice_about_a_holder(machine) -> None:
     lock = LeasedLock(machine.clock)
 
     def denied() -> None:
@@ -189,7 +189,7 @@ def test_lock_that_cannot_be_reached_ends_the_examination(machine) -> None:
     assert "start the server" in reach.advice
 
 
-def test_lock_that_cannot_be_had_is_not_examined_further(machine) -> None:
+def test_a_lock_that_cannot_be_acquired_is_not_examined_further(machine) -> None:
     lock = LeasedLock(machine.clock)
     lock.never_ends = True
     lock.take()
@@ -208,7 +208,7 @@ def test_long_lease_is_not_waited_out(machine) -> None:
     assert "--expire-within 60" in expire.message
 
 
-def test_lock_without_lease_and_clock_skips_what_it_has_not(machine) -> None:
+def test_a_lock_without_lease_and_clock_skips_these_checks(machine) -> None:
     locks = ProcessLocks()
     holder, rival = (
         machine.lock(InProcessClient("t", host="here", locks=locks), deadline_ms=100)
@@ -219,7 +219,7 @@ def test_lock_without_lease_and_clock_skips_what_it_has_not(machine) -> None:
     assert [check.name for check in examination.checks if check.skipped] == ["expire", "clock"]
 
 
-def test_nothing_stays_held(machine) -> None:
+def test_no_lock_stays_held(machine) -> None:
     lock = LeasedLock(machine.clock)
     examined(machine, lock)
     assert lock.current is None

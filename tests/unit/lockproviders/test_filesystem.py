@@ -30,7 +30,9 @@ def context(machine, table_folder: str | None, **properties: str) -> LockContext
     )
 
 
-def test_file_tells_the_owner_while_held_and_only_the_count_afterwards(machine, tmp_path) -> None:
+def test_the_lock_file_contains_the_owner_while_held_and_then_only_the_count(
+    machine, tmp_path
+) -> None:
     client = client_in(tmp_path, machine)
     holding = client.try_acquire(OWNER)
     record = json.loads((tmp_path / "hoodoo.lock").read_text())
@@ -88,7 +90,7 @@ def test_replaced_lock_file_loses_the_lease_and_is_left_alone(machine, tmp_path)
     assert (tmp_path / "hoodoo.lock").read_text() == '{"token":90}\n'
 
 
-def test_forgotten_holding_frees_the_lock(machine, tmp_path) -> None:
+def test_an_unreferenced_lease_frees_the_lock(machine, tmp_path) -> None:
     client = client_in(tmp_path, machine)
     holding = client.try_acquire(OWNER)
     assert client.try_acquire(OWNER) is None
@@ -96,7 +98,7 @@ def test_forgotten_holding_frees_the_lock(machine, tmp_path) -> None:
     assert client.try_acquire(OWNER) is not None
 
 
-def test_lock_file_is_not_for_everybody(machine, tmp_path) -> None:
+def test_the_lock_file_is_not_readable_for_others(machine, tmp_path) -> None:
     client_in(tmp_path / "new", machine).try_acquire(OWNER)
     assert (tmp_path / "new" / "hoodoo.lock").stat().st_mode & 0o007 == 0
 
@@ -118,7 +120,7 @@ def test_second_name_of_another_file_is_refused(machine, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_plain_file_is_refused(machine, tmp_path, make) -> None:
+def test_an_object_that_is_no_plain_file_is_refused(machine, tmp_path, make) -> None:
     make(tmp_path / "hoodoo.lock")
     with pytest.raises(UnsafeSetupError):
         client_in(tmp_path, machine).try_acquire(OWNER)
@@ -162,7 +164,7 @@ def test_forked_child_neither_holds_nor_frees_nor_prolongs_the_lock(machine, tmp
     assert holding.is_held()
 
 
-def test_lock_lies_in_the_table_by_default(machine, tmp_path) -> None:
+def test_the_lock_file_is_in_the_table_by_default(machine, tmp_path) -> None:
     client = ENTRY.factory(context(machine, str(tmp_path)))
     assert client.identity == f"flock:{os.path.realpath(tmp_path)}/.hoodie/.locks/hoodoo.lock"
 

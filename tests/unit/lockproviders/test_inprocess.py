@@ -20,7 +20,7 @@ def test_identity_differs_between_processes_because_the_lock_does() -> None:
     assert client.identity == f"in_process:here:{os.getpid()}:t"
 
 
-def test_forgotten_holding_frees_the_lock() -> None:
+def test_an_unreferenced_lease_frees_the_lock() -> None:
     client = InProcessClient("t", host="here", locks=ProcessLocks())
     holding = client.try_acquire("x")
     assert client.try_acquire("y") is None
@@ -28,7 +28,7 @@ def test_forgotten_holding_frees_the_lock() -> None:
     assert client.try_acquire("y") is not None
 
 
-def test_simulated_processes_with_their_own_locks_do_not_meet() -> None:
+def test_simulated_processes_with_their_own_locks_do_not_exclude_each_other() -> None:
     one = InProcessClient("t", host="here", locks=ProcessLocks())
     other = InProcessClient("t", host="here", locks=ProcessLocks())
     holdings = [one.try_acquire("x"), other.try_acquire("y")]

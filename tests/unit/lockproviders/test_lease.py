@@ -113,7 +113,7 @@ def test_refused_renewal_loses_the_lease(machine) -> None:
         lease.assert_held()
 
 
-def test_lease_taken_away_is_lost_and_told_once(machine) -> None:
+def test_a_lost_lease_is_reported_once(machine) -> None:
     holding = machine.holding()
     lease = lease_over(machine, holding)
     holding.ours = False
@@ -187,7 +187,7 @@ def test_lease_without_end_and_budget_needs_no_ticker(machine) -> None:
 
 
 @pytest.mark.parametrize("lease_ms", [None, 60_000])
-def test_a_release_that_is_refused_is_told_and_fails_nothing(machine, lease_ms) -> None:
+def test_a_refused_release_is_reported_and_raises_nothing(machine, lease_ms) -> None:
     """A password that was changed meanwhile: what was published stays published."""
     holding = machine.holding(lease_ms)
     lease = lease_over(machine, holding)
@@ -199,7 +199,7 @@ def test_a_release_that_is_refused_is_told_and_fails_nothing(machine, lease_ms) 
         lease.assert_held()
 
 
-def test_a_renewal_that_is_refused_is_told_and_tried_again(machine) -> None:
+def test_a_refused_renewal_is_reported_and_retried(machine) -> None:
     holding = machine.holding(60_000)
     lease = lease_over(machine, holding)
     holding.trouble = UnsafeSetupError("access denied", kind="lock_database")

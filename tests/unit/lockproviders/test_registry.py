@@ -186,20 +186,20 @@ def test_allowed_distribution_that_is_not_installed_is_named() -> None:
         ProviderRegistry().load(["not-there"])
 
 
-def test_lock_on_local_disks_is_the_files_by_default(machine, tmp_path) -> None:
+def test_the_lock_of_a_local_table_is_a_file_by_default(machine, tmp_path) -> None:
     assert lock_for(machine, StorageAt(str(tmp_path))).provider == "filesystem"
 
 
-def test_lock_in_memory_is_the_processs_by_default(machine) -> None:
+def test_the_lock_of_a_memory_table_belongs_to_the_process_by_default(machine) -> None:
     assert lock_for(machine, StorageAt(None, shared=False)).provider == "in_process"
 
 
-def test_lock_of_a_shared_store_must_be_named(machine) -> None:
+def test_the_lock_of_a_shared_store_must_be_named(machine) -> None:
     with pytest.raises(UnsafeSetupError):
         lock_for(machine, StorageAt(None))
 
 
-def test_budget_comes_from_the_properties(machine, tmp_path) -> None:
+def test_the_deadline_is_read_from_the_properties(machine, tmp_path) -> None:
     storage = StorageAt(str(tmp_path))
     with lock_for(machine, storage).acquire("first"):
         impatient = lock_for(machine, storage, **{"hoodoo.lock.deadline.ms": "300"})
@@ -256,7 +256,7 @@ def identity_at(machine, address: str, properties: dict[str, str], **said: str) 
 
 
 @pytest.mark.parametrize("provider", [IMPLICIT, STORED])
-def test_a_base_path_of_another_table_leads_no_lock_there(machine, provider, caplog) -> None:
+def test_a_base_path_of_another_table_moves_no_lock_there(machine, provider, caplog) -> None:
     """One file of properties for several tables: Java's writers of this one lock this one."""
     here = identity_at(machine, OPENED, provider)
     led = identity_at(machine, OPENED, provider, **{"hoodie.base.path": "s3://lake/t1"})
@@ -264,7 +264,7 @@ def test_a_base_path_of_another_table_leads_no_lock_there(machine, provider, cap
     assert "s3://lake/t1" in caplog.text
 
 
-def test_a_base_path_says_how_java_spells_the_table(machine) -> None:
+def test_a_base_path_option_gives_javas_spelling_of_the_table(machine) -> None:
     as_java = identity_at(machine, OPENED + "/", IMPLICIT)
     assert as_java != identity_at(machine, OPENED, IMPLICIT)
     for spelled in ("s3://lake/t2/", "s3a://lake/t2/"):
@@ -297,7 +297,7 @@ class Merging(Plugin):
         return (self.merger,)
 
 
-def test_a_plugin_may_offer_mergers_beside_locks() -> None:
+def test_a_plugin_may_provide_mergers_in_addition_to_locks() -> None:
     first, second = Merging("com.example.First"), Merging("com.example.Second")
     registry = ProviderRegistry()
     assert registry.mergers() == ()

@@ -59,7 +59,7 @@ def test_override_wins_over_the_address(machine) -> None:
 
 
 @pytest.mark.parametrize("address", ["s3a://bkt/t1/", " s3a://bkt/t1", "s3a://bkt/t1 "])
-def test_unusual_spelling_is_kept_and_told(
+def test_an_unusual_spelling_is_kept_with_a_warning(
     machine, caplog: pytest.LogCaptureFixture, address: str
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="hoodoo.lock"):

@@ -50,7 +50,7 @@ def chosen(said: Mapping[str, str], layer: str = "code") -> Storage:
     )
 
 
-def test_the_storage_decides_unless_something_else_is_said() -> None:
+def test_the_storage_is_the_slot_store_unless_an_option_names_another() -> None:
     assert type(chosen({})) is MemoryStorage
     assert chosen({}).capabilities.slots == "storage"
 
@@ -101,7 +101,7 @@ def test_wrong_settings_are_refused_by_name(said: dict[str, str], named: str) ->
         chosen(said)
 
 
-def test_a_table_does_not_choose_what_decides_about_it() -> None:
+def test_a_table_does_not_choose_its_slot_store() -> None:
     """SEC11: whoever writes its properties would name the server."""
     said = {"hoodoo.slots.backend": "sql", URL: "/tmp/theirs.db"}
     assert type(chosen(said, layer=TABLE_LAYER)) is MemoryStorage
@@ -114,7 +114,7 @@ def test_a_table_does_not_choose_what_decides_about_it() -> None:
 
 
 @pytest.mark.spec("SLOT-6")
-def test_a_table_of_slots_that_goes_under_a_writer_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_dropped_slot_table_is_not_created_again_by_a_writer(tmp_path: Path) -> None:
     """Each number could be taken a second time, by whoever does not know that it was."""
     said = {
         "hoodoo.slots.backend": "sql",
@@ -137,7 +137,7 @@ def test_a_table_of_slots_that_goes_under_a_writer_is_not_made_anew(tmp_path: Pa
 
 
 @pytest.mark.spec("SLOT-6")
-def test_a_file_of_slots_that_goes_under_a_writer_is_missed_at_once(tmp_path: Path) -> None:
+def test_a_deleted_slot_file_is_detected_at_once(tmp_path: Path) -> None:
     """It would go on deciding in a file that nobody else can open."""
     said = {
         "hoodoo.slots.backend": "sql",
@@ -206,7 +206,7 @@ def test_a_missing_dynamodb_table_that_another_thread_creates_meanwhile_is_no_lo
 
 
 @pytest.mark.parametrize("before", [{}, ConditionFailedError()])
-def test_a_dynamodb_table_that_goes_under_a_writer_is_not_made_anew(before: object) -> None:
+def test_a_dropped_dynamodb_table_is_not_created_again_by_a_writer(before: object) -> None:
     answers = Answers(before, MissingTableError("none"))
     store = store_of(answers, create_table=True)
     with suppress(ObjectExistsError):
@@ -265,7 +265,7 @@ def unanswered(*, maybe_done: bool) -> UnavailableError:
         (unanswered(maybe_done=False), StorageUnavailableError),
     ],
 )
-def test_a_put_is_sent_once_and_its_answer_told(
+def test_a_put_is_sent_once_and_its_answer_is_raised(
     answer: Exception, meaning: type[Exception]
 ) -> None:
     """F16: a repeated one would meet its own first copy."""
@@ -275,7 +275,7 @@ def test_a_put_is_sent_once_and_its_answer_told(
     assert answers.asked == ["put_item"]
 
 
-def test_what_changes_nothing_is_asked_once_more() -> None:
+def test_a_request_without_effect_is_repeated_once() -> None:
     answers = Answers(unanswered(maybe_done=True), {}, unanswered(maybe_done=True), {})
     store = store_of(answers)
     with pytest.raises(ObjectMissingError):
@@ -286,7 +286,7 @@ def test_what_changes_nothing_is_asked_once_more() -> None:
         store_of(Answers(*[unanswered(maybe_done=True)] * 2)).names("a")
 
 
-def test_names_come_in_pages() -> None:
+def test_names_are_returned_from_all_pages() -> None:
     pages = [
         {"Items": [{"name": {"S": "2"}}], "LastEvaluatedKey": {"name": {"S": "2"}}},
         {"Items": [{"name": {"S": "1"}}]},
@@ -314,7 +314,7 @@ def test_a_table_of_something_else_is_refused_with_advice_about_slots() -> None:
     assert "locks" not in told.value.message
 
 
-def test_who_may_not_use_the_table_is_told_what_to_allow_on_it() -> None:
+def test_a_denied_client_gets_the_permission_that_the_table_needs() -> None:
     """One who may use a lock's key only reads of locks, and looks at the wrong policy."""
     denied = BotoTransport._denied_error(store_of(Answers()), "query", "not you")  # type: ignore[arg-type]
     with pytest.raises(UnsafeSetupError, match="allow dynamodb:Query on all of its keys") as told:
@@ -327,7 +327,7 @@ def test_who_may_not_use_the_table_is_told_what_to_allow_on_it() -> None:
         store_of(Answers(MissingTableError("none"), denied), create_table=True).names("a")
 
 
-def test_a_table_that_was_just_made_and_is_not_there_for_all_is_tried_again() -> None:
+def test_a_new_table_that_is_not_visible_everywhere_is_retried() -> None:
     active, gone = {"Table": {"TableStatus": "ACTIVE"}}, MissingTableError("not yet")
     made = [MissingTableError("none"), {}, active, gone]
     with pytest.raises(StorageUnavailableError, match="not there for all yet"):

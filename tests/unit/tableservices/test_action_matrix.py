@@ -87,7 +87,7 @@ APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
 CLUSTERING = ClusteringSettings(sort_columns=("v",))
 
 
-def test_every_pair_of_deeds_has_a_cell_for_each_standing() -> None:
+def test_every_pair_of_actions_has_a_cell_for_each_progress() -> None:
     assert set(ACTION_MATRIX) == set(itertools.product(MatrixAction, MatrixAction, OtherProgress))
 
 
@@ -144,7 +144,7 @@ def judged(
 @pytest.mark.parametrize("strategy", ["simple", "prefer_writer", "partition"])
 @pytest.mark.parametrize("theirs", [*WRITES, *PLANS], ids=lambda deed: deed.name)
 @pytest.mark.parametrize("mine", WRITES, ids=lambda deed: deed.name)
-def test_cells_of_writes_are_what_the_rules_say(
+def test_cells_of_writes_follow_from_the_rules(
     mine: MatrixAction, theirs: MatrixAction, strategy: str
 ) -> None:
     place = (mine, theirs, COMPLETED)
@@ -298,7 +298,7 @@ COLUMNS = [
         if (mine, theirs) not in UNPLAYED
     ],
 )
-def test_what_becomes_of_a_write(
+def test_a_write_has_the_outcome_of_its_cell(
     mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
 ) -> None:
     scene = Scene.of({mine, theirs})
@@ -314,7 +314,7 @@ def test_what_becomes_of_a_write(
 @pytest.mark.parametrize(
     "mine", [MatrixAction.UPDATE, MatrixAction.APPEND, MatrixAction.OVERWRITE], ids=lambda d: d.name
 )
-def test_a_clustering_that_refuses_writes_is_met_or_cancelled(mine: MatrixAction) -> None:
+def test_a_clustering_that_rejects_writes_conflicts_or_is_cancelled(mine: MatrixAction) -> None:
     refusing = replace(BRISK, clustering_updates=ClusteringUpdates.REJECT)
     scene = Scene.of({mine}, refusing)
     bring(scene, MatrixAction.CLUSTERING, PENDING)
@@ -342,7 +342,7 @@ def test_a_clustering_that_refuses_writes_is_met_or_cancelled(mine: MatrixAction
         and (mine is MatrixAction.CLUSTERING or theirs is not MatrixAction.UPDATE)
     ],
 )
-def test_what_becomes_of_a_plan(
+def test_a_plan_has_the_outcome_of_its_cell(
     mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
 ) -> None:
     scene = Scene.of({mine, theirs})
@@ -378,7 +378,7 @@ def test_no_file_group_is_in_two_pending_plans(mine: MatrixAction, theirs: Matri
 
 
 @pytest.mark.parametrize("theirs", WRITES, ids=lambda deed: deed.name)
-def test_a_rollback_ends_what_is_pending_and_nothing_that_is_published(
+def test_a_rollback_ends_a_pending_write_and_no_committed_one(
     theirs: MatrixAction,
 ) -> None:
     scene = Scene.of({theirs})
@@ -397,7 +397,7 @@ def test_a_rollback_ends_what_is_pending_and_nothing_that_is_published(
 
 @pytest.mark.parametrize("standing", OtherProgress, ids=lambda one: one.value)
 @pytest.mark.parametrize("theirs", [*WRITES, *PLANS], ids=lambda deed: deed.name)
-def test_a_restore_takes_away_what_came_after_and_spares_the_living(
+def test_a_restore_deletes_later_instants_and_spares_live_writers(
     theirs: MatrixAction, standing: OtherProgress
 ) -> None:
     scene = Scene.of({MatrixAction.RESTORE, theirs})
@@ -422,7 +422,7 @@ def test_a_restore_takes_away_what_came_after_and_spares_the_living(
         and (mine, theirs) != (MatrixAction.SAVEPOINT, MatrixAction.SAVEPOINT)  # a write has one
     ],
 )
-def test_upkeep_takes_nothing_from_others(
+def test_table_services_take_no_rows_from_writers(
     mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
 ) -> None:
     scene = Scene.of({theirs})
@@ -438,7 +438,7 @@ def test_upkeep_takes_nothing_from_others(
     )
 
 
-def test_a_state_whose_files_were_cleaned_gets_no_savepoint() -> None:
+def test_a_cleaned_snapshot_gets_no_savepoint() -> None:
     scene = Scene.of({MatrixAction.UPDATE})
     old = scene.first
     for ts in (5, 6, 7):

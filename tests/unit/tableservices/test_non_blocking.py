@@ -43,7 +43,7 @@ def late(table: TableReader, v: int, *keys: str) -> Late:
 
 
 @pytest.mark.spec("NBCC-3")
-def test_a_late_log_lies_on_top_of_a_plan_from_the_plan_on(table: TableReader) -> None:
+def test_a_late_log_is_on_top_of_a_plan_from_the_plan_on(table: TableReader) -> None:
     finish = late(table, 1, "a", "b")
     put(table, 2, "a", "c")
     run_round(table.context, COMPACTION, Phase.SCHEDULE, now=True)
@@ -57,7 +57,9 @@ def test_a_late_log_lies_on_top_of_a_plan_from_the_plan_on(table: TableReader) -
     assert rows_of(table, "id", "v") == expected
 
 
-def test_without_the_plan_the_order_of_requested_times_is_back(table: TableReader) -> None:
+def test_after_a_cancelled_plan_the_order_of_requested_times_holds_again(
+    table: TableReader,
+) -> None:
     finish = late(table, 1, "a", "b")
     put(table, 2, "a", "c")
     run_round(table.context, COMPACTION, Phase.SCHEDULE, now=True)
@@ -68,7 +70,7 @@ def test_without_the_plan_the_order_of_requested_times_is_back(table: TableReade
 
 
 @pytest.mark.spec("NBCC-5")
-def test_a_log_compaction_leaves_out_what_a_late_log_will_lie_between(table: TableReader) -> None:
+def test_a_log_compaction_leaves_out_logs_around_a_pending_one(table: TableReader) -> None:
     put(table, 1, "a", "b")
     finish = late(table, 2, "a")
     put(table, 3, "b")

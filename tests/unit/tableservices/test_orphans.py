@@ -50,7 +50,7 @@ def found(table: TableReader) -> list[str]:
 
 
 @pytest.mark.parametrize("table_type", [COW, MOR])
-def test_files_of_no_instant_are_found_and_removed(table_type: TableType) -> None:
+def test_files_without_an_instant_are_found_and_removed(table_type: TableType) -> None:
     table, clock = old_table(table_type)
     clock.sleep_ms(1_000)
     base = lay(table, clock, "f-0_0-0-0_{}.parquet")
@@ -81,7 +81,7 @@ def test_nothing_at_or_above_the_oldest_pending_instant_is_an_orphan() -> None:
     assert found(table) == [below]
 
 
-def test_what_is_archived_or_marked_stays() -> None:
+def test_archived_and_marked_files_are_no_orphans() -> None:
     table, clock = old_table()
     storage = table.context.ports.storage
     storage.create("p/f-0_0-0-0_20200101000000000.parquet", b"archived")
@@ -93,7 +93,7 @@ def test_what_is_archived_or_marked_stays() -> None:
     assert found(table) == []
 
 
-def test_a_second_base_file_of_a_completed_write_is_one_its_own_and_logs_are_not() -> None:
+def test_a_second_base_file_of_a_completed_write_is_an_orphan_its_own_and_logs_are_not() -> None:
     table, clock = old_table()
     (own,) = data_files(table)
     time = own.rpartition("_")[2].removesuffix(".parquet")
@@ -103,7 +103,7 @@ def test_a_second_base_file_of_a_completed_write_is_one_its_own_and_logs_are_not
     assert found(table) == [double]
 
 
-def test_what_came_after_a_restore_of_its_instant_is_an_orphan() -> None:
+def test_a_file_created_after_the_restore_of_its_instant_is_an_orphan() -> None:
     table, clock = old_table()
     first = table.context.active().completed_writes[0].requested_time
     gone = upsert(table, [{"id": "k", "p": "p", "ts": 2, "v": 2}]).requested_time
@@ -115,7 +115,7 @@ def test_what_came_after_a_restore_of_its_instant_is_an_orphan() -> None:
     assert orphan.age_ms > HORIZON_MS
 
 
-def test_temporary_files_of_killed_processes_go_after_the_horizon(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_processes_are_deleted_after_the_horizon(tmp_path: Path) -> None:
     clock = StillClock()
     table = new_table(LocalStorage(tmp_path / "t", clock=clock), clock=clock)
     upsert(table, [{"id": "k", "p": "p", "ts": 1, "v": 1}])

@@ -69,7 +69,7 @@ def test_a_second_executor_is_refused_with_the_plan_s_name(
     assert refused.value.kind == "plan_claimed"
 
 
-def test_who_waits_follows_an_executor_that_gives_up(
+def test_a_waiting_executor_follows_one_that_stops(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     claim = lease_plan(table.context, planned)
@@ -80,7 +80,7 @@ def test_who_waits_follows_an_executor_that_gives_up(
     assert clock.steady == 1_000
 
 
-def test_who_waits_replaces_a_dead_executor_after_its_heartbeat(
+def test_a_waiting_executor_replaces_a_dead_one_after_its_heartbeat(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     claim = lease_plan(table.context, planned)
@@ -93,7 +93,7 @@ def test_who_waits_replaces_a_dead_executor_after_its_heartbeat(
     assert tolerated <= clock.steady <= tolerated + 2_000
 
 
-def test_a_plan_that_ends_while_somebody_waits_is_not_carried_out_again(
+def test_a_plan_that_ends_during_a_wait_is_not_executed_again(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     claim = lease_plan(table.context, planned)
@@ -116,7 +116,7 @@ def test_a_plan_that_ends_while_somebody_waits_is_not_carried_out_again(
     assert wait_for_executor(other.context, planned, wait_ms=0) is ExecutorState.FREE
 
 
-def test_a_round_leaves_a_claimed_plan_or_waits_for_it(
+def test_a_round_leaves_a_leased_plan_or_waits_for_it(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     claim = lease_plan(table.context, planned)
@@ -138,14 +138,14 @@ def cancelled_when_read(table: TableReader) -> Any:
     return Overtaken(settings=CompactionSettings(), files=SMALL)
 
 
-def test_a_plan_cancelled_just_before_it_is_carried_out_has_ended(
+def test_a_plan_cancelled_just_before_its_execution_has_ended(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     other = opened(table, clock=clock)
     assert run_plan(other.context, cancelled_when_read(table), planned) is None
 
 
-def test_a_plan_of_this_round_may_be_cancelled_before_it_is_carried_out(
+def test_a_plan_of_this_round_may_be_cancelled_before_its_execution(
     table: TableReader, clock: Eventful
 ) -> None:
     receipt = run_round(opened(table, clock=clock).context, cancelled_when_read(table), now=True)

@@ -240,7 +240,7 @@ _NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
     max_examples=500 if _NIGHTLY else 15, deadline=None, suppress_health_check=list(HealthCheck)
 )
 @given(kind=KINDS, steps=STEPS)
-def test_range_after_range_tells_the_table(kind: Kind, steps: list[tuple[Any, ...]]) -> None:
+def test_successive_ranges_replay_to_the_table(kind: Kind, steps: list[tuple[Any, ...]]) -> None:
     story = Story(kind)
     for step in steps:
         story.act(step)
@@ -253,7 +253,7 @@ def test_range_after_range_tells_the_table(kind: Kind, steps: list[tuple[Any, ..
 
 @pytest.mark.parametrize("how", ["restore", "roll_back"])
 @pytest.mark.parametrize("appends", [True, False])
-def test_images_do_not_go_on_from_a_state_that_was_taken_back(appends: bool, how: str) -> None:
+def test_images_do_not_continue_from_a_restored_away_commit(appends: bool, how: str) -> None:
     story = Story(Kind(appends=appends))
     story.upsert([{"id": "a", "p": "x", "ts": 1}])
     story.savepoint()
@@ -271,7 +271,7 @@ def test_images_do_not_go_on_from_a_state_that_was_taken_back(appends: bool, how
     assert sorted_rows(story.reader.images) == sorted_rows(story.table.to_arrow().to_pylist())
 
 
-def test_images_go_on_where_what_was_taken_back_completed_after_the_range_began() -> None:
+def test_images_continue_where_the_restored_away_commit_completed_after_the_range_began() -> None:
     story = Story(Kind(appends=False))
     story.upsert([{"id": "a", "p": "x", "ts": 1}])
     began = len(story.table.timeline)

@@ -54,7 +54,7 @@ def test_inline_cleaning_follows_a_commit(bench: Any) -> None:
     assert bench.times_left() == times[2:]
 
 
-def test_inline_cleaning_rests_while_nothing_can_have_become_old(bench: Any) -> None:
+def test_inline_cleaning_does_not_run_while_no_slice_can_have_become_old(bench: Any) -> None:
     storage = RecordingStorage(bench.storage)
     watched = bench.open(storage)
     service = CleaningService(settings=CleaningSettings(commits_retained=2))
@@ -87,7 +87,7 @@ def test_a_failing_service_never_fails_the_write(bench: Any) -> None:
     assert "service.failed" in bench.events.names()
 
 
-def test_the_worker_goes_on_after_failures_and_waits_longer(bench: Any) -> None:
+def test_the_worker_continues_after_failures_and_waits_longer(bench: Any) -> None:
     times = bench.commits(5)
     service = CleaningService(settings=CleaningSettings(commits_retained=2))
     failing = Failing(good_rounds=(3,))

@@ -41,7 +41,7 @@ def said(table: TableReader) -> dict[str, str]:
     return dict(load_config(table.context.ports.storage).raw)
 
 
-def test_version_9_says_the_same_merging_in_its_own_words() -> None:
+def test_version_9_stores_the_same_merge_definition_in_its_own_properties() -> None:
     table = of_version_8()
     before = said(table)
     planned = plan_upgrade(table.context)
@@ -83,7 +83,7 @@ def test_a_writer_that_opened_the_table_before_is_refused() -> None:
     assert table.context.active().pending == ()
 
 
-def test_whatever_is_pending_stands_in_the_way() -> None:
+def test_a_pending_instant_prevents_an_upgrade() -> None:
     table = of_version_8()
     begun(opened(table), WriteOperation.UPSERT, ROWS)
     with pytest.raises(InvalidInputError, match="pending") as caught:
@@ -92,7 +92,7 @@ def test_whatever_is_pending_stands_in_the_way() -> None:
     assert said(table)["hoodie.table.version"] == "8"
 
 
-def test_a_writer_at_work_stands_in_the_way() -> None:
+def test_a_live_writer_prevents_an_upgrade() -> None:
     table = of_version_8()
     other = opened(table)
     registration = register_process(other.context, {})
@@ -116,7 +116,7 @@ def test_logs_of_version_8_are_compacted_first() -> None:
     assert all(not one.log_files for one in now.file_slices())
 
 
-def test_a_compaction_that_an_upgrade_began_is_gone_on_with() -> None:
+def test_a_compaction_that_an_upgrade_began_is_continued() -> None:
     table = of_version_8(MOR)
     upsert(table, [{"id": "k", "p": "p", "ts": 6, "v": 2}])
     storage = table.context.ports.storage
@@ -135,7 +135,7 @@ def test_a_compaction_that_an_upgrade_began_is_gone_on_with() -> None:
     assert rows_of(opened(table), "v") == [(3,)]
 
 
-def test_logs_that_are_written_after_the_compaction_stand_in_the_way() -> None:
+def test_logs_written_after_the_compaction_prevent_an_upgrade() -> None:
     table = of_version_8(MOR)
     upsert(table, [{"id": "k", "p": "p", "ts": 6, "v": 2}])
     storage = table.context.ports.storage
@@ -194,7 +194,7 @@ def test_a_metadata_table_is_switched_off_before_anything_changes(table_type: Ta
     assert rows_of(opened(table), "id", "v") == [("k", 1)]
 
 
-def test_a_metadata_table_stays_on_where_something_else_stands_in_the_way() -> None:
+def test_the_metadata_table_stays_on_where_an_upgrade_is_refused_for_another_reason() -> None:
     table = of_version_8()
     storage = table.context.ports.storage
     changes = {PARTITIONS: "files", "hoodie.table.keygenerator.type": "COMPLEX"}
@@ -234,7 +234,7 @@ def shown(path: Path) -> tuple[list[tuple[Any, ...]], list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize("name", WITHOUT_LOGS)
-def test_a_table_of_version_6_shows_the_same_in_version_9(name: str, tmp_path: Path) -> None:
+def test_a_table_of_version_6_has_the_same_rows_in_version_9(name: str, tmp_path: Path) -> None:
     path = golden_tables.unpack(name, tmp_path)
     before = shown(path)
     with hoodoo.open_table(path) as table:
@@ -259,7 +259,7 @@ def test_a_table_of_version_6_shows_the_same_in_version_9(name: str, tmp_path: P
     assert found.ok, found.problems
 
 
-def test_an_upgrade_of_version_6_that_is_cut_off_leaves_one_whole_table(tmp_path: Path) -> None:
+def test_an_interrupted_upgrade_of_version_6_leaves_one_complete_table(tmp_path: Path) -> None:
     path = golden_tables.unpack("v6_overwrite", tmp_path)
     before = shown(path)
 
@@ -361,7 +361,7 @@ def test_logs_of_version_6_are_merged_before_the_upgrade(tmp_path: Path) -> None
     assert list((path / ".hoodie/.temp").iterdir()) == []
 
 
-def test_the_past_of_merged_logs_is_read_as_java_read_it(tmp_path: Path) -> None:
+def test_earlier_snapshots_of_merged_logs_are_read_as_java_read_them(tmp_path: Path) -> None:
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     with hoodoo.open_table(path) as table:
         upgrade(table.context)
@@ -372,7 +372,7 @@ def test_the_past_of_merged_logs_is_read_as_java_read_it(tmp_path: Path) -> None
             assert sorted(ours, key=str) == sorted(told, key=str), time
 
 
-def test_a_write_whose_logs_carry_another_time_is_not_taken_away(tmp_path: Path) -> None:
+def test_a_write_whose_logs_have_another_time_is_not_restored_away(tmp_path: Path) -> None:
     """Its logs would stay, and count again once the instants before them are archived."""
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     first, second, *_ = sorted(golden_tables.account(WITH_LOGS)["as_of"])
@@ -392,7 +392,7 @@ def test_a_write_whose_logs_carry_another_time_is_not_taken_away(tmp_path: Path)
             table.rollback(newest)
 
 
-def test_what_would_be_merged_is_told_and_not_done(tmp_path: Path) -> None:
+def test_planning_an_upgrade_lists_the_merges_and_merges_nothing(tmp_path: Path) -> None:
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     with hoodoo.open_table(path) as table:
         planned = plan_upgrade(table.context)
@@ -401,14 +401,14 @@ def test_what_would_be_merged_is_told_and_not_done(tmp_path: Path) -> None:
     assert pending_in(path) == []
 
 
-def test_a_compaction_that_another_engine_planned_stands_in_the_way(tmp_path: Path) -> None:
+def test_a_compaction_that_another_engine_planned_prevents_an_upgrade(tmp_path: Path) -> None:
     path = golden_tables.unpack("v6_mor_compaction_done", tmp_path)
     with hoodoo.open_table(path) as table, pytest.raises(InvalidInputError) as caught:
         upgrade(table.context)
     assert caught.value.kind == "instants_pending"
 
 
-def test_columns_with_ids_are_refused_before_anything_is_planned(tmp_path: Path) -> None:
+def test_columns_with_ids_are_refused_before_any_plan_is_made(tmp_path: Path) -> None:
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     newest = max((path / ".hoodie").glob("*.deltacommit"))
     document = json.loads(newest.read_text())
@@ -419,7 +419,7 @@ def test_columns_with_ids_are_refused_before_anything_is_planned(tmp_path: Path)
     assert pending_in(path) == []
 
 
-def test_a_log_that_is_written_on_top_of_a_begun_merge_is_merged_too(tmp_path: Path) -> None:
+def test_a_log_written_on_top_of_a_started_merge_is_merged_too(tmp_path: Path) -> None:
     """Between two tries the engine of the table may go on; its log bears the plan's time."""
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     planned = begin_to_merge(path)
@@ -447,7 +447,7 @@ def test_a_log_that_is_written_on_top_of_a_begun_merge_is_merged_too(tmp_path: P
         assert len(merges) == 2
 
 
-def test_a_begun_merge_ends_although_its_file_groups_were_replaced(tmp_path: Path) -> None:
+def test_a_started_merge_ends_although_its_file_groups_were_replaced(tmp_path: Path) -> None:
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     planned = begin_to_merge(path)
     groups = {
@@ -465,7 +465,7 @@ def test_a_begun_merge_ends_although_its_file_groups_were_replaced(tmp_path: Pat
         assert len(table.to_arrow()) == 0
 
 
-def test_what_a_cut_off_upgrade_left_in_the_new_layout_counts_no_more(tmp_path: Path) -> None:
+def test_files_of_an_interrupted_upgrade_in_the_new_layout_do_not_count(tmp_path: Path) -> None:
     """The engine of the table may have gone back before the next try."""
     path = golden_tables.unpack("v6_overwrite", tmp_path)
     stray = path / ".hoodie/timeline/20261121102530000_20261121102530001.commit"

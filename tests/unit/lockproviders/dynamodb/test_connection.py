@@ -75,7 +75,7 @@ def test_answer_is_one_of_few_kinds(
         ("ServiceUnavailable", 503, True),
     ],
 )
-def test_trouble_of_the_moment_tells_whether_the_request_may_have_been_done(
+def test_a_temporary_failure_says_whether_the_request_may_have_been_executed(
     transport: BotoTransport, code: str, status: int, *, maybe_done: bool
 ) -> None:
     with pytest.raises(UnavailableError) as caught:
@@ -94,7 +94,7 @@ def test_trouble_of_the_moment_tells_whether_the_request_may_have_been_done(
         ("NeverHeardOfException", "lock_refused", "NeverHeardOfException"),
     ],
 )
-def test_fault_of_the_set_up_says_what_to_change(
+def test_a_set_up_error_names_the_change_that_helps(
     transport: BotoTransport, code: str, kind: str, advice: str
 ) -> None:
     with pytest.raises(UnsafeSetupError) as caught:
@@ -104,7 +104,7 @@ def test_fault_of_the_set_up_says_what_to_change(
     assert "marker" not in caught.value.message
 
 
-def test_machine_without_credentials_is_told_so(
+def test_a_machine_without_credentials_gets_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bare_machine(monkeypatch, tmp_path)
@@ -113,7 +113,7 @@ def test_machine_without_credentials_is_told_so(
     assert caught.value.kind == "lock_credentials"
 
 
-def test_region_is_javas_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_region_is_javas_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bare_machine(monkeypatch, tmp_path)
     assert region_of_machine() is None
     monkeypatch.setenv("AWS_REGION", "eu-west-1")

@@ -58,7 +58,7 @@ def version(table: FakeTable) -> str:
 # ------------------------------------------------------------------ rows
 
 
-def test_row_is_what_java_writes_and_one_note_of_ours(build: Build, table: FakeTable) -> None:
+def test_the_row_is_javas_with_one_note_of_hoodoo(build: Build, table: FakeTable) -> None:
     build().try_acquire("me")
     assert table.rows["t1"] == {
         "key": {"S": "t1"},
@@ -109,7 +109,7 @@ def test_row_that_is_no_lock_is_refused(build: Build, table: FakeTable, broken) 
 
 
 @pytest.mark.parametrize("sends_items", [True, False])
-def test_dead_holder_is_followed_one_of_its_leases_after_the_first_look(
+def test_a_dead_holder_is_followed_one_of_its_leases_after_the_first_read(
     build: Build, table: FakeTable, machine: Machine, *, sends_items: bool
 ) -> None:
     table.sends_items = sends_items
@@ -123,7 +123,7 @@ def test_dead_holder_is_followed_one_of_its_leases_after_the_first_look(
     assert client.try_acquire("me") is not None
 
 
-def test_sign_of_life_starts_the_count_anew(
+def test_a_renewal_of_the_holder_restarts_the_wait(
     build: Build, table: FakeTable, machine: Machine
 ) -> None:
     table.rows["t1"] = dict(JAVA_ROW)
@@ -146,7 +146,7 @@ def test_taken_lock_is_only_read_after_the_first_try(build: Build, table: FakeTa
     assert table.asked == ["put_item", "get_item", "get_item"]
 
 
-def test_holder_that_wakes_in_the_last_moment_keeps_it(
+def test_a_holder_that_renews_just_before_the_takeover_keeps_the_lock(
     build: Build, table: FakeTable, machine: Machine
 ) -> None:
     table.rows["t1"] = dict(JAVA_ROW)
@@ -166,7 +166,7 @@ def test_holder_that_wakes_in_the_last_moment_keeps_it(
 # ------------------------------------------------------------------ unanswered acquires
 
 
-def test_unheard_acquire_is_recognised_as_ours(
+def test_an_unanswered_acquire_is_recognised_as_its_own(
     build: Build, table: FakeTable, machine: Machine
 ) -> None:
     table.faults = [("put_item", "unheard")]
@@ -186,7 +186,7 @@ def test_own_copy_of_an_acquire_is_no_other_holder(build: Build, table: FakeTabl
     assert table.rows == {}
 
 
-def test_acquire_that_lands_late_blocks_nobody_of_its_client(
+def test_an_acquire_that_arrives_late_does_not_block_its_own_client(
     build: Build, table: FakeTable
 ) -> None:
     client = build()
@@ -201,7 +201,7 @@ def test_acquire_that_lands_late_blocks_nobody_of_its_client(
     assert table.rows["t1"]["hoodooOwner"] == {"S": "me again"}
 
 
-def test_closing_takes_back_what_an_unanswered_acquire_left(build: Build, table: FakeTable) -> None:
+def test_close_deletes_the_row_of_an_unanswered_acquire(build: Build, table: FakeTable) -> None:
     client = build()
     table.faults = [("put_item", "unheard"), ("get_item", "lost")]
     with pytest.raises(UnavailableError):
@@ -210,7 +210,7 @@ def test_closing_takes_back_what_an_unanswered_acquire_left(build: Build, table:
     assert table.rows == {}
 
 
-def test_closing_leaves_others_alone(build: Build, table: FakeTable) -> None:
+def test_close_leaves_rows_of_other_clients(build: Build, table: FakeTable) -> None:
     client = build()
     table.faults = [("put_item", "lost"), ("get_item", "lost")]
     with pytest.raises(UnavailableError):
@@ -222,7 +222,7 @@ def test_closing_leaves_others_alone(build: Build, table: FakeTable) -> None:
     assert table.closed == 1
 
 
-def test_throttled_acquire_is_trouble_of_the_moment(build: Build, table: FakeTable) -> None:
+def test_a_throttled_acquire_is_a_temporary_failure(build: Build, table: FakeTable) -> None:
     client = build()
     table.faults = [("put_item", "throttled")]
     with pytest.raises(UnavailableError):
@@ -231,7 +231,7 @@ def test_throttled_acquire_is_trouble_of_the_moment(build: Build, table: FakeTab
     assert client.try_acquire("me") is not None
 
 
-def test_lease_that_went_by_while_waiting_for_answers_is_given_back(
+def test_a_lease_that_expired_before_the_answers_is_released(
     build: Build, table: FakeTable, machine: Machine
 ) -> None:
     table.before_answer = lambda: machine.clock.sleep_ms(LEASE_MS)
@@ -256,7 +256,9 @@ def test_renewal_writes_a_new_number_and_counts_from_before_it_was_sent(
     assert holding.expires_in_ms() == LEASE_MS - 100
 
 
-def test_unheard_renewal_is_looked_up(build: Build, table: FakeTable, machine: Machine) -> None:
+def test_an_unanswered_renewal_is_looked_up(
+    build: Build, table: FakeTable, machine: Machine
+) -> None:
     holding = build().try_acquire("me")
     assert holding is not None
     machine.clock.time_ms += 5_000
@@ -276,7 +278,7 @@ def test_lost_renewal_keeps_the_old_end(build: Build, table: FakeTable, machine:
     assert holding.expires_in_ms() == LEASE_MS - 5_000
 
 
-def test_renewal_that_landed_late_is_not_taken_for_a_stranger(
+def test_a_renewal_that_arrived_late_is_recognised_as_its_own(
     build: Build, table: FakeTable
 ) -> None:
     holding = build().try_acquire("me")
@@ -378,7 +380,7 @@ def test_unheard_release_is_a_release(build: Build, table: FakeTable) -> None:
     assert table.rows == {}
 
 
-def test_lost_release_is_told_and_the_same_client_need_not_wait(
+def test_a_lost_release_is_reported_and_the_same_client_need_not_wait(
     build: Build, table: FakeTable
 ) -> None:
     client = build()
@@ -403,7 +405,9 @@ def test_throttled_release_is_repeated_with_pauses(
     assert machine.clock.time_ms - began_ms == 200 + 400 + 800
 
 
-def test_release_that_is_throttled_to_the_end_says_so(build: Build, table: FakeTable) -> None:
+def test_a_release_that_is_throttled_to_the_end_raises_an_error(
+    build: Build, table: FakeTable
+) -> None:
     holding = build().try_acquire("me")
     assert holding is not None
     table.faults = [("delete_item", "throttled")] * 4
@@ -421,7 +425,7 @@ def test_lost_release_is_not_repeated(build: Build, table: FakeTable) -> None:
     assert table.asked.count("delete_item") == 1
 
 
-def test_try_whose_count_is_throttled_gives_the_row_back_without_waiting(
+def test_an_acquire_whose_count_is_throttled_deletes_the_row_without_waiting(
     build: Build, table: FakeTable, machine: Machine
 ) -> None:
     table.faults = [("update_item", "throttled"), ("delete_item", "throttled")]
@@ -432,7 +436,7 @@ def test_try_whose_count_is_throttled_gives_the_row_back_without_waiting(
     assert machine.clock.time_ms == began_ms
 
 
-def test_only_the_named_holder_is_broken_and_finds_out(build: Build, table: FakeTable) -> None:
+def test_only_the_named_holder_is_broken_and_learns_it(build: Build, table: FakeTable) -> None:
     holding = build().try_acquire("stuck")
     assert holding is not None
     client = build()
@@ -447,7 +451,9 @@ def test_only_the_named_holder_is_broken_and_finds_out(build: Build, table: Fake
     heir.renew()
 
 
-def test_breaking_meets_a_holder_that_renews(build: Build, table: FakeTable) -> None:
+def test_breaking_a_lock_succeeds_although_its_holder_renews(
+    build: Build, table: FakeTable
+) -> None:
     holding = build().try_acquire("alive")
     assert holding is not None
 
@@ -547,7 +553,7 @@ def test_provisioned_table_has_its_capacity(build: Build, table: FakeTable) -> N
     }
 
 
-def test_who_comes_second_to_create_the_table_waits_for_it(build: Build, table: FakeTable) -> None:
+def test_the_second_client_to_create_the_table_waits_for_it(build: Build, table: FakeTable) -> None:
     table.exists = False
     table.being_created = True
     with pytest.raises(UnavailableError, match="being created"):

@@ -50,7 +50,7 @@ def test_lock_is_named_after_the_table_as_in_hudi() -> None:
     assert found.key == "flights"
 
 
-def test_region_said_is_not_asked_of_the_machine() -> None:
+def test_a_given_region_is_not_read_from_the_machine() -> None:
     def refuse() -> str:
         raise AssertionError("asked")
 
@@ -62,7 +62,7 @@ def test_region_said_is_not_asked_of_the_machine() -> None:
     assert found.region == "eu-central-1"
 
 
-def test_identity_tells_region_table_and_key() -> None:
+def test_the_identity_contains_region_table_and_key() -> None:
     assert settings().identity == "dynamodb:us-east-1/hudi_locks/t1"
     local = settings(**{PREFIX + "endpoint_url": "http://127.0.0.1:8000"})
     assert local.identity == "dynamodb:us-east-1@http://127.0.0.1:8000/hudi_locks/t1"
@@ -133,7 +133,7 @@ def test_endpoint_that_is_not_safe_is_refused(endpoint: str) -> None:
     assert "marker" not in caught.value.message
 
 
-def test_plain_http_elsewhere_must_be_said_twice() -> None:
+def test_plain_http_to_another_machine_needs_a_second_option() -> None:
     found = settings(
         **{
             PREFIX + "endpoint_url": "http://dynamodb:8000",
@@ -170,7 +170,7 @@ def test_implicit_lock_is_named_by_the_hash_of_the_path(machine) -> None:
     assert client.identity == "dynamodb:us-east-1/hudi_locks/C18CF90096A11877"
 
 
-def test_making_a_client_asks_nobody(machine) -> None:
+def test_creating_a_client_makes_no_request(machine) -> None:
     client = ENTRY.factory(context(machine, **NAMED))
     assert client.margin_ms == 10_000
     client.close()

@@ -128,7 +128,7 @@ def test_held_row_survives_the_search_for_leftovers(client, wire, metastore) -> 
     assert [row.lock_id for row in metastore.rows] == [held.fencing_token]
 
 
-def test_refused_request_whose_unlock_failed_is_unlocked_later(
+def test_a_queued_request_whose_unlock_failed_is_unlocked_later(
     client, rival, wire, metastore
 ) -> None:
     held = rival.try_acquire("other")
@@ -163,7 +163,7 @@ def test_failed_release_is_made_up_for_at_the_next_try(client, wire, metastore) 
     assert [row.lock_id for row in metastore.rows] == [2]
 
 
-def test_beat_after_a_restart_of_the_metastore_goes_through(client, wire) -> None:
+def test_a_heartbeat_after_a_restart_of_the_metastore_succeeds(client, wire) -> None:
     held = client.try_acquire("me")
     wire.before["heartbeat"] = lose
     held.renew()
@@ -237,7 +237,7 @@ def test_forked_child_neither_renews_nor_releases(client, wire, machine, metasto
     assert [row.lock_id for row in metastore.rows] == [1]
 
 
-def test_forked_child_connects_anew(client, wire, machine) -> None:
+def test_a_forked_child_opens_its_own_connection(client, wire, machine) -> None:
     client.try_acquire("me")
     machine.ids.pid = 42
     assert client.try_acquire("child") is None
@@ -252,7 +252,7 @@ def test_java_holder_is_shown_by_user_and_host(client, metastore) -> None:
 
 
 @pytest.mark.parametrize("missing", ["uris", "database", "table"])
-def test_missing_setting_is_named(missing) -> None:
+def test_a_missing_setting_is_named(missing) -> None:
     properties = {key: value for key, value in PROPERTIES.items() if key != KEYS + missing}
     with pytest.raises(SettingError) as caught:
         HiveMetastoreSettings.from_properties(properties)
@@ -267,7 +267,7 @@ def test_impossible_duration_names_key_value_and_unit(value) -> None:
         HiveMetastoreSettings.from_properties({**PROPERTIES, key: value})
 
 
-def test_table_may_not_name_the_server() -> None:
+def test_a_table_may_not_name_the_metastore() -> None:
     properties = PropertySet().with_layer(TABLE_LAYER, PROPERTIES)
     with pytest.raises(UnsafeSetupError, match="does not choose the server"):
         HiveMetastoreSettings.from_properties(properties)
@@ -285,7 +285,7 @@ def test_factory_connects_to_nothing_yet(machine) -> None:
     ENTRY.factory(context).close()
 
 
-def test_only_the_named_holder_is_broken_and_finds_out(client, rival, metastore) -> None:
+def test_only_the_named_holder_is_broken_and_learns_it(client, rival, metastore) -> None:
     held = client.try_acquire("me")
     assert not rival.break_lock("somebody else")
     assert rival.break_lock(rival.holder())

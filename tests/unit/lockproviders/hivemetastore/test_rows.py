@@ -26,7 +26,7 @@ def test_agent_text_holds_mark_nonce_owner_and_purpose() -> None:
     assert nonce_of(text) == "0123456789abcdef0123"
 
 
-def test_holder_text_gives_the_owner_back() -> None:
+def test_holder_text_contains_the_owner() -> None:
     text = row(agent_text("0123456789abcdef0123", OWNER)).holder_text
     assert text == (
         '{"owner": "edge-1/77/w-1", "purpose": "publish 20260101000000000", "lock_id": 5}'

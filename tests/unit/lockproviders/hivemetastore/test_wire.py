@@ -93,7 +93,7 @@ def test_unlock_of_an_unknown_lock_is_no_error() -> None:
         TApplicationException(TApplicationException.INTERNAL_ERROR, "Bug: operationType=UNSET"),
     ],
 )
-def test_metastore_without_locks_is_told_so(error) -> None:
+def test_a_metastore_without_locks_is_reported(error) -> None:
     wire, _ = wire_to(lock=error)
     with pytest.raises(UnsafeSetupError) as caught:
         wire.lock(NAME, "h", "a")
@@ -136,7 +136,7 @@ def test_rows_of_another_spelling_are_not_this_lock() -> None:
     assert [row.lock_id for row in wire.show(NAME)] == [2]
 
 
-def test_server_that_hides_its_settings_tells_no_lease() -> None:
+def test_a_server_that_hides_its_settings_gives_no_lease_time() -> None:
     wire, _ = wire_to(get_config_value=ttypes.ConfigValSecurityException("no"))
     assert wire.lease_text() == ""
     assert wire.is_open

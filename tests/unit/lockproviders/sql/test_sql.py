@@ -82,7 +82,7 @@ def settings_of(**properties: str) -> SqlSettings:
     )
 
 
-def test_lost_answer_of_an_acquire_is_recognised_as_ones_own(machine, tmp_path) -> None:
+def test_a_lost_answer_of_an_acquire_is_recognised_as_its_own(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     client._table.database.lose_answers = 1
     holding = client.try_acquire("me")
@@ -91,7 +91,7 @@ def test_lost_answer_of_an_acquire_is_recognised_as_ones_own(machine, tmp_path) 
     assert client_on(machine, tmp_path / "l.db").try_acquire("other") is None
 
 
-def test_own_row_is_known_by_its_nonce_whatever_other_threads_lost(machine, tmp_path) -> None:
+def test_an_own_row_is_recognised_by_its_nonce_despite_other_threads(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db", lease_ms=30_000)
     client.try_acquire("before").release()
     asked = client._table.database.rows
@@ -108,9 +108,7 @@ def test_own_row_is_known_by_its_nonce_whatever_other_threads_lost(machine, tmp_
     assert holding.expires_in_ms() == 29_600, "counts from the request that was lost"
 
 
-def test_another_thread_does_not_take_over_an_acquire_that_is_still_looked_up(
-    machine, tmp_path
-) -> None:
+def test_another_thread_does_not_take_over_an_acquire_under_resolution(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     client.try_acquire("before").release()
     asked, of_other_thread = client._table.database.rows, []
@@ -193,7 +191,7 @@ def test_own_end_counts_from_before_the_request(machine, tmp_path) -> None:
     assert holding.expires_in_ms() == 29_300
 
 
-def test_again_without_a_rival_takes_one_request_each(machine, tmp_path) -> None:
+def test_repeated_acquires_without_contention_cost_one_request_each(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     client.try_acquire("first").release()
     client._table.database.changes = client._table.database.queries = 0
@@ -201,7 +199,7 @@ def test_again_without_a_rival_takes_one_request_each(machine, tmp_path) -> None
     assert (client._table.database.changes, client._table.database.queries) == (2, 0)
 
 
-def test_tokens_never_come_back_with_a_deleted_row(machine, tmp_path) -> None:
+def test_a_token_never_repeats_after_the_row_was_deleted(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     first = client.try_acquire("first")
     first.release()
@@ -243,9 +241,7 @@ def test_sqlite_file_is_made_readable_for_the_group_only(machine, tmp_path) -> N
 
 
 @pytest.mark.parametrize("made_anew", [True, False])
-def test_who_holds_the_lock_in_a_file_that_was_removed_holds_it_no_more(
-    machine, tmp_path, made_anew
-) -> None:
+def test_the_holder_of_a_removed_lock_file_loses_the_lock(machine, tmp_path, made_anew) -> None:
     holder, other = client_on(machine, tmp_path / "l.db"), client_on(machine, tmp_path / "l.db")
     holding = holder.try_acquire("me")
     for file in tmp_path.iterdir():
@@ -273,7 +269,7 @@ class _Opening:
             raise error
 
 
-def test_a_new_sqlite_file_is_waited_for_while_another_turns_its_log_on() -> None:
+def test_a_new_sqlite_file_is_waited_for_while_another_process_enables_its_log() -> None:
     opening = _Opening(2, sqlite3.SQLITE_BUSY)
     _keep_a_log(opening)  # type: ignore[arg-type]
     waited = ["PRAGMA", "BEGIN", "ROLLBACK"]
@@ -283,17 +279,17 @@ def test_a_new_sqlite_file_is_waited_for_while_another_turns_its_log_on() -> Non
 @pytest.mark.parametrize(
     ("refused", "code"), [(1, sqlite3.SQLITE_IOERR), (1_000, sqlite3.SQLITE_BUSY)]
 )
-def test_a_sqlite_file_that_stays_locked_or_is_broken_says_so(refused: int, code: int) -> None:
+def test_a_sqlite_file_that_stays_locked_or_is_broken_is_reported(refused: int, code: int) -> None:
     with pytest.raises(sqlite3.OperationalError):
         _keep_a_log(_Opening(refused, code))  # type: ignore[arg-type]
 
 
-def test_sqlite_file_in_a_missing_folder_is_a_matter_of_set_up(machine, tmp_path) -> None:
+def test_a_sqlite_file_in_a_missing_folder_is_a_set_up_error(machine, tmp_path) -> None:
     with pytest.raises(UnsafeSetupError, match=r"cannot be used.*No such file"):
         client_on(machine, tmp_path / "nowhere" / "l.db").try_acquire("me")
 
 
-def test_file_that_is_no_database_is_a_matter_of_set_up(machine, tmp_path) -> None:
+def test_a_file_that_is_no_database_is_a_set_up_error(machine, tmp_path) -> None:
     (tmp_path / "l.db").write_text("no database at all, but long enough to be looked at" * 30)
     with pytest.raises(UnsafeSetupError, match="not a database"):
         client_on(machine, tmp_path / "l.db").try_acquire("me")
@@ -384,18 +380,18 @@ def test_address_names_the_database_without_secrets(machine, url, address) -> No
         ("127.0.0.1", "verify", True),
     ],
 )
-def test_other_machines_must_prove_themselves(machine, host, tls, verified) -> None:
+def test_other_machines_must_authenticate(machine, host, tls, verified) -> None:
     database = settings_of(url=f"mysql://{host}/d", tls=tls).database(machine.ids)
     assert database._server.verify_tls is verified
 
 
-def test_table_does_not_choose_its_lock_server() -> None:
+def test_a_table_does_not_choose_its_lock_server() -> None:
     said = PropertySet().with_layer("hoodie.properties", {URL: "mysql://elsewhere/d"})
     with pytest.raises(UnsafeSetupError, match="a table does not choose"):
         SqlSettings.from_properties(said)
 
 
-def test_secrets_show_nowhere(machine) -> None:
+def test_secrets_are_never_shown(machine) -> None:
     settings = settings_of(url="mysql://u:geheim@127.0.0.1:1/d", password="geheim")
     database = settings.database(machine.ids)
     client = SqlClient(database, "t", settings=settings, clock=machine.clock, ids=machine.ids)
@@ -429,7 +425,7 @@ def test_secrets_show_nowhere(machine) -> None:
         (2013, OutcomeLost),
     ],
 )
-def test_what_an_error_of_mysql_means(machine, code, meaning) -> None:
+def test_errors_of_mysql_have_their_meaning(machine, code, meaning) -> None:
     database = MySqlDatabase(SERVER, ids=machine.ids, timeout_ms=1)
     assert type(database._meaning(Exception(code, "text"))) is meaning
 
@@ -453,7 +449,7 @@ def test_what_an_error_of_mysql_means(machine, code, meaning) -> None:
         ("", OutcomeLost),
     ],
 )
-def test_what_an_error_of_postgresql_means(machine, state, meaning) -> None:
+def test_errors_of_postgresql_have_their_meaning(machine, state, meaning) -> None:
     database = PostgresDatabase(SERVER, ids=machine.ids, timeout_ms=1)
     error = Exception("text")
     error.sqlstate = state
@@ -469,7 +465,7 @@ def test_what_an_error_of_postgresql_means(machine, state, meaning) -> None:
         (sqlite3.SQLITE_READONLY, UnsafeSetupError),
     ],
 )
-def test_what_an_error_of_sqlite_means(machine, tmp_path, code, meaning) -> None:
+def test_errors_of_sqlite_have_their_meaning(machine, tmp_path, code, meaning) -> None:
     database = SqliteDatabase(
         str(tmp_path / "l.db"), may_create=False, ids=machine.ids, timeout_ms=1
     )
@@ -508,7 +504,7 @@ def test_provider_is_found_by_name_and_names_its_row_by_the_table(machine, tmp_p
     assert client.margin_ms == 6_000
 
 
-def test_a_missing_file_and_a_missing_folder_are_told_apart(tmp_path, machine) -> None:
+def test_a_missing_file_and_a_missing_folder_have_different_errors(tmp_path, machine) -> None:
     def refused(path) -> str:
         database = SqliteDatabase(str(path), may_create=False, ids=machine.ids, timeout_ms=100)
         with pytest.raises(UnsafeSetupError) as caught:

@@ -43,7 +43,7 @@ def taken(client: StorageClient) -> StorageHolding:
     return held
 
 
-def test_a_free_lock_becomes_one_that_is_shared_and_is_java_s_to_read(bench: Bench) -> None:
+def test_a_free_lock_becomes_a_shared_one_that_java_can_read(bench: Bench) -> None:
     held = share(bench.client())
     assert bench.place.asked == ["read", "put"]
     now_ms = bench.clock.now_ms()
@@ -57,7 +57,7 @@ def test_a_free_lock_becomes_one_that_is_shared_and_is_java_s_to_read(bench: Ben
     assert bench.place.content == told, "others may be in it"
 
 
-def test_who_does_not_start_to_share_has_a_free_lock_alone(bench: Bench) -> None:
+def test_a_client_that_does_not_start_sharing_takes_a_free_lock_exclusively(bench: Bench) -> None:
     client = bench.client()
     alone(client, starts=False).release()
     bench.place.asked.clear()
@@ -67,7 +67,7 @@ def test_who_does_not_start_to_share_has_a_free_lock_alone(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("starts", [True, False])
-def test_others_join_by_one_look_and_count_what_is_left_from_before_it(
+def test_other_clients_join_by_one_read_and_count_the_remaining_time_from_before_it(
     bench: Bench, starts: bool
 ) -> None:
     first = share(bench.client("a"))
@@ -87,7 +87,9 @@ def test_others_join_by_one_look_and_count_what_is_left_from_before_it(
     assert second.fencing_token == first.fencing_token
 
 
-def test_the_next_use_of_it_asks_nothing_until_half_of_it_is_left(bench: Bench) -> None:
+def test_the_next_use_of_a_shared_lock_costs_no_request_until_half_of_it_remains(
+    bench: Bench,
+) -> None:
     client = bench.client()
     share(client)
     bench.place.asked.clear()
@@ -99,7 +101,7 @@ def test_the_next_use_of_it_asks_nothing_until_half_of_it_is_left(bench: Bench) 
     assert bench.place.asked == ["read", "put"]
 
 
-def test_its_end_is_only_ever_put_off(bench: Bench) -> None:
+def test_the_end_of_a_shared_lock_is_only_ever_extended(bench: Bench) -> None:
     late, behind = bench.client("a"), bench.client("b")
     share(late)
     content = bench.place.content
@@ -118,7 +120,9 @@ def test_java_s_lock_is_waited_for(bench: Bench) -> None:
     assert (share(bench.client()).fencing_token or 0) > bench.clock.now_ms()
 
 
-def test_who_wants_it_alone_takes_it_at_once_and_waits_for_those_who_joined(bench: Bench) -> None:
+def test_an_exclusive_client_takes_a_shared_lock_at_once_and_waits_for_its_members(
+    bench: Bench,
+) -> None:
     member, loner = bench.client("a"), bench.client("b")
     held = share(member)
     bench.clock.time_ms += 4_000
@@ -137,7 +141,7 @@ def test_who_wants_it_alone_takes_it_at_once_and_waits_for_those_who_joined(benc
     assert mine.is_held()
 
 
-def test_it_is_nobody_s_together_for_a_while_after_somebody_wanted_it_alone(bench: Bench) -> None:
+def test_a_lock_is_not_shared_for_some_time_after_an_exclusive_request(bench: Bench) -> None:
     member, loner = bench.client("a"), bench.client("b")
     share(member)
     mine = taken(loner)
@@ -155,7 +159,7 @@ def test_it_is_nobody_s_together_for_a_while_after_somebody_wanted_it_alone(benc
     share(client)
 
 
-def test_given_back_too_early_it_keeps_others_out_until_those_who_joined_are_done(
+def test_an_early_release_keeps_others_out_until_the_members_are_done(
     bench: Bench,
 ) -> None:
     share(bench.client("a"))
@@ -166,7 +170,7 @@ def test_given_back_too_early_it_keeps_others_out_until_those_who_joined_are_don
     assert bench.place.content["expired"] is True
 
 
-def test_one_whose_taking_was_in_doubt_waits_as_long(bench: Bench) -> None:
+def test_an_exclusive_acquire_of_unknown_outcome_waits_as_long(bench: Bench) -> None:
     share(bench.client("a"))
     loner = bench.client("b")
     bench.place.faults = ["late"]
@@ -200,13 +204,13 @@ def in_doubt(bench: Bench, fault: str) -> StorageClient:
     return loner
 
 
-def test_one_that_took_it_without_an_answer_and_finds_itself_waits_as_long(bench: Bench) -> None:
+def test_an_unanswered_exclusive_acquire_that_is_recognised_waits_as_long(bench: Bench) -> None:
     loner = in_doubt(bench, "lost")
     bench.clock.time_ms += 100
     assert taken(loner).ready_in_ms() == LENGTH_MS
 
 
-def test_so_does_one_whose_request_comes_in_between_when_it_tries_again(bench: Bench) -> None:
+def test_an_exclusive_acquire_overtaken_by_its_own_late_request_waits_as_long(bench: Bench) -> None:
     loner = in_doubt(bench, "late")
     real = bench.place.put
 
@@ -220,7 +224,7 @@ def test_so_does_one_whose_request_comes_in_between_when_it_tries_again(bench: B
     assert taken(loner).ready_in_ms() == LENGTH_MS
 
 
-def test_a_client_that_closes_in_doubt_waits_for_those_who_joined(bench: Bench) -> None:
+def test_a_client_that_closes_with_an_unknown_outcome_waits_for_the_members(bench: Bench) -> None:
     loner = in_doubt(bench, "lost")
     before_ms = bench.clock.time_ms
     loner.close()
@@ -228,7 +232,7 @@ def test_a_client_that_closes_in_doubt_waits_for_those_who_joined(bench: Bench) 
     assert bench.clock.time_ms == before_ms + LENGTH_MS
 
 
-def test_who_comes_second_waits_for_the_first_alone(bench: Bench) -> None:
+def test_the_second_exclusive_client_waits_for_the_first_only(bench: Bench) -> None:
     """Sixteen who want it alone would wait five seconds each."""
     share(bench.client("a"))
     first, second = bench.client("b"), bench.client("c")
@@ -245,7 +249,7 @@ def test_who_comes_second_waits_for_the_first_alone(bench: Bench) -> None:
     assert taken(second).ready_in_ms() == 0
 
 
-def test_who_took_it_waits_for_those_who_joined_though_another_thread_came_second(
+def test_an_exclusive_holder_waits_for_the_members_although_another_thread_was_second(
     bench: Bench,
 ) -> None:
     share(bench.client("a"))
@@ -270,7 +274,9 @@ def test_who_took_it_waits_for_those_who_joined_though_another_thread_came_secon
     assert mine.ready_in_ms() == LENGTH_MS, "client a publishes meanwhile"
 
 
-def test_after_a_minute_it_ends_and_stays_free_for_longer_than_java_waits(bench: Bench) -> None:
+def test_after_a_minute_a_shared_lock_ends_and_stays_free_for_longer_than_java_waits(
+    bench: Bench,
+) -> None:
     client, began_ms = bench.client(), bench.clock.time_ms
     token = share(client).fencing_token or 0
     while (held := client.try_share("me", starts=True)) is not None:
@@ -287,7 +293,7 @@ def test_after_a_minute_it_ends_and_stays_free_for_longer_than_java_waits(bench:
 
 
 @pytest.mark.parametrize("left_ms", [2_000, 1_000])
-def test_a_store_that_does_not_answer_costs_nothing_while_enough_is_left(
+def test_an_unavailable_store_costs_no_time_while_enough_of_the_lease_remains(
     bench: Bench, left_ms: int
 ) -> None:
     client = bench.client()
@@ -302,7 +308,7 @@ def test_a_store_that_does_not_answer_costs_nothing_while_enough_is_left(
 
 
 @pytest.mark.parametrize("fault", ["lost", "late", "twice"])
-def test_whatever_came_of_the_own_request_it_joins(bench: Bench, fault: str) -> None:
+def test_a_client_joins_after_any_outcome_of_its_own_request(bench: Bench, fault: str) -> None:
     bench.place.faults = [fault]
     client = bench.client()
     held = share(client)
@@ -312,7 +318,7 @@ def test_whatever_came_of_the_own_request_it_joins(bench: Bench, fault: str) -> 
     assert bench.place.content["validUntil"] == bench.clock.now_ms() + LENGTH_MS
 
 
-def test_a_renewal_finds_out_what_the_file_says(bench: Bench) -> None:
+def test_a_renewal_reads_the_lock_file(bench: Bench) -> None:
     held = share(bench.client("a"))
     bench.clock.time_ms += 3_000
     held.renew()
@@ -331,7 +337,7 @@ def test_a_renewal_finds_out_what_the_file_says(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("first_alone", [True, False])
-def test_its_token_is_above_all_before_it_though_the_file_was_deleted(
+def test_the_token_of_a_shared_lock_exceeds_earlier_ones_although_the_file_was_deleted(
     bench: Bench, first_alone: bool
 ) -> None:
     client = bench.client("a")
@@ -342,7 +348,9 @@ def test_its_token_is_above_all_before_it_though_the_file_was_deleted(
     assert (after.fencing_token or 0) > (before.fencing_token or 0)
 
 
-def test_nobody_breaks_it_for_it_would_be_free_to_java_while_it_is_used(bench: Bench) -> None:
+def test_a_shared_lock_is_not_broken_because_java_could_take_it_while_it_is_used(
+    bench: Bench,
+) -> None:
     share(bench.client("a"))
     client = bench.client("b")
     told = bench.place.content
@@ -362,7 +370,9 @@ def test_nobody_breaks_it_for_it_would_be_free_to_java_while_it_is_used(bench: B
         ('{"owner":"cut of', '{"owner":"cut of'),
     ],
 )
-def test_its_holder_is_told_with_the_others(bench: Bench, note: str, shown: str) -> None:
+def test_the_holder_of_a_shared_lock_is_shown_with_the_other_writers(
+    bench: Bench, note: str, shown: str
+) -> None:
     client = bench.client()
     assert client.try_share(note, starts=True) is not None
     assert client.holder() == shown
@@ -381,7 +391,7 @@ def locked(machine: Machine, client: StorageClient) -> ProviderLock:
     return ProviderLock("storage_based", client, budget=budget, ports=machine.ports())
 
 
-def test_a_lease_of_it_has_its_own_margin_and_says_that_it_is_shared(bench: Bench) -> None:
+def test_a_lease_of_a_shared_lock_has_its_own_margin_and_is_marked_shared(bench: Bench) -> None:
     machine = Machine(clock=bench.clock)
     lock = locked(machine, bench.client())
     assert lock.is_shareable
@@ -400,9 +410,7 @@ def test_a_lease_of_it_has_its_own_margin_and_says_that_it_is_shared(bench: Benc
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_who_has_to_wait_for_it_shares_it_since_others_want_it_too(
-    bench: Bench, waits: bool
-) -> None:
+def test_a_client_that_had_to_wait_shares_the_lock(bench: Bench, waits: bool) -> None:
     machine = Machine(clock=bench.clock)
     if waits:
         bench.java_holds()
@@ -412,7 +420,7 @@ def test_who_has_to_wait_for_it_shares_it_since_others_want_it_too(
     assert lease.is_shared is waits
 
 
-def test_who_asks_for_it_alone_has_it_when_the_others_are_done(bench: Bench) -> None:
+def test_an_exclusive_acquire_gets_the_lock_when_the_members_are_done(bench: Bench) -> None:
     machine = Machine(clock=bench.clock)
     share(bench.client("a"))
     before_ms = bench.clock.time_ms
@@ -424,7 +432,7 @@ def test_who_asks_for_it_alone_has_it_when_the_others_are_done(bench: Bench) -> 
     assert not lock.is_shareable
 
 
-def test_who_is_interrupted_while_it_waits_for_them_gives_it_back(bench: Bench) -> None:
+def test_an_interrupted_wait_for_the_members_releases_the_lock(bench: Bench) -> None:
     machine = Machine(clock=bench.clock)
     share(bench.client("a"))
     lock = locked(machine, bench.client("b"))

@@ -215,7 +215,7 @@ def test_tokens_grow_over_a_holding_of_java_with_a_shorter_lease(bench: Bench) -
 # ---------------------------------------------------------------- acquiring
 
 
-def test_a_free_lock_costs_one_look_and_one_write(bench: Bench) -> None:
+def test_a_free_lock_costs_one_read_and_one_write(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
     assert bench.place.asked == ["read", "put"]
@@ -223,7 +223,7 @@ def test_a_free_lock_costs_one_look_and_one_write(bench: Bench) -> None:
     assert bench.place.content["validUntil"] == WALL_0 + 1_000 + VALIDITY_MS
 
 
-def test_a_lock_that_nobody_had_since_costs_two_writes_and_no_look(bench: Bench) -> None:
+def test_a_lock_that_no_other_client_took_costs_two_writes_and_no_read(bench: Bench) -> None:
     client = bench.client("a")
     first = client.try_acquire("a")
     first.release()
@@ -234,7 +234,7 @@ def test_a_lock_that_nobody_had_since_costs_two_writes_and_no_look(bench: Bench)
     assert second.fencing_token > first.fencing_token
 
 
-def test_a_lock_that_others_had_since_is_looked_at_again(bench: Bench) -> None:
+def test_a_lock_that_other_clients_took_meanwhile_is_read_again(bench: Bench) -> None:
     mine, other = bench.client("a"), bench.client("b")
     first = mine.try_acquire("a")
     first.release()
@@ -245,20 +245,20 @@ def test_a_lock_that_others_had_since_is_looked_at_again(bench: Bench) -> None:
     assert again.fencing_token > theirs.fencing_token > first.fencing_token
 
 
-def test_a_lock_taken_at_once_whose_answer_was_lost_is_recognised(bench: Bench) -> None:
+def test_a_repeated_acquire_with_a_lost_answer_is_recognised(bench: Bench) -> None:
     client = bench.client("a")
     client.try_acquire("a").release()
     bench.place.faults = ["lost"]
     assert client.try_acquire("a").is_held()
 
 
-def test_a_taken_lock_costs_one_look(bench: Bench) -> None:
+def test_a_held_lock_costs_one_read(bench: Bench) -> None:
     bench.java_holds()
     assert bench.client().try_acquire("me") is None
     assert bench.place.asked == ["read"]
 
 
-def test_an_acquire_whose_answer_was_lost_is_recognised(bench: Bench) -> None:
+def test_an_acquire_with_a_lost_answer_is_recognised(bench: Bench) -> None:
     bench.place.faults = ["lost"]
     holding = bench.client().try_acquire("me")
     assert holding is not None
@@ -267,7 +267,7 @@ def test_an_acquire_whose_answer_was_lost_is_recognised(bench: Bench) -> None:
     assert bench.place.content["expired"] is True
 
 
-def test_an_own_write_delivered_twice_is_not_taken_for_a_stranger_s(bench: Bench) -> None:
+def test_an_own_write_delivered_twice_is_recognised_as_its_own(bench: Bench) -> None:
     bench.place.faults = ["twice"]
     assert bench.client().try_acquire("me") is not None
 
@@ -285,7 +285,7 @@ def test_the_lease_counts_from_before_the_request(bench: Bench) -> None:
     assert holding.expires_in_ms() == VALIDITY_MS - 7_000
 
 
-def test_an_acquire_that_lands_late_is_taken_over_by_its_own_client_alone(bench: Bench) -> None:
+def test_an_acquire_that_arrives_late_is_taken_over_by_its_own_client_only(bench: Bench) -> None:
     mine, other = bench.client("a"), bench.client("b")
     bench.place.faults = ["late"]
     with pytest.raises(UnavailableError, match="did not say"):
@@ -297,7 +297,7 @@ def test_an_acquire_that_lands_late_is_taken_over_by_its_own_client_alone(bench:
     assert mine.try_acquire("and again") is None, "what is held is not free"
 
 
-def test_closing_gives_back_an_acquire_that_landed_late(bench: Bench) -> None:
+def test_close_releases_an_acquire_that_arrived_late(bench: Bench) -> None:
     mine = bench.client("a")
     bench.place.faults = ["late"]
     with pytest.raises(UnavailableError):
@@ -307,7 +307,7 @@ def test_closing_gives_back_an_acquire_that_landed_late(bench: Bench) -> None:
     assert bench.client("b").try_acquire("other") is not None
 
 
-def test_closing_leaves_a_stranger_s_lock_alone(bench: Bench) -> None:
+def test_close_leaves_the_lock_of_another_client(bench: Bench) -> None:
     mine = bench.client("a")
     bench.place.faults = ["late"]
     with pytest.raises(UnavailableError):
@@ -317,7 +317,7 @@ def test_closing_leaves_a_stranger_s_lock_alone(bench: Bench) -> None:
     assert bench.place.content["expired"] is False
 
 
-def test_another_thread_does_not_take_over_an_acquire_that_is_still_looked_up(
+def test_another_thread_does_not_take_over_an_acquire_under_resolution(
     bench: Bench,
 ) -> None:
     client, of_other_thread = bench.client(), []
@@ -336,7 +336,7 @@ def test_another_thread_does_not_take_over_an_acquire_that_is_still_looked_up(
     assert of_other_thread == [None], "two holders at once"
 
 
-def test_closing_gives_back_an_acquire_that_was_interrupted(bench: Bench) -> None:
+def test_close_releases_an_acquire_that_was_interrupted(bench: Bench) -> None:
     mine, real = bench.client("a"), bench.place.put
 
     def interrupted(data: bytes, over: Tag | None) -> Tag:
@@ -351,7 +351,7 @@ def test_closing_gives_back_an_acquire_that_was_interrupted(bench: Bench) -> Non
     assert bench.client("b").try_acquire("other") is not None
 
 
-def test_an_own_write_delivered_twice_and_not_found_at_once_is_no_obstacle(bench: Bench) -> None:
+def test_an_own_write_delivered_twice_and_not_found_at_once_does_not_block(bench: Bench) -> None:
     mine, real = bench.client("a"), bench.place.put
 
     def twice_and_then_silent(data: bytes, over: Tag | None) -> Tag:
@@ -405,7 +405,7 @@ def test_a_released_lock_is_taken_without_asking_for_the_time(bench: Bench) -> N
 # ---------------------------------------------------------------- renewing and releasing
 
 
-def test_a_renewal_whose_answer_was_lost_is_recognised(bench: Bench) -> None:
+def test_a_renewal_with_a_lost_answer_is_recognised(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
     bench.clock.time_ms += 100_000
@@ -415,7 +415,7 @@ def test_a_renewal_whose_answer_was_lost_is_recognised(bench: Bench) -> None:
     assert bench.place.content["validUntil"] == WALL_0 + 101_000 + VALIDITY_MS
 
 
-def test_a_renewal_that_lands_late_does_not_look_like_a_stranger(bench: Bench) -> None:
+def test_a_renewal_that_arrives_late_is_recognised_as_its_own(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
     bench.place.faults = ["late"]
@@ -443,7 +443,7 @@ def test_a_renewal_without_any_answer_is_tried_again_at_the_next_beat(bench: Ben
     assert holding.expires_in_ms() == VALIDITY_MS
 
 
-def test_a_stranger_in_the_file_ends_the_holding_for_ever(bench: Bench) -> None:
+def test_another_holder_in_the_file_ends_the_lease_for_good(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
     bench.java_holds()
@@ -458,7 +458,7 @@ def test_a_stranger_in_the_file_ends_the_holding_for_ever(bench: Bench) -> None:
     }
 
 
-def test_another_holding_of_the_same_client_is_a_stranger_too(bench: Bench) -> None:
+def test_another_lease_of_the_same_client_ends_the_first_one_too(bench: Bench) -> None:
     client = bench.client()
     first = client.try_acquire("first")
     assert first is not None
@@ -480,7 +480,7 @@ def test_a_lock_that_was_broken_is_lost(bench: Bench) -> None:
         holding.renew()
 
 
-def test_a_holder_whose_access_is_taken_away_hears_no_set_up_error(bench: Bench) -> None:
+def test_a_holder_without_access_gets_a_temporary_failure(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
 
@@ -505,7 +505,7 @@ def test_a_file_that_was_damaged_or_deleted_is_not_ours(bench: Bench) -> None:
         bench.place.data = None
 
 
-def test_only_the_named_holder_is_broken_and_finds_out(bench: Bench) -> None:
+def test_only_the_named_holder_is_broken_and_learns_it(bench: Bench) -> None:
     client = bench.client("b")
     holding = bench.client("a").try_acquire("stuck")
     assert holding is not None
@@ -538,7 +538,7 @@ def test_a_release_that_is_throttled_is_repeated_with_pauses(bench: Bench) -> No
     assert bench.clock.sleeps == [200, 400]
 
 
-def test_a_release_that_never_gets_through_says_so_and_may_be_repeated(bench: Bench) -> None:
+def test_a_release_that_never_succeeds_raises_an_error_and_may_be_repeated(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
     bench.place.faults = ["refused"] * 4
@@ -548,7 +548,7 @@ def test_a_release_that_never_gets_through_says_so_and_may_be_repeated(bench: Be
     assert bench.place.content["expired"] is True
 
 
-def test_own_holding_that_could_not_be_given_back_is_no_obstacle(bench: Bench) -> None:
+def test_an_own_lease_that_could_not_be_released_does_not_block(bench: Bench) -> None:
     client, other = bench.client(), bench.client()
     holding = client.try_acquire("me")
     assert holding is not None
@@ -562,7 +562,7 @@ def test_own_holding_that_could_not_be_given_back_is_no_obstacle(bench: Bench) -
     heir.renew()
 
 
-def test_closing_gives_back_what_a_release_could_not(bench: Bench) -> None:
+def test_close_repeats_a_failed_release(bench: Bench) -> None:
     client = bench.client()
     holding = client.try_acquire("me")
     assert holding is not None
@@ -585,7 +585,7 @@ def test_a_release_keeps_the_file_and_its_end(bench: Bench) -> None:
 # ---------------------------------------------------------------- transport and settings
 
 
-def test_the_transport_replaces_only_what_was_seen() -> None:
+def test_the_transport_replaces_only_the_version_it_read() -> None:
     place = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
     assert place.read() is None
     first = place.put(b"1", None)
@@ -600,7 +600,7 @@ def test_the_transport_replaces_only_what_was_seen() -> None:
     assert place.store_now_ms() >= seen.modified_ms - 1_000
 
 
-def test_a_store_that_keeps_its_conditions_is_asked_once(bench: Bench) -> None:
+def test_a_store_that_obeys_conditions_is_probed_once(bench: Bench) -> None:
     place = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
     place.prove("n")
     client = bench.client()
@@ -635,7 +635,7 @@ def context(address: str, properties: dict[str, str] | None = None) -> LockConte
 
 
 @pytest.mark.parametrize("address", ["/data/t", "file:/data/t", "hdfs://n/t", "memory://t"])
-def test_what_is_no_object_store_is_refused_with_the_alternatives(address: str) -> None:
+def test_a_local_table_is_refused_with_the_alternatives(address: str) -> None:
     with pytest.raises(UnsafeSetupError, match=r"filesystem.*zookeeper"):
         ENTRY.factory(context(address))
 

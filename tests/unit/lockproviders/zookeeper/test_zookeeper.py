@@ -123,7 +123,9 @@ def test_refused_try_leaves_no_node(new_client, tree: Tree) -> None:
     assert tree.names(FOLDER) == ["_c_a1-lock-0000000000"]
 
 
-def test_token_is_the_creation_id_and_grows_when_numbers_start_anew(new_client, tree: Tree) -> None:
+def test_the_token_is_the_creation_id_and_grows_when_sequence_numbers_restart(
+    new_client, tree: Tree
+) -> None:
     first = new_client("a").try_acquire("one")
     first.release()
     tree.numbers.clear()  # as if somebody had removed the lock's node
@@ -156,7 +158,7 @@ def test_waiter_keeps_its_node_between_tries(new_client, tree: Tree) -> None:
     assert place.try_acquire() is not None
 
 
-def test_waiter_asks_nothing_while_the_one_ahead_stays(machine, new_client) -> None:
+def test_a_waiting_client_sends_no_request_while_the_node_ahead_exists(machine, new_client) -> None:
     new_client("a").try_acquire("one")
     client = new_client("b")
     place = client.enter("two")
@@ -170,7 +172,7 @@ def test_waiter_asks_nothing_while_the_one_ahead_stays(machine, new_client) -> N
     assert wire(client).asked == [*asked, "children"]
 
 
-def test_waiter_is_woken_when_the_one_ahead_goes(machine, new_client) -> None:
+def test_a_waiting_client_is_woken_when_the_node_ahead_is_deleted(machine, new_client) -> None:
     holding = new_client("a").try_acquire("one")
     place = new_client("b").enter("two")
     place.try_acquire()
@@ -179,7 +181,7 @@ def test_waiter_is_woken_when_the_one_ahead_goes(machine, new_client) -> None:
     assert machine.clock.sleeps == []
 
 
-def test_waiters_come_in_the_order_of_their_arrival(new_client) -> None:
+def test_waiting_clients_get_the_lock_in_order_of_arrival(new_client) -> None:
     holding = new_client("a").try_acquire("one")
     second, third = new_client("b").enter("two"), new_client("c").enter("three")
     assert second.try_acquire() is None
@@ -192,7 +194,7 @@ def test_waiters_come_in_the_order_of_their_arrival(new_client) -> None:
     assert third.try_acquire() is not None
 
 
-def test_waiter_that_leaves_lets_those_behind_it_pass(new_client) -> None:
+def test_a_waiting_client_that_leaves_lets_those_behind_it_advance(new_client) -> None:
     holding = new_client("a").try_acquire("one")
     second, third = new_client("b").enter("two"), new_client("c").enter("three")
     second.try_acquire()
@@ -227,7 +229,9 @@ def test_lost_create_is_sent_again(new_client, tree: Tree) -> None:
     assert len(tree.names(FOLDER)) == 1
 
 
-def test_late_second_node_goes_with_the_session(new_client, tree: Tree) -> None:
+def test_a_second_node_that_arrives_late_is_deleted_with_the_session(
+    new_client, tree: Tree
+) -> None:
     client = prepared(new_client("a"))
     session, connection = client.session(), wire(client)
     connection.faults["create"] = ["lost"]
@@ -244,7 +248,7 @@ def test_late_second_node_goes_with_the_session(new_client, tree: Tree) -> None:
     assert connection.closed
 
 
-def test_giving_up_after_an_unanswered_create_leaves_nothing(new_client, tree: Tree) -> None:
+def test_an_abandoned_unanswered_create_leaves_no_node(new_client, tree: Tree) -> None:
     client = prepared(new_client("a"))
     connection = wire(client)
     connection.faults["create"] = ["unanswered"]
@@ -266,9 +270,7 @@ def test_leaving_without_an_answer_ends_the_session(new_client, tree: Tree) -> N
     assert connection.closed
 
 
-def test_release_that_the_servers_refuse_is_told_and_ends_the_session(
-    new_client, tree: Tree
-) -> None:
+def test_a_denied_release_is_reported_and_ends_the_session(new_client, tree: Tree) -> None:
     """An identity that may create and read, but not delete, would block everybody for ever."""
     client = prepared(new_client("a"))
     holding = client.try_acquire("me")
@@ -279,7 +281,9 @@ def test_release_that_the_servers_refuse_is_told_and_ends_the_session(
     assert new_client("b").try_acquire("other") is not None
 
 
-def test_release_without_an_answer_is_told_and_ends_the_session(new_client, tree: Tree) -> None:
+def test_a_release_without_an_answer_is_reported_and_ends_the_session(
+    new_client, tree: Tree
+) -> None:
     client = new_client("a")
     holding = client.try_acquire("me")
     connection = wire(client)
@@ -291,7 +295,7 @@ def test_release_without_an_answer_is_told_and_ends_the_session(new_client, tree
     assert client.try_acquire("again") is not None
 
 
-def test_holder_keeps_the_session_that_another_thread_gives_up(new_client, tree: Tree) -> None:
+def test_a_holder_keeps_the_session_that_another_thread_abandons(new_client, tree: Tree) -> None:
     client = new_client("a")
     holding = client.try_acquire("one thread")
     session = client.session()
@@ -305,7 +309,9 @@ def test_holder_keeps_the_session_that_another_thread_gives_up(new_client, tree:
     assert tree.names(FOLDER) == []
 
 
-def test_node_ahead_that_goes_while_we_look_is_no_wait(new_client, tree: Tree) -> None:
+def test_a_node_ahead_that_is_deleted_during_the_check_costs_no_wait(
+    new_client, tree: Tree
+) -> None:
     client = prepared(new_client("a"))
     java = tree.add_numbered(f"{FOLDER}/_c_java-lock-", b"", object())
     connection = wire(client)
@@ -353,7 +359,7 @@ def test_renewal_without_an_answer_moves_nothing(machine, new_client) -> None:
     assert holding.expires_in_ms() == 2_000
 
 
-def test_node_removed_by_somebody_is_noticed_by_its_watch(new_client, tree: Tree) -> None:
+def test_a_node_that_was_deleted_is_detected_by_its_watch(new_client, tree: Tree) -> None:
     holding = new_client("a").try_acquire("me")
     tree.remove(f"{FOLDER}/_c_a1-lock-0000000000")
     assert not holding.is_held()
@@ -370,7 +376,7 @@ def test_interrupted_connection_is_not_held(machine, new_client) -> None:
     assert machine.clock.time_ms - began_ms == client.margin_ms == 1_000
 
 
-def test_connection_that_comes_back_must_show_the_node(new_client, tree: Tree) -> None:
+def test_a_restored_connection_must_find_the_node(new_client, tree: Tree) -> None:
     client = new_client("a")
     holding = client.try_acquire("me")
     wire(client).suspend()
@@ -430,7 +436,7 @@ def test_answer_of_a_session_that_ended_meanwhile_is_not_taken(new_client, tree:
     assert tree.names(FOLDER) == ["_c_a3-lock-0000000002"]
 
 
-def test_waiter_queues_up_anew_under_another_name_in_a_new_session(new_client, tree: Tree) -> None:
+def test_a_waiting_client_gets_another_node_name_in_a_new_session(new_client, tree: Tree) -> None:
     new_client("a").try_acquire("one")
     client = new_client("b")
     place = client.enter("two")
@@ -444,7 +450,7 @@ def test_waiter_queues_up_anew_under_another_name_in_a_new_session(new_client, t
     assert place.try_acquire() is None
 
 
-def test_forked_child_neither_holds_nor_touches_the_session(machine, new_client, tree) -> None:
+def test_a_forked_child_neither_holds_nor_uses_the_session(machine, new_client, tree) -> None:
     client = new_client("a")
     holding = client.try_acquire("parent")
     place = client.enter("parent waits")
@@ -462,7 +468,7 @@ def test_forked_child_neither_holds_nor_touches_the_session(machine, new_client,
     assert len(tree.clients) == 2
 
 
-def test_lease_that_nobody_renews_ends_although_kazoo_beats(
+def test_a_lease_that_is_not_renewed_ends_although_kazoo_sends_heartbeats(
     machine, new_client, tree: Tree
 ) -> None:
     client = prepared(new_client("a"))
@@ -480,7 +486,7 @@ def test_lease_that_nobody_renews_ends_although_kazoo_beats(
     assert not holding.is_held()
 
 
-def test_lease_given_back_ends_no_session(machine, new_client) -> None:
+def test_a_released_lease_ends_no_session(machine, new_client) -> None:
     client = prepared(new_client("a"))
     client.try_acquire("me").release()
     machine.clock.time_ms += 60_000
@@ -513,7 +519,7 @@ def test_breaking_a_free_lock_is_nothing(new_client) -> None:
     assert not prepared(new_client("a")).break_lock("anybody")
 
 
-def test_breaking_a_lock_that_is_just_given_back_says_so(new_client, tree: Tree) -> None:
+def test_breaking_a_lock_that_is_being_released_is_reported(new_client, tree: Tree) -> None:
     java = prepared(new_client("a")) and tree.add_numbered(f"{FOLDER}/_c_j-lock-", b"j", object())
     operator = new_client("c")
     connection = wire(operator)
@@ -530,14 +536,14 @@ def test_breaking_a_lock_that_is_just_given_back_says_so(new_client, tree: Tree)
 # ---------------------------------------------------------------- connections
 
 
-def test_connection_that_fails_is_given_up(new_client, tree: Tree) -> None:
+def test_a_failed_connection_is_closed(new_client, tree: Tree) -> None:
     tree.accepts = False
     with pytest.raises(UnavailableError, match=r"connection_timeout_ms.*zk1:2181"):
         new_client("a").try_acquire("me")
     assert [(client.stopped, client.closed) for client in tree.clients] == [(True, True)]
 
 
-def test_refused_rights_are_a_matter_of_the_set_up(new_client, tree: Tree) -> None:
+def test_refused_rights_are_a_set_up_error(new_client, tree: Tree) -> None:
     tree.add("/hudi")
     tree.readable = False
     with pytest.raises(UnsafeSetupError) as caught:
@@ -609,7 +615,7 @@ def test_missing_sasl_package_names_the_extra_before_the_first_lock(
     assert caught.value.kind == "missing_extra"
 
 
-def test_a_root_that_nobody_made_is_a_matter_of_set_up(new_client, tree: Tree) -> None:
+def test_a_missing_root_is_a_set_up_error(new_client, tree: Tree) -> None:
     tree.has_root = False
     client = new_client("a", **{"hoodie.write.lock.zookeeper.url": "zk1:2181/nowhere"})
     with pytest.raises(UnsafeSetupError, match="create /nowhere") as caught:

@@ -39,7 +39,7 @@ def test_order_is_by_the_text_after_the_last_mark() -> None:
     assert queue_order(names) == [names[1], names[2], names[0]]
 
 
-def test_stranger_without_the_mark_stands_where_java_puts_it() -> None:
+def test_a_node_name_without_the_marker_has_javas_position() -> None:
     # Java compares its whole name with the numbers of the others
     names = ["ff00__lock__0000000001", "_c_1-lock-0000000000", "0-someone"]
     assert queue_order(names) == ["0-someone", "_c_1-lock-0000000000", "ff00__lock__0000000001"]
@@ -69,7 +69,9 @@ def test_own_nodes_are_found_by_their_unique_part() -> None:
         (b"10.0.0.1", "10.0.0.1"),
     ],
 )
-def test_owner_is_read_from_ours_and_text_from_strangers(data: bytes, owner: str | None) -> None:
+def test_the_owner_is_read_from_hoodoos_nodes_and_text_from_others(
+    data: bytes, owner: str | None
+) -> None:
     assert owner_in(data) == owner
 
 
@@ -112,7 +114,7 @@ def test_servers_are_read_as_java_reads_them(url: str, servers: tuple, root: str
 @pytest.mark.parametrize(
     "url", ["", ",", "zk1:", "zk1:x", "zk1:0", "zk1:70000", "zk 1:2181", "u@zk1:2181", "zk1/a//b"]
 )
-def test_what_is_no_server_is_refused(url: str) -> None:
+def test_an_invalid_server_is_refused(url: str) -> None:
     with pytest.raises(SettingError, match=r"zookeeper\.url"):
         split_hosts(url, key=URL)
 
@@ -159,14 +161,14 @@ def test_implicit_node_is_named_by_the_hash_of_the_path(machine) -> None:
 
 
 @pytest.mark.parametrize("missing", [URL, BASE, "hoodie.table.name"])
-def test_what_is_missing_is_named(machine, missing: str) -> None:
+def test_a_missing_setting_is_named(machine, missing: str) -> None:
     said = {key: value for key, value in LEAST.items() if key != missing}
     with pytest.raises(SettingError, match=missing.replace(".", r"\.")):
         settings(machine, **said)
 
 
 @pytest.mark.parametrize(("url", "port"), [("zk1", "2181"), ("zk1:2182", "2181")])
-def test_port_beside_the_url_changes_nothing_as_in_java(machine, url: str, port: str) -> None:
+def test_a_port_option_with_a_url_has_no_effect_as_in_java(machine, url: str, port: str) -> None:
     said = {**LEAST, URL: url}
     with_port = settings(machine, **said, **{PORT: port})
     assert with_port.model_copy(update={"port": None}) == settings(machine, **said)
@@ -185,7 +187,7 @@ def test_wrong_time_is_named_with_its_key(machine, value: str) -> None:
     assert caught.value.fields["value"] == value
 
 
-def test_tls_needs_to_know_whom_to_trust(machine) -> None:
+def test_tls_needs_a_certificate_authority(machine) -> None:
     with pytest.raises(SettingError, match=r"tls\.ca"):
         settings(machine, **LEAST, **{"hoodoo.lock.zookeeper.tls": "true"})
 
@@ -210,7 +212,7 @@ def with_secret(machine, file: Path) -> ZooKeeperSettings:
     return settings(machine, **LEAST, **{ZooKeeperOptions.options["identity_file"].key: str(file)})
 
 
-def test_identity_comes_from_a_file_of_its_owner(machine, tmp_path: Path) -> None:
+def test_the_identity_is_read_from_a_private_file(machine, tmp_path: Path) -> None:
     file = tmp_path / "digest"
     file.write_text("loader:s:ecret\n")
     file.chmod(0o600)

@@ -87,7 +87,7 @@ def test_reads_are_the_same_before_and_after():
     assert [one.archived for one in reader.timeline].count(True) == 4
 
 
-def test_what_a_savepoint_keeps_hides_no_column_that_a_compaction_has(tmp_path: Path):
+def test_a_savepointed_write_hides_no_column_that_a_compaction_has(tmp_path: Path):
     """The write that added the column is archived; services only repeat its schema."""
     retained = {
         "hoodie.keep.min.commits": "4",
@@ -123,7 +123,7 @@ def test_what_a_savepoint_keeps_hides_no_column_that_a_compaction_has(tmp_path: 
         assert there.to_pylist() == [{"id": "a", "ts": 2, "new": "n"}]
 
 
-def test_a_snapshot_that_was_held_reads_on():
+def test_a_pinned_snapshot_stays_readable():
     table, clock, _ = grown(6)
     before = table.to_arrow()
     held = opened(table, clock=clock).current_state()
@@ -136,7 +136,7 @@ def test_a_snapshot_that_was_held_reads_on():
     assert held.to_arrow().equals(before)
 
 
-def test_a_history_that_is_merged_while_it_is_read_is_read_again():
+def test_an_archive_that_is_merged_during_a_read_is_read_again():
     table, clock, times = grown(6)
     archive(table.context, RULES)
     inner = table.context.ports.storage
@@ -164,7 +164,7 @@ def test_a_history_that_is_merged_while_it_is_read_is_read_again():
     assert [one.requested_time for one in reader.context.archived_timeline.instants()] == times[:4]
 
 
-def test_a_batch_is_not_written_twice_after_its_slot_is_gone():
+def test_a_batch_is_not_written_twice_after_its_slot_was_truncated():
     table, clock, times = grown(6)
     archive(table.context, RULES)
     assert truncated_up_to(table.context.ports.storage) == 4
@@ -187,7 +187,7 @@ def rolled_back(table: TableReader) -> None:
 
 
 @pytest.mark.spec("GC-4")
-def test_a_writer_that_slept_across_the_cut_is_shut_out_and_begins_anew():
+def test_a_writer_that_paused_during_truncation_is_fenced_and_retries():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
     register_process(sleeper.context, {})
@@ -208,7 +208,7 @@ def test_a_writer_that_slept_across_the_cut_is_shut_out_and_begins_anew():
     assert sleeper.context.low_water_mark.number >= 7
 
 
-def test_a_turn_after_such_a_sleep_is_refused_and_the_next_one_sees_the_head():
+def test_a_commit_section_after_such_a_pause_is_rejected_and_the_next_one_sees_the_head():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
     register_process(sleeper.context, {})
@@ -253,7 +253,7 @@ def lock_free(table: TableReader, storage: Hanging, clock: StillClock) -> TableR
 
 
 @pytest.mark.spec("GC-4")
-def test_a_beat_that_hangs_while_the_archive_goes_past_notices_it():
+def test_a_heartbeat_that_hangs_during_an_archive_detects_the_truncation():
     """Its number after the last one it knows is free, because it was collected: a second chain."""
     table, clock, _ = grown(2)
     hanging = Hanging(table.context.ports.storage, SLOTS, lambda: gone_past(table, clock))
@@ -271,7 +271,7 @@ def test_a_beat_that_hangs_while_the_archive_goes_past_notices_it():
 
 
 @pytest.mark.spec("GC-4")
-def test_a_pin_that_was_shown_again_is_trusted_only_when_the_boundary_was_looked_at():
+def test_a_restored_low_water_mark_counts_only_after_a_read_of_the_truncation_point():
     """The beat is a thread of its own: the writer goes on while that look is under way."""
     table, clock, _ = grown(2)
     caught: list[HeartbeatExpiredError] = []
@@ -293,7 +293,9 @@ def test_a_pin_that_was_shown_again_is_trusted_only_when_the_boundary_was_looked
 
 @pytest.mark.spec("GC-4")
 @pytest.mark.parametrize("looked_before", [True, False])
-def test_a_turn_that_meets_a_new_pin_looks_at_the_boundary_when_it_has_a_slot(looked_before: bool):
+def test_a_commit_section_with_a_new_low_water_mark_reads_the_truncation_point_after_its_slot(
+    looked_before: bool,
+):
     """Its look is from before the pin began anew, or from amid that."""
     table, clock, _ = grown(2)
     beats: list[bool] = []
@@ -324,7 +326,7 @@ def test_a_turn_that_meets_a_new_pin_looks_at_the_boundary_when_it_has_a_slot(lo
 
 
 @pytest.mark.spec("GC-4")
-def test_what_was_seen_before_a_pin_began_anew_is_never_half_forgotten():
+def test_the_commit_log_is_never_half_reset_by_a_new_low_water_mark():
     """A chain without a known slot would be read from its first one, which was collected."""
     table, clock, _ = grown(2)
     heads: list[int] = []
@@ -343,7 +345,7 @@ def test_what_was_seen_before_a_pin_began_anew_is_never_half_forgotten():
 
 
 @pytest.mark.spec("F13")
-def test_a_stale_listing_leads_a_new_pin_to_no_head_below_the_boundary():
+def test_a_stale_listing_gives_a_new_low_water_mark_no_head_below_the_truncation_point():
     table, clock, _ = grown(2)
 
     class Stale(Behind):
@@ -363,7 +365,7 @@ def test_a_stale_listing_leads_a_new_pin_to_no_head_below_the_boundary():
 
 
 @pytest.mark.spec("BEG-5")
-def test_a_write_that_began_on_a_look_from_before_the_archive_draws_another_time():
+def test_a_write_from_a_snapshot_before_the_archive_draws_another_time():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
     registration = register_process(sleeper.context, {})
@@ -376,7 +378,7 @@ def test_a_write_that_began_on_a_look_from_before_the_archive_draws_another_time
 
 
 @pytest.mark.spec("GC-4")
-def test_who_is_judged_by_collected_slots_is_told_that_it_slept():
+def test_a_writer_whose_slots_were_truncated_gets_an_expired_heartbeat():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
     registration = register_process(sleeper.context, {})
@@ -394,7 +396,7 @@ def test_who_is_judged_by_collected_slots_is_told_that_it_slept():
 
 
 @pytest.mark.spec("GC-2")
-def test_a_slot_created_below_the_boundary_decides_nothing():
+def test_a_slot_created_below_the_truncation_point_decides_nothing():
     table, clock, _ = grown(2)
     storage = table.context.ports.storage
 
@@ -420,7 +422,7 @@ def test_a_slot_created_below_the_boundary_decides_nothing():
 
 
 @pytest.mark.spec("GC-2")
-def test_a_process_in_no_registry_publishes_nothing_under_a_number_that_was_collected():
+def test_a_process_outside_the_registry_commits_nothing_under_a_truncated_number():
     table, clock, _ = grown(2)
     storage = table.context.ports.storage
     stranger = opened(table, application="stranger", clock=clock)
@@ -471,7 +473,7 @@ def empty_slot(table: TableReader, section: CommitSection) -> Slot:
 
 
 @pytest.mark.spec("GC-3")
-def test_entries_show_a_pin_below_the_last_slots_and_raise_it_with_each_beat():
+def test_entries_show_a_low_water_mark_below_the_last_slots_and_raise_it_with_each_heartbeat():
     """The last two slots need not be settled: who helps must be sure that they stay (PUB-3)."""
     table, _, _ = grown(3)
     registration = register_process(table.context, {})
@@ -514,7 +516,7 @@ def test_a_table_of_many_small_commits_is_opened_as_fast_as_one_of_few():
     assert len(table.timeline) >= 60
 
 
-def test_a_busy_writer_and_one_that_only_looks_on_let_old_slots_go():
+def test_a_busy_writer_and_an_idle_one_raise_their_low_water_marks():
     table, clock, _ = grown(1)
     looking_on = opened(table, application="looks on", clock=clock)
     registrations = [register_process(table.context, {}), register_process(looking_on.context, {})]
@@ -531,7 +533,7 @@ def test_a_busy_writer_and_one_that_only_looks_on_let_old_slots_go():
         one.unregister()
 
 
-def test_who_looks_on_for_long_remembers_no_more_than_the_timeline_holds():
+def test_a_long_lived_reader_caches_no_more_than_the_timeline_contains():
     """A slot and the metadata of a commit may be megabytes each, and a process lives for months."""
     table, clock, _ = grown(1)
     reader, registration = opened(table, clock=clock), register_process(table.context, {})

@@ -24,7 +24,7 @@ def row(key: str, part: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("images", [False, True])
-def test_a_write_that_was_long_under_way_is_in_its_range_though_it_is_archived(
+def test_a_long_write_is_in_its_range_although_it_is_archived(
     images: bool,
 ) -> None:
     """The archive goes by requested times: the write leaves before one that completed earlier."""

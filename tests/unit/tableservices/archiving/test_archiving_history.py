@@ -35,18 +35,18 @@ def storage() -> MemoryStorage:
     return storage
 
 
-def test_the_first_file_makes_the_first_manifest(storage: MemoryStorage):
+def test_the_first_file_creates_the_first_manifest(storage: MemoryStorage):
     assert storage.names(HISTORY) == [f"{T1}_{T1}_0.parquet", "_version_", "manifest_1"]
     assert storage.read(f"{HISTORY}/_version_") == b"1"
     assert times(storage) == [T1]
 
 
-def test_adding_the_same_again_changes_nothing(storage: MemoryStorage):
+def test_appending_the_same_rows_again_changes_nothing(storage: MemoryStorage):
     append_to_archive(storage, [row(T1)])
     assert storage.read(f"{HISTORY}/_version_") == b"1"
 
 
-def test_a_whole_manifest_that_nobody_told_of_is_gone_on_from(storage: MemoryStorage):
+def test_a_complete_manifest_without_a_version_is_continued(storage: MemoryStorage):
     append_to_archive(storage, [row(T2)])
     storage.write(f"{HISTORY}/_version_", b"1")  # its archiver died before it said so
     assert archived_between(storage, T2, T2) == {(T2, "commit")}
@@ -55,7 +55,7 @@ def test_a_whole_manifest_that_nobody_told_of_is_gone_on_from(storage: MemorySto
     assert times(storage) == [T1, T2, T3]
 
 
-def test_without_rows_what_is_there_is_told_of(storage: MemoryStorage):
+def test_an_append_without_rows_writes_the_version_of_a_complete_manifest(storage: MemoryStorage):
     append_to_archive(storage, [row(T2)])
     storage.write(f"{HISTORY}/_version_", b"1")
     append_to_archive(storage, [])
@@ -65,13 +65,13 @@ def test_without_rows_what_is_there_is_told_of(storage: MemoryStorage):
 @pytest.mark.parametrize(
     "stray", [b"torn", encode_manifest(()).replace(b"[", b'[ {"fileName": "x"}')]
 )
-def test_a_torn_manifest_is_made_anew(storage: MemoryStorage, stray: bytes):
+def test_a_torn_manifest_is_written_again(storage: MemoryStorage, stray: bytes):
     storage.create(f"{HISTORY}/manifest_2", stray)
     append_to_archive(storage, [row(T2)])
     assert times(storage) == [T1, T2]
 
 
-def test_a_manifest_whose_file_is_missing_does_not_count(storage: MemoryStorage):
+def test_a_manifest_with_a_missing_file_does_not_count(storage: MemoryStorage):
     append_to_archive(storage, [row(T2)])
     storage.write(f"{HISTORY}/_version_", b"1")
     storage.delete(f"{HISTORY}/{T2}_{T2}_0.parquet")
@@ -79,13 +79,13 @@ def test_a_manifest_whose_file_is_missing_does_not_count(storage: MemoryStorage)
     assert times(storage) == [T1, T3]
 
 
-def test_a_version_that_cannot_be_followed_is_told(storage: MemoryStorage):
+def test_a_damaged_manifest_of_the_current_version_is_reported(storage: MemoryStorage):
     storage.write(f"{HISTORY}/manifest_1", b"torn")
     with pytest.raises(CorruptTableError):
         append_to_archive(storage, [row(T2)])
 
 
-def test_who_wakes_with_an_old_version_puts_the_newest_back(storage: MemoryStorage):
+def test_an_archiver_with_an_old_version_restores_the_newest(storage: MemoryStorage):
     class Waking(Behind):
         """Another archiver shows its manifest just before this one says its own number."""
 
@@ -102,7 +102,7 @@ def test_who_wakes_with_an_old_version_puts_the_newest_back(storage: MemoryStora
     assert times(storage) == [T1, T2, T3]
 
 
-def test_a_history_file_that_is_gone_is_told_by_its_path(storage: MemoryStorage):
+def test_a_missing_archive_file_is_reported_by_its_path(storage: MemoryStorage):
     path = f"{HISTORY}/{T1}_{T1}_0.parquet"
     storage.delete(path)
     with pytest.raises(MissingFileError, match="restore it from a backup") as caught:
@@ -110,7 +110,7 @@ def test_a_history_file_that_is_gone_is_told_by_its_path(storage: MemoryStorage)
     assert caught.value.fields["path"] == path
 
 
-def test_files_that_another_archiver_merged_meanwhile_are_found_in_what_it_made(
+def test_files_that_another_archiver_merged_meanwhile_are_read_from_the_merged_file(
     storage: MemoryStorage,
 ):
     """The one that was listed is gone, and what a newer manifest names has its instants."""

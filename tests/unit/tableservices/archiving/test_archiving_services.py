@@ -71,7 +71,7 @@ def test_a_completed_compaction_is_archived_with_its_plan():
     assert SlotKind.PLAN not in kinds
 
 
-def test_a_pending_compaction_holds_everything_since_its_plan():
+def test_a_pending_compaction_keeps_all_instants_since_its_plan():
     table = appended(4)
     plan = planned(table)
     for number in range(10, 14):
@@ -102,7 +102,7 @@ class Watched:
 
 
 @pytest.mark.spec("FOR-6")
-def test_where_java_writes_too_everything_moves_under_the_lock():
+def test_in_mode_shared_everything_is_archived_under_the_lock():
     table = new_table()
     for number in range(6):
         upsert(table, [{"id": "a", "p": "x", "ts": number}])
@@ -119,7 +119,7 @@ def test_where_java_writes_too_everything_moves_under_the_lock():
     assert alone.purposes == ["archive"]  # the slot only
 
 
-def test_what_is_archived_behind_a_saved_commit_stays_visible():
+def test_commits_archived_above_a_savepointed_commit_stay_visible():
     table = new_table()
     times = [
         put(table, WriteOperation.BULK_INSERT, [{"id": f"n{n}", "p": "x", "ts": n}]).requested_time

@@ -49,13 +49,13 @@ def run(bench: Bench, context: TableContext | None = None) -> ArchiveResult | No
     return archive(context or bench.context, RULES)
 
 
-def test_nothing_moves_while_there_are_no_more_commits_than_are_kept(bench: Bench):
+def test_no_instant_is_archived_below_the_retained_number_of_commits(bench: Bench):
     bench.commits(4)
     assert run(bench) is None
     assert archived(bench) == []
 
 
-def test_the_oldest_commits_move_and_as_many_as_are_kept_stay(bench: Bench):
+def test_the_oldest_commits_are_archived_and_the_retained_number_stays(bench: Bench):
     times = bench.commits(5)
     receipt = run(bench)
     assert receipt is not None
@@ -65,7 +65,7 @@ def test_the_oldest_commits_move_and_as_many_as_are_kept_stay(bench: Bench):
     assert [one for one in bench.storage.names(TIMELINE) if one[:17] in times[:3]] == []
 
 
-def test_slots_go_up_to_the_boundary_and_the_chain_goes_on(bench: Bench):
+def test_slots_are_truncated_up_to_the_truncation_point_and_the_commit_log_continues(bench: Bench):
     bench.commits(5)
     run(bench)
     assert truncated_up_to(bench.storage) == 3
@@ -78,7 +78,7 @@ def test_slots_go_up_to_the_boundary_and_the_chain_goes_on(bench: Bench):
     assert [slot.number for slot in fresh.commit_log.newest_first()] == [10, 9, 8]
 
 
-def test_the_history_holds_the_bytes_of_the_completed_files(bench: Bench):
+def test_the_archive_contains_the_bytes_of_the_completed_files(bench: Bench):
     times = bench.commits(5)
     kept = {
         name[:17]: bench.storage.read(f"{TIMELINE}/{name}")
@@ -92,7 +92,7 @@ def test_the_history_holds_the_bytes_of_the_completed_files(bench: Bench):
 
 @pytest.mark.spec("GC-5")
 @pytest.mark.parametrize("damaged", [b"", b"Obj\x01 torn"])
-def test_the_history_has_the_bytes_of_a_slot_where_its_completed_file_is_damaged(
+def test_the_archive_has_the_bytes_of_a_slot_where_its_completed_file_is_damaged(
     bench: Bench, damaged: bytes
 ):
     """F24: the slot goes with its file, and was the last that had them."""
@@ -108,7 +108,7 @@ def test_the_history_has_the_bytes_of_a_slot_where_its_completed_file_is_damaged
     assert len(rows) == 3
 
 
-def test_cleans_and_rollbacks_go_with_the_commits_around_them(bench: Bench):
+def test_cleans_and_rollbacks_are_archived_with_the_commits_around_them(bench: Bench):
     first = bench.commits(3)
     clean(bench.context, RULES.cleaning)
     second = bench.commits(3)
@@ -123,7 +123,7 @@ def test_cleans_and_rollbacks_go_with_the_commits_around_them(bench: Bench):
     assert archived(bench)[:3] == first
 
 
-def test_levels_are_merged_and_what_no_manifest_names_goes_when_it_is_old(bench: Bench):
+def test_levels_are_merged_and_old_files_outside_every_manifest_are_deleted(bench: Bench):
     for _ in range(9):
         bench.commits(5)
         run(bench)
@@ -142,7 +142,7 @@ def test_levels_are_merged_and_what_no_manifest_names_goes_when_it_is_old(bench:
     assert {n for n in bench.storage.names(HISTORY) if n.endswith(".parquet")} == named
 
 
-def test_a_history_file_that_is_gone_is_told_when_its_level_is_merged(bench: Bench):
+def test_a_missing_archive_file_is_reported_when_its_level_is_merged(bench: Bench):
     bench.commits(5)
     run(bench)
     (first,) = (f"{HISTORY}/{n}" for n in bench.storage.names(HISTORY) if n.endswith(".parquet"))
@@ -158,7 +158,7 @@ def test_a_history_file_that_is_gone_is_told_when_its_level_is_merged(bench: Ben
     assert caught.value.fields["path"] == first
 
 
-def test_a_pending_instant_keeps_itself_and_what_completed_after_it_began(bench: Bench):
+def test_a_pending_instant_keeps_itself_and_commits_completed_after_it_began(bench: Bench):
     times = bench.commits(4)
     begun = bench.begin()
     bench.commits(4)
@@ -167,7 +167,7 @@ def test_a_pending_instant_keeps_itself_and_what_completed_after_it_began(bench:
     bench.finish(begun, ["f2"])
 
 
-def test_what_completed_while_an_older_write_was_under_way_stays(bench: Bench):
+def test_commits_completed_during_an_older_write_are_kept(bench: Bench):
     older = bench.begin()
     pending = bench.begin()
     bench.finish(older, ["f2"])
@@ -179,14 +179,14 @@ def test_what_completed_while_an_older_write_was_under_way_stays(bench: Bench):
 
 
 @pytest.mark.spec("GC-1")
-def test_nothing_moves_at_or_past_the_first_savepoint(bench: Bench):
+def test_no_instant_is_archived_from_the_first_savepoint_on(bench: Bench):
     times = bench.commits(6)
     bench.savepoint(times[1])
     run(bench)
     assert archived(bench) == times[:1]
 
 
-def test_beyond_a_savepoint_only_the_saved_commit_stays(bench: Bench):
+def test_beyond_a_savepoint_only_the_savepointed_commit_stays(bench: Bench):
     times = bench.commits(6)
     bench.savepoint(times[1])
     beyond = RULES.archiving.model_copy(update={"beyond_savepoint": True})
@@ -198,7 +198,7 @@ def test_beyond_a_savepoint_only_the_saved_commit_stays(bench: Bench):
     assert truncated_up_to(bench.storage) == 1
 
 
-def test_a_replacing_commit_stays_until_the_replaced_files_are_gone(bench: Bench):
+def test_a_replacecommit_stays_until_the_replaced_files_are_deleted(bench: Bench):
     bench.commit("f1")
     replacing = bench.finish(bench.begin(Action.REPLACECOMMIT), ["f2"], replaces=["f1"])
     bench.commits(5, "f3")
@@ -211,7 +211,7 @@ def test_a_replacing_commit_stays_until_the_replaced_files_are_gone(bench: Bench
     assert replacing in archived(bench)
 
 
-def test_an_ended_instant_holds_the_cut_until_its_owner_must_have_noticed(bench: Bench):
+def test_an_ended_instant_delays_truncation_until_its_writer_must_have_noticed(bench: Bench):
     begun = bench.begin()
     begun.heartbeat.stop()
     target = bench.context.active().find(begun.requested_time)
@@ -228,7 +228,7 @@ def test_an_ended_instant_holds_the_cut_until_its_owner_must_have_noticed(bench:
     assert begun.requested_time not in archived(bench)
 
 
-def test_a_pin_of_another_process_holds_back_slots_and_their_instants(bench: Bench):
+def test_a_low_water_mark_of_another_process_keeps_slots_and_their_instants(bench: Bench):
     times = bench.commits(6)
     entry = {"writer_id": "other", "host": "h", "pid": 1, "application": "", "since_ms": 0}
     document = {**entry, "agreement": {}, "pin": 2, "grace_ms": 600_000}
@@ -245,7 +245,7 @@ def test_a_pin_of_another_process_holds_back_slots_and_their_instants(bench: Ben
 
 
 @pytest.mark.spec("GC-3")
-def test_a_pin_that_appears_after_the_boundary_moved_stops_the_cut(bench: Bench):
+def test_a_low_water_mark_that_appears_after_the_truncation_point_stops_truncation(bench: Bench):
     times = bench.commits(6)
     entry = {"writer_id": "other", "host": "h", "pid": 1, "application": "", "since_ms": 0}
     document = {**entry, "agreement": {}, "pin": 2, "grace_ms": 600_000}
@@ -265,7 +265,7 @@ def test_a_pin_that_appears_after_the_boundary_moved_stops_the_cut(bench: Bench)
     assert archived(bench) == times[:4]
 
 
-def test_the_own_registration_does_not_hold_the_own_archive_back(bench: Bench):
+def test_the_own_registration_does_not_delay_the_own_archive(bench: Bench):
     registration = register_process(bench.context, {})
     times = bench.commits(5)
     run(bench)
@@ -273,7 +273,7 @@ def test_the_own_registration_does_not_hold_the_own_archive_back(bench: Bench):
     registration.unregister()
 
 
-def test_a_table_that_is_held_back_is_not_looked_at_after_every_commit(bench: Bench):
+def test_a_delayed_archive_is_not_tried_after_every_commit(bench: Bench):
     bench.begin()
     bench.commits(5)
     memory = ArchiveBackoff()
@@ -307,7 +307,7 @@ def as_another(bench: Bench) -> TableContext:
     ("moved", "rested_ms", "left"),
     [(False, 9_000, True), (False, 10_100, False), (True, 0, False)],
 )
-def test_writers_that_archive_leave_it_to_one_that_is_at_it_until_that_one_rests(
+def test_writers_leave_the_archive_to_a_running_archiver_until_it_stops(
     bench: Bench, moved: bool, rested_ms: int, left: bool
 ) -> None:
     """All of them find the same work due after their commits."""
@@ -325,7 +325,7 @@ def test_writers_that_archive_leave_it_to_one_that_is_at_it_until_that_one_rests
         assert archive(bench.context, RULES, has_other_writers=True), "the one that cut goes on"
 
 
-def test_who_is_asked_to_archive_does_so_whoever_is_at_it(bench: Bench) -> None:
+def test_an_explicit_archive_runs_although_another_archiver_is_running(bench: Bench) -> None:
     bench.commits(5)
     with contextlib.suppress(Stop):
         archive(bench.open(Dying(bench.storage, 2)), RULES)
@@ -333,7 +333,9 @@ def test_who_is_asked_to_archive_does_so_whoever_is_at_it(bench: Bench) -> None:
     assert archive(as_another(bench), RULES, memory=ArchiveBackoff()) is not None
 
 
-def test_a_decision_that_another_overtook_is_given_up_without_the_queue(bench: Bench) -> None:
+def test_an_archive_plan_that_another_one_overtook_is_dropped_without_the_lock(
+    bench: Bench,
+) -> None:
     bench.commits(5)
     asked: list[str] = []
     other = as_another(bench)
@@ -390,7 +392,7 @@ class Dying(Behind):
 
 @pytest.mark.spec("GC-5")
 @pytest.mark.parametrize("after", range(30))
-def test_an_archive_cut_off_anywhere_is_finished_by_the_next_one(after: int):
+def test_an_archive_interrupted_anywhere_is_finished_by_the_next_one(after: int):
     bench = Bench()
     times = bench.commits(5)
     context = bench.open(Dying(bench.storage, 10_000))
@@ -411,7 +413,9 @@ def test_an_archive_cut_off_anywhere_is_finished_by_the_next_one(after: int):
 
 @pytest.mark.spec("GC-1")
 @pytest.mark.parametrize("act", [savepoint, restore])
-def test_what_a_cut_off_archive_moves_is_neither_saved_nor_restored_to(act: Any) -> None:
+def test_instants_of_an_interrupted_archive_are_neither_savepointed_nor_restored_to(
+    act: Any,
+) -> None:
     """Else its owner, or who finishes it, archives what was saved or taken away."""
     for after in range(10):
         bench = Bench()

@@ -72,11 +72,11 @@ def slot(number: int, kind: SlotKind = SlotKind.COMMIT, **fields: object) -> Slo
         ([*COMMITS, f"{time(30)}.savepoint.inflight"], [10, 20]),
     ],
 )
-def test_what_moves(names: list[str], expected: list[int]):
+def test_the_plan_chooses_these_instants(names: list[str], expected: list[int]):
     assert chosen(names) == expected
 
 
-def test_nothing_moves_at_or_after_a_line():
+def test_no_instant_at_or_after_a_limit_is_archived():
     assert chosen(COMMITS, time(30)) == [10, 20]
     assert chosen(COMMITS, time(31), time(90)) == [10, 20, 30]
     assert chosen(COMMITS, time(5)) == []
@@ -98,7 +98,7 @@ def test_beyond_a_savepoint_only_its_commit_stays():
         ([done(10), *(done(n, "deltacommit") for n in (20, 30, 40, 50))], 30),
     ],
 )
-def test_what_the_next_compaction_is_triggered_by_stays(names: list[str], expected: int | None):
+def test_commits_that_trigger_the_next_compaction_stay(names: list[str], expected: int | None):
     line = compaction_limit(ActiveTimeline.of(names), 3)
     assert line == (None if expected is None else time(expected))
 
@@ -110,7 +110,7 @@ def boundary_of(slots: list[Slot], names: list[str], **options: object) -> int:
     return next_truncation_point(NO_TRUNCATION, timeline, going, slots, **given).number  # type: ignore[arg-type]
 
 
-def test_slots_go_as_far_as_their_instants_moved():
+def test_slots_are_truncated_as_far_as_their_instants_are_archived():
     slots = [slot(number) for number in range(1, 7)]
     assert boundary_of(slots, COMMITS) == 4
     assert boundary_of(slots, COMMITS, ceiling=3) == 3
@@ -124,7 +124,7 @@ def test_a_plan_that_is_pending_keeps_its_slot_and_all_after_it():
     assert boundary_of(slots, names) == 1
 
 
-def test_an_abort_goes_with_its_rollback():
+def test_an_abort_slot_is_truncated_with_its_rollback():
     abort = slot(2, SlotKind.ABORT, own_requested_time=time(15))
     slots = [slot(1), abort, *(slot(number) for number in range(3, 7))]
     assert boundary_of(slots, [*COMMITS, done(15, "rollback")]) == 4
@@ -133,7 +133,7 @@ def test_an_abort_goes_with_its_rollback():
     assert boundary_of([slot(1), kept, slot(3)], [*COMMITS, done(45, "rollback")]) == 1
 
 
-def test_slots_that_show_nothing_of_their_own_go():
+def test_slots_without_files_of_their_own_are_truncated():
     kinds = (
         SlotKind.NOOP,
         SlotKind.CANCEL,
@@ -152,7 +152,7 @@ def test_instants_of_slots_above_the_ceiling_are_needed():
 
 
 @pytest.mark.spec("BATCH-2")
-def test_batch_ids_move_into_the_boundary():
+def test_batch_ids_are_moved_into_the_truncation_point():
     batch = Batch(batch_id="load 1", rows_inserted=3)
     slots = [slot(1, batches=(batch,)), *(slot(number) for number in range(2, 7))]
     timeline = ActiveTimeline.of(COMMITS)
@@ -166,7 +166,7 @@ def test_batch_ids_move_into_the_boundary():
 
 
 @pytest.mark.spec("BATCH-2")
-def test_a_cut_that_collects_no_slot_leaves_what_the_boundary_knows():
+def test_a_truncation_without_slots_keeps_the_batches_of_the_truncation_point():
     """Its file is that of the cut before it, so nothing may be given up that is in it alone."""
     timeline = ActiveTimeline.of(COMMITS)
     going = choose_instants(timeline, KEEP, ())
@@ -190,7 +190,7 @@ def test_a_cut_that_collects_no_slot_leaves_what_the_boundary_knows():
     assert moved.number > 2
 
 
-def test_what_completed_after_a_saved_write_is_kept_for_its_restore():
+def test_commits_after_a_savepointed_write_are_kept_for_its_restore():
     names = [done(10), done(20, completed=38), *COMMITS[2:]]
     assert chosen(names) == [10, 20, 30, 40]
     assert chosen([*names, done(30, "savepoint", completed=55)]) == [10]

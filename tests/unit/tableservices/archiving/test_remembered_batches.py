@@ -105,7 +105,7 @@ class Cutter:
         max_size=40,
     )
 )
-def test_no_cut_forgets_a_batch_that_is_neither_old_nor_withdrawn(
+def test_no_truncation_forgets_a_batch_that_is_neither_old_nor_restored_away(
     cuts: list[tuple[int, int | None, int]],
 ):
     cutter, gone, since = Cutter(), set[str](), ""
@@ -129,7 +129,7 @@ def test_no_cut_forgets_a_batch_that_is_neither_old_nor_withdrawn(
         assert names - {0} == {present.number, *(one.number for one in present.earlier)} - {0}
 
 
-def test_a_batch_is_repeated_as_often_as_their_number_doubles():
+def test_a_batch_is_copied_as_often_as_the_number_of_batches_doubles():
     cutter = Cutter()
     for _ in range(400):
         cutter.cut(1, since="", withdrawn=frozenset())
@@ -139,7 +139,7 @@ def test_a_batch_is_repeated_as_often_as_their_number_doubles():
     assert len(cutter.truncation_point.earlier) <= 400 / (8 * TOGETHER) + 5
 
 
-def test_each_says_of_an_earlier_one_how_many_how_new_and_which_bytes():
+def test_each_truncation_point_records_count_age_and_digest_of_earlier_ones():
     cutter = Cutter()
     for _ in range(3):
         cutter.cut(1, since="", withdrawn=frozenset())
@@ -163,7 +163,7 @@ def check_all(storage: MemoryStorage) -> list[tuple[str, str]]:
     return found
 
 
-def test_verify_tells_an_earlier_boundary_that_is_lost_or_edited():
+def test_verify_reports_an_earlier_truncation_point_that_is_missing_or_edited():
     cutter = Cutter()
     for _ in range(3):
         cutter.cut(1, since="", withdrawn=frozenset())
@@ -204,7 +204,7 @@ def boundary_of(table: TableReader) -> TruncationPoint:
 
 
 @pytest.mark.spec("BATCH-1")
-def test_every_batch_is_known_to_who_was_there_and_to_who_comes():
+def test_every_batch_is_known_to_old_and_new_processes():
     table, clock, _ = grown(40)
     assert len(boundary_of(table).earlier) >= 2
     newcomer = opened(table, clock=clock)
@@ -214,7 +214,7 @@ def test_every_batch_is_known_to_who_was_there_and_to_who_comes():
     assert not write(newcomer, 40)
 
 
-def test_a_file_of_a_boundary_is_read_once():
+def test_a_truncation_point_file_is_read_once():
     table, _, storage = grown(40)
     assert not asked(table, 99)
     storage.forget()
@@ -230,7 +230,7 @@ def test_a_file_of_a_boundary_is_read_once():
     assert max(of_boundaries.values()) <= 2, "to know what is in it, and once to merge it"
 
 
-def test_ids_that_are_old_go_with_their_files():
+def test_old_batch_ids_are_deleted_with_their_files():
     table, clock, storage = grown(40)
     clock.sleep_ms(8 * DAY_MS)
     for number in range(40, 48):
@@ -243,7 +243,7 @@ def test_ids_that_are_old_go_with_their_files():
     assert asked(opened(table, clock=clock), 40)
 
 
-def test_a_lost_file_is_told_and_holds_nothing_else_up():
+def test_a_missing_truncation_point_file_is_reported_and_stops_no_archive():
     table, clock, storage = grown(40)
     lost = truncation_point_path(boundary_of(table).earlier[0].number)
     storage.delete(lost)
@@ -257,7 +257,7 @@ def test_a_lost_file_is_told_and_holds_nothing_else_up():
     assert boundary_of(table).number > 40
 
 
-def test_a_file_that_is_given_up_under_our_eyes_is_looked_for_in_the_next_boundary():
+def test_a_truncation_point_file_that_is_deleted_meanwhile_is_found_in_the_next_one():
     table, clock, storage = grown(40)
 
     class CutsAgain(Behind):
@@ -283,7 +283,7 @@ def test_a_file_that_is_given_up_under_our_eyes_is_looked_for_in_the_next_bounda
 
 
 @pytest.mark.spec("RST-1")
-def test_a_batch_that_a_restore_took_away_is_written_anew_also_when_the_restore_is_collected():
+def test_a_restored_away_batch_is_written_again_also_after_truncation_of_the_restore():
     table, clock, _ = grown(0)
     for number in range(3):
         write(table, number)
@@ -304,7 +304,7 @@ def newest_path(table: TableReader) -> str:
     return truncation_point_path(boundary_of(table).number)
 
 
-def test_the_newest_boundary_is_made_again_from_the_cut_that_it_was():
+def test_the_newest_truncation_point_is_restored_from_its_truncate_slot():
     table, clock, storage = grown(40)
     path = newest_path(table)
     data = storage.read(path)
@@ -315,14 +315,14 @@ def test_the_newest_boundary_is_made_again_from_the_cut_that_it_was():
     assert not write(newcomer, 40)
 
 
-def test_who_has_read_the_newest_boundary_forgets_nothing_of_it_when_it_is_lost():
+def test_a_process_that_read_the_newest_truncation_point_keeps_its_batches_when_it_is_lost():
     table, _, storage = grown(40)
     assert asked(table, 0)
     storage.delete(newest_path(table))
     assert [asked(table, number) for number in range(41)] == [True] * 40 + [False]
 
 
-def test_a_boundary_that_nothing_makes_again_refuses_batches():
+def test_a_truncation_point_that_cannot_be_restored_refuses_batches():
     table, clock, storage = grown(40)
     path = newest_path(table)
     storage.delete(path)
@@ -341,7 +341,7 @@ def test_a_boundary_that_nothing_makes_again_refuses_batches():
     upsert(newcomer, [{"id": "b", "p": "x", "ts": 1}])  # without an id nothing is owed
 
 
-def test_an_archiver_whose_clock_is_ahead_forgets_no_id_early():
+def test_an_archiver_with_a_fast_clock_forgets_no_batch_id_early():
     table, clock, _ = grown(10)
     archiver = opened(table, clock=clock)
     for number in range(10, 16):
@@ -355,7 +355,7 @@ def test_an_archiver_whose_clock_is_ahead_forgets_no_id_early():
 
 
 @pytest.mark.spec("SLOT-10")
-def test_a_boundary_of_a_dropped_table_makes_nobody_forget():
+def test_a_truncation_point_of_a_dropped_table_forgets_no_batch():
     """Whoever had that table open moved it here, and takes it away again when it looks."""
     table, clock, storage = grown(0)
     for number in range(4):

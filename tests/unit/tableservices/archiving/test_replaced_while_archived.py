@@ -48,7 +48,7 @@ def grown(commits: int) -> tuple[TableReader, Swapped]:
 
 @pytest.mark.spec("SLOT-10")
 @pytest.mark.parametrize("commits", [1, 6, 20])
-def test_the_boundary_of_a_dropped_table_does_not_stay_in_the_new_one(commits: int):
+def test_the_truncation_point_of_a_dropped_table_does_not_stay_in_the_new_one(commits: int):
     """It would tell that batches were published which the new table does not have."""
     handle, storage = grown(commits)
     storage.at = BOUNDARIES
@@ -63,7 +63,7 @@ def test_the_boundary_of_a_dropped_table_does_not_stay_in_the_new_one(commits: i
 
 @pytest.mark.spec("SLOT-10")
 @pytest.mark.parametrize("commits", [4, 9])
-def test_who_finishes_the_cut_of_a_dropped_table_deletes_nothing_of_the_new_one(commits: int):
+def test_a_finished_truncation_of_a_dropped_table_deletes_nothing_of_the_new_one(commits: int):
     handle, storage = grown(commits)
     dead = opened(handle, storage=Dies(storage), clock=StillClock(OLD_MS))
     with pytest.raises(KeyboardInterrupt):
@@ -78,7 +78,7 @@ def test_who_finishes_the_cut_of_a_dropped_table_deletes_nothing_of_the_new_one(
 @pytest.mark.spec("BATCH-1")
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("commits", [0, 1, 3])
-def test_a_batch_of_a_dropped_table_is_not_told_as_published(commits: int, far: bool):
+def test_a_batch_of_a_dropped_table_is_not_reported_as_committed(commits: int, far: bool):
     storage = Swapped(MemoryStorage(), commits=commits)
     table = new_table(storage.inner, clock=StillClock(OLD_MS))
     seen = Far(storage) if far else storage
@@ -91,7 +91,7 @@ def test_a_batch_of_a_dropped_table_is_not_told_as_published(commits: int, far: 
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_batch_that_another_engine_restored_away_is_written_anew_also_after_the_archive():
+def test_a_batch_that_another_engine_restored_away_is_written_again_also_after_an_archive():
     """Below the timeline everything looks archived; the history has no such instant."""
     clock = StillClock()
     table = new_table(MemoryStorage("memory://t", ports=MemoryWorld(clock)), clock=clock)

@@ -14,7 +14,7 @@ def test_defaults_are_those_of_hudi():
     assert (settings.commits_kept_min, settings.commits_kept_max) == (20, 30)
 
 
-def test_more_is_kept_when_cleaning_retains_more_and_nobody_said_otherwise():
+def test_the_default_limits_grow_with_the_retention_of_cleaning():
     settings = ArchivingSettings.from_properties({"hoodie.clean.commits.retained": "20"})
     assert (settings.commits_kept_min, settings.commits_kept_max) == (30, 40)
 
@@ -41,7 +41,7 @@ def test_numbers_that_contradict_each_other_are_refused(properties: dict[str, st
     assert caught.value.kind == kind
 
 
-def test_what_cleaning_counts_otherwise_contradicts_nothing():
+def test_other_cleaning_policies_do_not_limit_archiving():
     by_hours = {"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS", "hoodie.keep.min.commits": "5"}
     assert ArchivingSettings.from_properties(by_hours).commits_kept_min == 5
     off = {"hoodie.archive.automatic": "false", "hoodie.keep.min.commits": "5"}

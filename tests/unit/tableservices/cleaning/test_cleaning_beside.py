@@ -62,7 +62,7 @@ def lose(table: TableReader, names: list[str]) -> None:
         table.context.ports.storage.delete(timeline_path(name))
 
 
-def test_the_slot_of_a_clean_tells_what_was_seen() -> None:
+def test_the_slot_of_a_clean_has_a_timeline_digest_in_mode_shared_only() -> None:
     _, slot = cleaned()
     assert (slot.kind, len(slot.timeline_digest)) == (SlotKind.CLEAN, 32)
     table = written()
@@ -70,7 +70,7 @@ def test_the_slot_of_a_clean_tells_what_was_seen() -> None:
     assert newest(table).timeline_digest == ""
 
 
-def test_not_that_which_finishes_what_another_engine_showed() -> None:
+def test_the_slot_that_completes_another_engines_clean_has_no_timeline_digest() -> None:
     table = written()
     time = str(int(newest(table).completion_time) + 1)
     storage = table.context.ports.storage
@@ -96,7 +96,7 @@ def test_not_that_which_finishes_what_another_engine_showed() -> None:
     ],
     ids=["nothing", "its requested file", "both"],
 )
-def test_the_next_slot_ends_it_where_it_deleted_nothing(left: int, kinds: list[SlotKind]) -> None:
+def test_the_next_slot_voids_a_clean_that_deleted_nothing(left: int, kinds: list[SlotKind]) -> None:
     table, slot = cleaned()
     inflight, requested = pending_file_names(Action.CLEAN, slot.requested_time)
     assert slot.file_name is not None
@@ -110,7 +110,7 @@ def test_the_next_slot_ends_it_where_it_deleted_nothing(left: int, kinds: list[S
     assert ended == ([] if left else [slot.number])
 
 
-def test_not_where_the_history_has_it() -> None:
+def test_a_clean_that_is_in_the_archive_is_not_voided() -> None:
     """Java archived it; a savepoint keeps the first write of the timeline, which is older."""
     table, slot = cleaned()
     time, done = slot.requested_time, slot.completion_time
@@ -122,7 +122,7 @@ def test_not_where_the_history_has_it() -> None:
     assert files_of(table) == []
 
 
-def test_what_comes_late_of_one_that_was_ended_is_taken_away() -> None:
+def test_late_files_of_a_voided_clean_are_deleted() -> None:
     table, slot = cleaned()
     late = files_of(table)
     lose(table, late)

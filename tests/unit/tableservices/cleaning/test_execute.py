@@ -24,7 +24,7 @@ ONE_VERSION = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained
 TOLERATED_MS = 120_000
 
 
-def test_old_slices_go_and_the_clean_is_recorded_as_java_does(bench: Any) -> None:
+def test_old_slices_are_deleted_and_the_clean_is_recorded_as_java_does(bench: Any) -> None:
     times = bench.commits(5)
     receipt = clean(bench.context, TWO)
     assert receipt is not None
@@ -74,7 +74,7 @@ def test_nothing_is_planned_before_enough_commits(bench: Any) -> None:
     assert clean(bench.context, patient) is not None
 
 
-def test_a_later_clean_looks_only_at_partitions_written_since(bench: Any) -> None:
+def test_a_later_clean_lists_only_partitions_written_since(bench: Any) -> None:
     bench.commit("q1", partition="q")
     bench.commit("q1", partition="q")
     bench.commits(4)
@@ -93,7 +93,7 @@ def test_a_later_clean_looks_only_at_partitions_written_since(bench: Any) -> Non
     assert "q/q1_9-9-9_20200101000000000.parquet" in third.files
 
 
-def test_a_later_clean_looks_where_a_savepoint_was_removed(bench: Any) -> None:
+def test_a_later_clean_lists_partitions_of_a_deleted_savepoint(bench: Any) -> None:
     kept = bench.commit("q1", partition="q")
     bench.commit("q1", partition="q")
     savepoint = bench.savepoint(kept, f"q1_0-0-0_{kept}.parquet", partition="q")
@@ -106,7 +106,9 @@ def test_a_later_clean_looks_where_a_savepoint_was_removed(bench: Any) -> None:
     assert kept not in bench.times_left("q1", "q")
 
 
-def test_a_later_clean_looks_everywhere_when_the_line_was_archived(bench: Any) -> None:
+def test_a_later_clean_lists_every_partition_when_the_earliest_retained_commit_was_archived(
+    bench: Any,
+) -> None:
     times = bench.commits(5)
     assert clean(bench.context, TWO) is not None
     bench.commit("q1", partition="q")
@@ -127,7 +129,7 @@ def _of_last_three(bench: Any) -> set[str]:
     return {name for name in bench.storage.names(".hoodie/timeline") if name[:17] in last}
 
 
-def test_a_later_clean_looks_where_a_partition_was_emptied(bench: Any) -> None:
+def test_a_later_clean_lists_emptied_partitions(bench: Any) -> None:
     bench.commit("q1", partition="q")
     bench.commits(4)
     assert clean(bench.context, TWO) is not None
@@ -137,7 +139,7 @@ def test_a_later_clean_looks_where_a_partition_was_emptied(bench: Any) -> None:
     assert bench.times_left("q1", "q") == []
 
 
-def test_a_later_clean_looks_where_a_write_completed_after_the_line_it_began_before(
+def test_a_later_clean_lists_partitions_of_a_write_that_completed_after_the_earliest_retained_commit(
     bench: Any,
 ) -> None:
     old = bench.commit("q1", partition="q")
@@ -157,7 +159,7 @@ def test_a_later_clean_looks_where_a_write_completed_after_the_line_it_began_bef
     assert bench.times_left("q1", "q") == [newest]
 
 
-def test_a_pending_write_keeps_what_it_may_have_read(bench: Any) -> None:
+def test_a_pending_write_keeps_the_files_that_it_may_have_read(bench: Any) -> None:
     times = bench.commits(2)
     pending = bench.begin()
     more = bench.commits(3)
@@ -180,7 +182,7 @@ def test_a_dead_writer_is_rolled_back_first(bench: Any) -> None:
     assert len(bench.timeline_names(".rollback")) == 1
 
 
-def test_a_dead_writer_is_left_whole_where_the_policy_says_so(bench: Any) -> None:
+def test_files_of_a_dead_writer_stay_under_the_eager_policy(bench: Any) -> None:
     """Its heartbeat and markers stay too: whoever rolls it back needs them."""
     dead = bench.begin().requested_time
     bench.storage.create(f".hoodie/.temp/{dead}/p/x.marker.CREATE", b"")
@@ -193,7 +195,7 @@ def test_a_dead_writer_is_left_whole_where_the_policy_says_so(bench: Any) -> Non
 
 
 @pytest.mark.spec("CLN-1")
-def test_a_savepoint_made_during_planning_stops_the_plan(bench: Any) -> None:
+def test_a_savepoint_created_during_planning_stops_the_plan(bench: Any) -> None:
     times = bench.commits(5)
     kept = f"f1_0-0-0_{times[0]}.parquet"
 
@@ -208,7 +210,7 @@ def test_a_savepoint_made_during_planning_stops_the_plan(bench: Any) -> None:
     assert done.extra_metadata == {"savepointed_timestamps": times[0], **who.as_metadata}
 
 
-def test_a_pending_instant_that_turns_up_late_stops_the_plan(bench: Any) -> None:
+def test_a_pending_instant_that_appears_late_stops_the_plan(bench: Any) -> None:
     """Another engine's write may be seen after its time: it began before our snapshot."""
     times = bench.commits(5)
     late = f"{int(times[1]) + 4}.commit.requested"
@@ -229,7 +231,7 @@ def test_a_restore_that_begins_during_planning_stops_the_plan(bench: Any) -> Non
     assert bench.times_left() == times
 
 
-def test_a_newer_slice_that_vanished_stops_the_plan(bench: Any) -> None:
+def test_a_newer_slice_that_was_deleted_meanwhile_stops_the_plan(bench: Any) -> None:
     """A restore took the line's commit away: its predecessors count one more."""
     times = bench.commits(5)
     (fourth,) = (n for n in bench.timeline_names(".commit") if n.startswith(times[3]))
@@ -239,7 +241,9 @@ def test_a_newer_slice_that_vanished_stops_the_plan(bench: Any) -> None:
     assert receipt.files == (f"p/f1_0-0-0_{times[0]}.parquet",)
 
 
-def test_replaced_groups_go_whole_after_the_line(bench: Any) -> None:
+def test_replaced_groups_are_deleted_as_a_whole_after_the_earliest_commit_to_retain(
+    bench: Any,
+) -> None:
     bench.commits(2)
     bench.finish(bench.begin(Action.REPLACECOMMIT), ["g1"], replaces=["f1"])
     bench.commit("g1")
@@ -320,7 +324,7 @@ class FailingStorage:
         ("create", ".clean"),
     ],
 )
-def test_a_clean_that_dies_after_its_slot_is_finished_by_the_next_turn(
+def test_a_clean_that_dies_after_its_slot_is_applied_by_the_next_commit(
     bench: Any, method: str, suffix: str
 ) -> None:
     times = bench.commits(5)
@@ -363,7 +367,7 @@ def test_a_file_that_cannot_be_deleted_keeps_the_clean_open(bench: Any) -> None:
     assert bench.timeline_names(".clean") == []
 
 
-def test_leftovers_of_nobody_go_when_they_are_old(bench: Any) -> None:
+def test_old_stray_files_are_deleted(bench: Any) -> None:
     bench.commit("f1")
     gone = "20200101000000000"
     bench.storage.write(f".hoodie/.heartbeat/{gone}", b"")

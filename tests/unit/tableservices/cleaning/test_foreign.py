@@ -57,7 +57,7 @@ def test_a_harmless_plan_is_finished_under_its_own_time(bench: Any) -> None:
     )
 
 
-def test_a_young_plan_is_left_to_its_owner_and_none_is_made_beside_it(bench: Any) -> None:
+def test_a_recent_plan_is_left_to_its_owner_and_no_other_is_made(bench: Any) -> None:
     times = bench.commits(5)
     plant(bench, {"p": [located(times[0])]})
     assert clean(bench.context, TWO) is None

@@ -61,7 +61,7 @@ def facts(line: Instant | None, *numbers: int, oldest_pending: int | None = None
 # ---- the line
 
 
-def test_the_line_is_the_nth_commit_from_the_end() -> None:
+def test_the_earliest_commit_to_retain_is_the_nth_from_the_end() -> None:
     completed = [commit(n, n + 5) for n in (10, 20, 30, 40, 50)]
     assert earliest_commit_to_retain(completed, None, COMMITS, t(0)) == completed[3]
 
@@ -74,7 +74,7 @@ def test_the_line_is_the_nth_commit_from_the_end() -> None:
         ("20261121101006021", "20261121101002693"),
     ],
 )
-def test_the_line_is_the_one_java_recorded(cleaned_at: str, line: str) -> None:
+def test_the_earliest_commit_to_retain_is_the_one_java_recorded(cleaned_at: str, line: str) -> None:
     """Commits and cleans of the golden table v9_cow_clean_archive, 2 commits retained."""
     written = (
         "20261121100958301",
@@ -94,19 +94,19 @@ def test_the_line_is_the_one_java_recorded(cleaned_at: str, line: str) -> None:
     assert found.requested_time == line
 
 
-def test_there_is_no_line_while_all_commits_are_retained() -> None:
+def test_there_is_no_earliest_commit_to_retain_while_all_commits_are_retained() -> None:
     completed = [commit(10, 15), commit(20, 25)]
     assert earliest_commit_to_retain(completed, None, COMMITS, t(0)) is None
 
 
-def test_the_line_is_never_later_than_the_oldest_pending_instant() -> None:
+def test_the_earliest_commit_to_retain_is_never_later_than_the_oldest_pending_instant() -> None:
     completed = [commit(n, n + 5) for n in (10, 20, 30, 40, 50)]
     assert earliest_commit_to_retain(completed, t(32), COMMITS, t(0)) == completed[2]
     assert earliest_commit_to_retain(completed, t(40), COMMITS, t(0)) == completed[3]
     assert earliest_commit_to_retain(completed, t(5), COMMITS, t(0)) is None
 
 
-def test_the_line_by_hours_is_the_first_commit_not_older() -> None:
+def test_the_earliest_commit_to_retain_by_hours_is_the_first_one_not_older() -> None:
     hours = CleaningSettings(policy=CleaningPolicy.HOURS)
     completed = [commit(n, n + 5) for n in (10, 20, 30)]
     assert earliest_commit_to_retain(completed, None, hours, t(15)) == completed[1]
@@ -115,7 +115,7 @@ def test_the_line_by_hours_is_the_first_commit_not_older() -> None:
     assert earliest_commit_to_retain(completed, t(12), hours, t(15)) == completed[0]
 
 
-def test_counting_slices_needs_no_line() -> None:
+def test_retention_by_versions_has_no_earliest_commit_to_retain() -> None:
     assert (
         earliest_commit_to_retain([commit(n, n + 5) for n in (1, 2, 3, 4)], None, VERSIONS, t(0))
         is None
@@ -125,7 +125,7 @@ def test_counting_slices_needs_no_line() -> None:
 # ---- the policies
 
 
-def test_the_last_slice_before_the_line_stays() -> None:
+def test_the_last_slice_before_the_earliest_commit_to_retain_stays() -> None:
     plan = plan_clean(facts(commit(40, 45), 10, 20, 30, 40, 50), COMMITS)
     assert plan.files == {"p": (path(10), path(20))}
 
@@ -143,17 +143,17 @@ def test_the_floor_of_a_replaced_group_is_its_replacement() -> None:
     assert (plan.paths, plan.floor) == ((path(10), path(20), path(30)), t(35))
 
 
-def test_what_superseded_a_slice_long_ago_completed_before_all_that_is_active() -> None:
+def test_the_floor_is_not_below_the_completion_of_the_earliest_active_commit() -> None:
     given = facts(commit(40, 45), 10, 20, 30, 40, 50)
     kept = {t(40): t(45), t(50): t(55)}
     assert plan_clean(replace(given, completions=kept), COMMITS).floor == t(45)
 
 
-def test_a_group_without_a_slice_after_the_line_keeps_its_latest_only() -> None:
+def test_a_group_without_a_slice_after_the_limit_keeps_its_latest_only() -> None:
     assert plan_clean(facts(commit(40, 45), 10, 20), COMMITS).paths == (path(10),)
 
 
-def test_without_a_line_nothing_goes() -> None:
+def test_without_an_earliest_commit_to_retain_no_file_is_deleted() -> None:
     assert plan_clean(facts(None, 10, 20, 30), COMMITS).paths == ()
 
 
@@ -161,7 +161,7 @@ def test_versions_keep_the_newest_slices() -> None:
     assert plan_clean(facts(None, 10, 20, 30, 40), VERSIONS).paths == (path(10), path(20))
 
 
-def test_log_files_go_with_their_slice() -> None:
+def test_log_files_are_deleted_with_their_slice() -> None:
     name = f".f1_{t(12)}.log.1_0-0-0"
     log = LogFile(
         file_group=GROUP,
@@ -192,33 +192,33 @@ def replace_versions(count: int) -> CleaningSettings:
     return CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=count)
 
 
-def test_before_the_line_means_completed_before_it() -> None:
+def test_before_the_limit_means_completed_before_it() -> None:
     """t30 was requested before the line t40, but a query begun at t41 saw t20 only."""
     given = facts(commit(40, 45), 10, 20, 30, 40)
     late = {**given.completions, t(30): t(42)}
     assert plan_clean(replace(given, completions=late), COMMITS).paths == (path(10),)
 
 
-def test_versions_keep_what_the_oldest_pending_instant_may_have_seen() -> None:
+def test_retention_by_versions_keeps_slices_that_the_oldest_pending_instant_may_have_read() -> None:
     numbers = (10, 20, 30, 40)
     assert plan_clean(facts(None, *numbers, oldest_pending=27), VERSIONS).paths == (path(10),)
     assert plan_clean(facts(None, *numbers, oldest_pending=24), VERSIONS).paths == ()
     assert plan_clean(facts(None, *numbers), VERSIONS).paths == (path(10), path(20))
 
 
-def test_commits_keep_what_the_oldest_pending_instant_may_have_seen() -> None:
+def test_retention_by_commits_keeps_slices_that_the_oldest_pending_instant_may_have_read() -> None:
     """The line alone (t30, completed at t35) would let t20 stay and t10 go; t21 needs t10."""
     given = facts(commit(30, 35), 10, 20, 30, 40, oldest_pending=21)
     assert plan_clean(given, COMMITS).paths == ()
 
 
-def test_what_a_savepoint_pins_stays() -> None:
+def test_files_of_a_savepoint_stay() -> None:
     given = facts(commit(40, 45), 10, 20, 30, 40, 50)
     pinned = replace(given, savepointed_files=frozenset({path(10)}))
     assert plan_clean(pinned, COMMITS).paths == (path(20),)
 
 
-def test_what_an_earlier_clean_left_to_readers_is_not_planned_again() -> None:
+def test_deferred_deletes_of_an_earlier_clean_are_not_planned_again() -> None:
     given = facts(commit(40, 45), 10, 20, 30, 40, 50)
     assert plan_clean(replace(given, deferred_deletes=frozenset({path(10)})), COMMITS).paths == (
         path(20),
@@ -251,25 +251,25 @@ def replaced(at: int, line: Instant | None, *, oldest_pending: int | None = None
     return replace(given, replaced={GROUP: t(at)}, completions=completions)
 
 
-def test_a_group_replaced_before_the_line_goes_whole() -> None:
+def test_a_group_replaced_before_the_limit_is_deleted_as_a_whole() -> None:
     assert plan_clean(replaced(30, commit(40, 45)), COMMITS).paths == (path(10), path(20))
 
 
-def test_a_group_replaced_since_the_line_stays_whole() -> None:
+def test_a_group_replaced_after_the_limit_stays_as_a_whole() -> None:
     assert plan_clean(replaced(40, commit(40, 45)), COMMITS).paths == ()
     assert plan_clean(replaced(36, commit(40, 45)), COMMITS).paths == ()  # completed at t41
 
 
-def test_counting_slices_a_replaced_group_goes_at_once() -> None:
+def test_retention_by_versions_deletes_a_replaced_group_at_once() -> None:
     assert plan_clean(replaced(30, None), VERSIONS).paths == (path(10), path(20))
 
 
-def test_a_replaced_group_stays_while_a_pending_instant_may_have_seen_it() -> None:
+def test_a_replaced_group_stays_while_a_pending_instant_may_have_read_it() -> None:
     assert plan_clean(replaced(30, None, oldest_pending=33), VERSIONS).paths == ()
     assert plan_clean(replaced(30, commit(40, 45), oldest_pending=33), COMMITS).paths == ()
 
 
-def test_a_savepoint_pins_a_file_of_a_replaced_group() -> None:
+def test_a_savepoint_keeps_a_file_of_a_replaced_group() -> None:
     given = replace(replaced(30, None), savepointed_files=frozenset({path(20)}))
     assert plan_clean(given, VERSIONS).paths == (path(10),)
 
@@ -279,7 +279,7 @@ def test_a_replaced_group_of_a_pending_clustering_stays() -> None:
     assert plan_clean(given, VERSIONS).paths == ()
 
 
-def test_change_logs_go_with_the_base_file_they_lie_beside() -> None:
+def test_change_logs_are_deleted_with_their_base_file() -> None:
     logs = {(GROUP, t(number)): [f"p/.f1_{t(number)}.log.1_0-0-0.cdc"] for number in (20, 30)}
     told = replace(facts(commit(40, 45), 10, 20, 30, 40), change_logs=logs)
     assert plan_clean(told, COMMITS).paths == (
@@ -307,7 +307,7 @@ def with_logs(one: FileSlice, *numbers: int, base: bool = True) -> FileSlice:
     return replace(one, log_files=logs, base_file=one.base_file if base else None)
 
 
-def test_logs_go_and_stay_with_their_slice() -> None:
+def test_logs_are_deleted_and_kept_with_their_slice() -> None:
     slices = [with_logs(slice_at(10), 12, 14), with_logs(slice_at(20), 22), slice_at(30)]
     told = replace(facts(commit(30, 35), 10, 20, 30), groups={GROUP: slices})
     assert plan_clean(told, COMMITS).paths == (
@@ -326,7 +326,7 @@ def test_a_savepoint_of_one_log_keeps_its_slice() -> None:
     assert plan_clean(told, COMMITS).paths == ()
 
 
-def test_what_lies_below_a_slice_of_logs_alone_stays() -> None:
+def test_slices_below_a_slice_of_logs_only_stay() -> None:
     """Readers merge logs without a base file with those below them (fmt 6.2)."""
     slices = [
         slice_at(10),

@@ -51,6 +51,6 @@ def test_eager_policy_leaves_dead_writers_to_the_writers() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "ten"])
-def test_a_retention_of_nothing_is_refused(value: str) -> None:
+def test_a_retention_of_zero_is_refused(value: str) -> None:
     with pytest.raises(SettingError, match=r"hoodie\.clean\.commits\.retained"):
         CleaningSettings.from_properties({"hoodie.clean.commits.retained": value})

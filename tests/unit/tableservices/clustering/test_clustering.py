@@ -131,7 +131,7 @@ def test_a_clustering_moves_rows_and_changes_none(table_type: TableType) -> None
     assert {one.base_instant_time for one in (first, second)} == {receipt.requested_time}
 
 
-def test_the_rows_of_a_file_lie_in_the_wanted_order() -> None:
+def test_the_rows_of_a_clustered_file_have_the_sort_order() -> None:
     table = small_files()
     cluster(table)
     stored = (
@@ -144,7 +144,7 @@ def test_the_rows_of_a_file_lie_in_the_wanted_order() -> None:
     assert len(stored) == 4
 
 
-def test_a_group_is_cut_into_files_of_the_wanted_size() -> None:
+def test_a_group_is_split_into_files_of_the_target_size() -> None:
     table = small_files()
     size = sum(one.size_bytes for one in table.view.latest_slices(["x"]))
     settings = SORTED.model_copy(
@@ -223,7 +223,7 @@ def test_a_table_without_sort_columns_only_gets_bigger_files() -> None:
 # beside writers
 
 
-def test_what_a_writer_changed_meanwhile_is_left_out_and_the_rest_is_published() -> None:
+def test_a_group_that_a_writer_changed_meanwhile_is_left_out_and_the_rest_is_committed() -> None:
     table = small_files()
     planned = schedule(table)
     receipt = meanwhile(table, planned, lambda: upsert(opened(table), rows("a", ts=5)))
@@ -234,7 +234,7 @@ def test_what_a_writer_changed_meanwhile_is_left_out_and_the_rest_is_published()
     assert leftovers(table) == []
 
 
-def test_a_late_file_of_a_group_that_was_left_out_is_never_seen() -> None:
+def test_a_late_file_of_a_left_out_group_is_invisible() -> None:
     """A second executor that slept may create it when the result is published already."""
     table = small_files()
     planned = schedule(table)
@@ -292,7 +292,7 @@ class Asleep:
 
 
 @pytest.mark.spec("RB-10")
-def test_a_woken_executor_takes_back_what_the_result_of_another_one_gave_up() -> None:
+def test_a_resumed_executor_deletes_files_of_groups_that_another_result_left_out() -> None:
     def act(other: TableReader, planned: Instant) -> None:
         upsert(other, rows("a", ts=5))
         receipt = execute(other, planned)
@@ -306,14 +306,14 @@ def test_a_woken_executor_takes_back_what_the_result_of_another_one_gave_up() ->
 
 
 @pytest.mark.spec("RB-10")
-def test_a_woken_executor_takes_back_everything_of_a_plan_that_was_cancelled() -> None:
+def test_a_resumed_executor_deletes_all_files_of_a_cancelled_plan() -> None:
     asleep = Asleep(lambda other, planned: cancel_pending_plan(other.context, planned))
     asleep.run()
     assert asleep.files() == []
     assert leftovers(asleep.table) == []
 
 
-def test_a_woken_executor_leaves_what_it_made_to_who_carries_the_plan_out() -> None:
+def test_a_resumed_executor_leaves_its_files_to_the_next_executor() -> None:
     asleep = Asleep(lambda _other, _planned: None)
     asleep.run()
     assert len(asleep.files()) == 1
@@ -322,7 +322,7 @@ def test_a_woken_executor_leaves_what_it_made_to_who_carries_the_plan_out() -> N
 
 
 @pytest.mark.spec("RB-10")
-def test_what_hides_a_group_that_was_given_up_is_archived_when_no_executor_can_write_it() -> None:
+def test_a_plan_with_a_left_out_group_is_archived_when_no_executor_can_write_its_files() -> None:
     """Behind the archive nothing would hide the file of an executor that slept."""
     asleep = Asleep(lambda *_: None)
     table, planned = asleep.table, asleep.planned
@@ -347,7 +347,7 @@ def test_what_hides_a_group_that_was_given_up_is_archived_when_no_executor_can_w
     assert table.context.active().find(planned.requested_time) is None
 
 
-def test_where_writers_changed_everything_the_plan_is_cancelled() -> None:
+def test_a_plan_whose_groups_all_changed_is_cancelled() -> None:
     table = small_files()
     planned = schedule(table)
     everything = [*rows("ac"), *rows("y", p="y")]
@@ -398,7 +398,7 @@ def test_a_group_that_is_cleaned_while_it_is_read_is_left_out() -> None:
 
 
 @pytest.mark.spec("CL-1")
-def test_a_file_that_is_gone_though_nobody_wrote_its_file_group_is_told() -> None:
+def test_a_missing_file_of_an_unchanged_file_group_is_reported() -> None:
     table = small_files()
     planned = schedule(table)
     storage = Cleaned(table.context.ports.storage, lambda: None)
@@ -408,7 +408,7 @@ def test_a_file_that_is_gone_though_nobody_wrote_its_file_group_is_told() -> Non
 
 
 @pytest.mark.parametrize("ends", ["completed", "cancelled"])
-def test_files_that_are_cleaned_after_the_plan_has_ended_need_no_word(ends: str) -> None:
+def test_files_cleaned_after_the_end_of_the_plan_raise_no_error(ends: str) -> None:
     table = small_files()
     planned = schedule(table)
 
@@ -436,7 +436,7 @@ def test_an_overwrite_of_a_clustered_partition_wins() -> None:
     assert [one for one in rows_of(table, "id", "p") if one[1] == "x"] == [("q", "x")]
 
 
-def test_a_writer_that_began_before_is_redone_on_the_new_files() -> None:
+def test_a_writer_that_began_before_is_retried_on_the_new_files() -> None:
     table = small_files()
     receipt = upsert(
         opened(table), rows("b", ts=8), lambda: cluster(table, SORTED), detect_early=False
@@ -506,7 +506,7 @@ def test_keys_that_moved_are_found_again_by_a_global_index() -> None:
 
 
 @pytest.mark.spec("CMP-3")
-def test_a_second_executor_leaves_a_claimed_plan_alone() -> None:
+def test_a_second_executor_leaves_a_leased_plan() -> None:
     table = small_files()
     planned = schedule(table)
     claim = lease_plan(opened(table).context, planned)
@@ -550,7 +550,7 @@ def test_files_of_an_executor_that_sorted_otherwise_are_swept() -> None:
     assert stray not in data_files(table)
 
 
-def test_a_plan_that_nobody_is_at_expires() -> None:
+def test_a_plan_without_an_executor_expires() -> None:
     table = small_files()
     planned = schedule(table)
     expiring = SORTED.model_copy(update={"expires": True, "expiration_mins": 30})
@@ -568,7 +568,7 @@ def test_a_plan_that_nobody_is_at_expires() -> None:
     assert table.context.active().pending == ()
 
 
-def test_a_plan_can_be_cancelled_and_is_then_unknown() -> None:
+def test_a_cancelled_plan_is_unknown() -> None:
     table = small_files()
     planned = schedule(table)
     assert cancel_pending_plan(table.context, planned) is not None
@@ -576,7 +576,7 @@ def test_a_plan_can_be_cancelled_and_is_then_unknown() -> None:
         execute(table, planned)
 
 
-def test_an_executor_whose_plan_was_cancelled_takes_its_files_back() -> None:
+def test_an_executor_whose_plan_was_cancelled_deletes_its_files() -> None:
     table = small_files()
     planned = schedule(table)
     assert meanwhile(table, planned, lambda: cancel_pending_plan(table.context, planned)) is None
@@ -585,7 +585,7 @@ def test_an_executor_whose_plan_was_cancelled_takes_its_files_back() -> None:
 
 
 @pytest.mark.spec("PLAN-3")
-def test_nothing_is_planned_twice() -> None:
+def test_no_slice_is_planned_twice() -> None:
     table = small_files()
     schedule(table)
     assert schedule_clustering(table.context, SORTED) is None
@@ -726,7 +726,7 @@ def test_a_plan_for_something_else_is_left_to_java() -> None:
 
 
 @pytest.mark.parametrize("column", ["nope", "ts.deeper"])
-def test_a_sort_column_that_is_not_there_is_refused_and_nothing_is_planned(column: str) -> None:
+def test_a_missing_sort_column_is_refused_and_no_plan_is_made(column: str) -> None:
     table = small_files()
     settings = ClusteringSettings(sort_columns=(column,))
     with pytest.raises(InvalidInputError, match=column):
@@ -743,7 +743,7 @@ def test_a_bucket_index_is_refused_by_name(engine: BucketEngine) -> None:
         schedule_clustering(table.context, SORTED)
 
 
-def test_a_plan_that_is_begun_after_its_cancel_does_not_stay_pending() -> None:
+def test_a_plan_that_is_started_after_its_cancel_does_not_stay_pending() -> None:
     """Its executor looked, slept while others cancelled, showed its begin, and died."""
     table = small_files()
     planned = schedule(table)

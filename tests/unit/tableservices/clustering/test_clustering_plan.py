@@ -64,7 +64,7 @@ def test_small_slices_of_a_partition_fill_groups_the_biggest_first() -> None:
     assert [group.output_files for group in groups] == [2, 1, 1]
 
 
-def test_big_files_owned_groups_and_empty_slices_are_left_alone() -> None:
+def test_large_files_owned_groups_and_empty_slices_are_not_planned() -> None:
     slices = [_slice("big", 80), _slice("owned", 10), _slice("empty", 0), _slice("a", 10)]
     settings = _settings(small_file_bytes=80, sort_columns=("x",))
     owned = {FileGroupId("p", "owned"): "a pending plan"}
@@ -81,7 +81,7 @@ def test_the_number_of_groups_is_bounded() -> None:
     assert _ids(plan_groups(slices, {}, settings)) == [("a",), ("b",), ("c",)]
 
 
-def test_a_lone_slice_makes_a_group_only_where_that_is_wanted() -> None:
+def test_a_single_slice_makes_a_group_only_by_option() -> None:
     settings = _settings(single_groups=False, sort_columns=("x",))
     assert plan_groups([_slice("a", 150), _slice("b", 150)], {}, settings) == ()
 
@@ -96,7 +96,7 @@ def test_each_slice_alone_when_files_are_only_sorted() -> None:
     assert [group.output_files for group in groups] == [1, 1]
 
 
-def test_what_gains_nothing_is_not_planned() -> None:
+def test_a_group_without_gain_is_not_planned() -> None:
     alone = [_slice("a", 50)]
     assert plan_groups(alone, {}, _settings()) == ()  # one file in, one file out, no order
     done = frozenset({_T1})
@@ -108,7 +108,7 @@ def test_what_gains_nothing_is_not_planned() -> None:
     assert _ids(plan_groups(logged, {}, sorting, clustered=done)) == [("a",)]
 
 
-def test_the_oldest_slices_come_first_where_that_is_wanted() -> None:
+def test_the_oldest_slices_are_first_by_option() -> None:
     slices = [_slice("new", 120, time=_T2), _slice("old", 50)]
     settings = _settings(slice_order="INSTANT_TIME", sort_columns=("x",))
     assert _ids(plan_groups(slices, {}, settings)) == [("old", "new")]

@@ -26,7 +26,7 @@ def _cube(dimensions: int, bits: int) -> np.ndarray:
     return cells.reshape(dimensions, -1).astype(np.uint32)
 
 
-def test_z_order_takes_bits_in_turn() -> None:
+def test_z_order_interleaves_the_bits() -> None:
     axes = np.array([[0b10, 0b01, 0b11], [0b01, 0b01, 0b00]], np.uint32)
     assert z_numbers(axes, 2).tolist() == [0b1001, 0b0011, 0b1010]
 
@@ -85,7 +85,7 @@ _WHEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     ids=lambda column: str(column.type),
 )
 @pytest.mark.parametrize("curve", list(Curve))
-def test_any_type_with_an_order_can_be_sorted_and_nulls_come_last(
+def test_any_type_with_an_order_can_be_sorted_with_nulls_last(
     column: pa.Array, curve: Curve
 ) -> None:
     rows = pa.table({"x": column, "same": [1, 1, 1, 1]})
@@ -93,7 +93,7 @@ def test_any_type_with_an_order_can_be_sorted_and_nulls_come_last(
     assert row_order(rows, ("x", "same"), curve).tolist() == [1, 2, 0, 3]
 
 
-def test_booleans_and_fields_of_structs_take_part() -> None:
+def test_booleans_and_fields_of_structs_are_sorted() -> None:
     rows = pa.table({"s": [{"flag": True}, {"flag": False}], "n": [1, 1]})
     assert row_order(rows, ("s.flag", "n"), Curve.ZORDER).tolist() == [1, 0]
 

@@ -67,7 +67,7 @@ def kinds(table: TableReader, count: int = 2) -> list[SlotKind]:
     return [slot.kind for slot in table.context.commit_log.newest_first()][:count]
 
 
-def test_a_plan_that_was_there_before_is_cancelled() -> None:
+def test_an_existing_plan_is_cancelled() -> None:
     table = small_files()
     planned = plan(table)
     receipt = upsert(table, NEW)
@@ -78,7 +78,7 @@ def test_a_plan_that_was_there_before_is_cancelled() -> None:
     assert leftovers(table) == []
 
 
-def test_a_plan_made_while_files_were_written_is_cancelled_and_no_file_is_written_again() -> None:
+def test_a_plan_made_during_a_write_is_cancelled_and_no_file_is_written_again() -> None:
     table = small_files()
     receipt = upsert(table, NEW, lambda: plan(opened(table)))
     assert (receipt.attempts, receipt.files_written) == (1, 1)
@@ -95,14 +95,14 @@ def test_a_writer_without_the_strategy_is_refused_by_kind() -> None:
     assert kinds(table, 1) == [SlotKind.PLAN]
 
 
-def test_a_plan_that_another_write_needs_no_file_of_is_left_alone() -> None:
+def test_a_plan_without_files_of_the_write_is_not_cancelled() -> None:
     table = small_files()
     planned = plan(table)
     upsert(table, [{"id": "z", "p": "y", "ts": 1, "v": 1}])
     assert execute(opened(table), planned) is not None
 
 
-def test_a_plan_that_looks_again_itself_is_not_cancelled() -> None:
+def test_a_plan_that_validates_again_by_itself_is_not_cancelled() -> None:
     table = small_files(replace(FIRST, clustering_updates=None))
     plan(table)
     upsert(table, NEW)
@@ -131,7 +131,7 @@ class Meddled(Behind):
         return called
 
 
-def test_an_executor_that_was_faster_is_met_as_any_other_publication() -> None:
+def test_a_plan_that_completed_first_conflicts_like_any_other_commit() -> None:
     """The writer saw the plan pending, and finds it completed when it wants to cancel it."""
     table = small_files()
     planned = plan(table)
@@ -144,7 +144,7 @@ def test_an_executor_that_was_faster_is_met_as_any_other_publication() -> None:
     assert SlotKind.CANCEL not in kinds(table, 9)
 
 
-def test_an_executor_whose_plan_a_writer_cancelled_yields_and_takes_its_files_back() -> None:
+def test_an_executor_whose_plan_a_writer_cancelled_deletes_its_files() -> None:
     table = small_files()
     planned = plan(table)
     seen = Meddled(table, "create", ".parquet", lambda: upsert(table, NEW))
@@ -155,7 +155,7 @@ def test_an_executor_whose_plan_a_writer_cancelled_yields_and_takes_its_files_ba
     assert cancel_pending_plan(table.context, planned) is None
 
 
-def test_a_clustering_leaves_out_what_a_live_writer_announced() -> None:
+def test_a_clustering_leaves_out_groups_that_a_live_writer_announced() -> None:
     table = small_files(replace(FIRST, clustering_updates=None))
     planned = plan(table)
     ended: list[ClusteringResult | None] = []
@@ -165,7 +165,7 @@ def test_a_clustering_leaves_out_what_a_live_writer_announced() -> None:
     assert ended == [None]
 
 
-def test_what_was_met_beside_the_plan_is_met_again_once_it_is_cancelled() -> None:
+def test_a_conflict_found_along_with_the_plan_is_found_again_after_its_cancel() -> None:
     """A rival's file group can be redone, and would be forgotten with what the refusal had seen."""
     table = small_files()
     other = opened(table)

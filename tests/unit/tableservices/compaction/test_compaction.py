@@ -104,7 +104,7 @@ def test_a_compaction_changes_no_row_and_leaves_one_base_file_more():
     assert leftovers(table) == []
 
 
-def test_a_process_that_lives_on_remembers_no_commit_of_a_plan_that_ended():
+def test_a_running_process_caches_no_commit_of_a_plan_that_ended():
     table = logged_table()
     assert not table.context.commit_log.may_have_committed(compact(table).requested_time)
 
@@ -144,7 +144,7 @@ def test_a_plan_is_in_the_form_of_java():
 
 
 @pytest.mark.spec("PLAN-3")
-def test_what_is_planned_is_not_planned_again():
+def test_planned_slices_are_not_planned_again():
     table = logged_table()
     schedule(table)
     assert schedule_compaction(table.context, SETTINGS, SMALL) is None
@@ -164,7 +164,7 @@ def test_a_table_without_logs_is_refused():
 
 
 @pytest.mark.spec("CMP-1")
-def test_writers_go_on_between_plan_and_completion():
+def test_writers_commit_between_plan_and_completion():
     table = logged_table()
     planned = schedule(table)
     upsert(table, [{"id": "b", "p": "x", "ts": 3, "v": 3}])
@@ -177,7 +177,7 @@ def test_writers_go_on_between_plan_and_completion():
     assert len(slice_.log_files) == 2
 
 
-def test_a_log_that_began_before_the_plan_lies_on_top_of_it():
+def test_a_log_that_began_before_the_plan_is_on_top_of_it():
     table = logged_table()
     slow = begun(table, WriteOperation.UPSERT, [{"id": "b", "p": "x", "ts": 5, "v": 5}])
     planned = schedule(table)
@@ -187,7 +187,7 @@ def test_a_log_that_began_before_the_plan_lies_on_top_of_it():
 
 
 @pytest.mark.spec("PLAN-2")
-def test_a_commit_between_planning_and_its_turn_is_in_the_plan():
+def test_a_commit_between_planning_and_the_commit_section_is_in_the_plan():
     table = logged_table()
     other = opened(table)
     context = table.context
@@ -206,7 +206,7 @@ def test_a_commit_between_planning_and_its_turn_is_in_the_plan():
     assert len(one.delta_file_paths) == 2
 
 
-def test_a_busy_table_is_planned_within_the_turn():
+def test_a_contended_table_is_planned_in_the_commit_section():
     table = logged_table()
     other = opened(table)
     context = table.context
@@ -243,7 +243,7 @@ def test_a_file_group_of_logs_alone_gets_its_first_base_file():
     assert (stat.prev_commit, stat.prev_base_file, stat.num_inserts) == ("null", None, 1)
 
 
-def test_a_second_executor_is_refused_while_the_first_lives():
+def test_a_second_executor_is_refused_while_the_first_is_live():
     table = logged_table()
     planned = schedule(table)
     claim = lease_plan(table.context, planned)
@@ -262,7 +262,7 @@ def test_a_finished_plan_is_not_run_again():
     assert kinds(table).count(SlotKind.COMMIT) == 3
 
 
-def test_what_a_dead_executor_wrote_is_adopted():
+def test_files_of_a_dead_executor_are_adopted():
     storage = MemoryStorage()
     table = logged_table(storage)
     planned = schedule(table)
@@ -286,7 +286,7 @@ def test_what_a_dead_executor_wrote_is_adopted():
     assert leftovers(table) == []
 
 
-def test_files_of_another_engines_attempt_go_before_the_slot():
+def test_files_of_another_engines_attempt_are_deleted_before_the_slot():
     table = logged_table()
     planned = schedule(table)
     storage = table.context.ports.storage
@@ -322,7 +322,7 @@ def test_a_completed_plan_cannot_be_cancelled():
     assert SlotKind.CANCEL not in kinds(table)
 
 
-def test_an_executor_that_meets_a_cancel_takes_its_files_back():
+def test_an_executor_that_finds_its_plan_cancelled_deletes_its_files():
     table = logged_table()
     planned = schedule(table)
     other = opened(table)
@@ -424,7 +424,7 @@ def test_whole_paths_of_a_moved_table_are_taken_by_name():
     assert execute_compaction(table.context, planned, SMALL).rows_written == 3
 
 
-def test_a_plan_whose_file_is_gone_says_what_to_do():
+def test_a_plan_with_a_missing_file_is_refused_with_advice():
     table = logged_table()
     planned = schedule(table)
     [slice_] = table.view.latest_slices()
@@ -443,7 +443,7 @@ def test_deleted_rows_stay_deleted():
     assert rows_of(table, *COLUMNS) == [("b", 7, 7), ("c", 1, 1)]
 
 
-def test_a_plan_that_is_completed_and_cleaned_while_it_is_read_needs_no_word():
+def test_a_plan_completed_and_cleaned_during_its_read_raises_no_error():
     table = logged_table()
     planned = schedule(table)
     slices = table.view.latest_slices()

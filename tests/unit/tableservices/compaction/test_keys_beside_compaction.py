@@ -61,7 +61,7 @@ def compact(table: TableReader, planned: Instant) -> None:
     assert execute_compaction(opened(table).context, planned, SMALL) is not None
 
 
-def test_a_key_brought_back_before_a_compaction_completes_is_found_in_its_log(table: TableReader):
+def test_a_key_inserted_again_before_a_compaction_completes_is_found_in_its_log(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -70,7 +70,7 @@ def test_a_key_brought_back_before_a_compaction_completes_is_found_in_its_log(ta
     assert len(table.file_slices()) == 1
 
 
-def test_who_deletes_a_key_that_only_a_log_holds_finds_it(table: TableReader):
+def test_a_delete_finds_a_key_that_is_only_in_a_log(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -78,7 +78,7 @@ def test_who_deletes_a_key_that_only_a_log_holds_finds_it(table: TableReader):
     assert rows_of(table, "id") == [("b",)]
 
 
-def test_a_key_that_logs_brought_back_and_deleted_is_new(table: TableReader):
+def test_a_key_that_logs_inserted_again_and_deleted_is_new(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -87,7 +87,7 @@ def test_a_key_that_logs_brought_back_and_deleted_is_new(table: TableReader):
     assert rows_of(table, "id", "v") == [("a", 4), ("b", 1)]
 
 
-def test_a_deleted_key_comes_back_where_the_base_file_has_it(table: TableReader):
+def test_a_deleted_key_is_inserted_again_into_its_base_file_group(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -98,7 +98,9 @@ def test_a_deleted_key_comes_back_where_the_base_file_has_it(table: TableReader)
 
 
 @pytest.mark.spec("CMP-4")
-def test_a_write_beside_which_a_compaction_drops_keys_looks_them_up_again(table: TableReader):
+def test_a_write_repeats_its_key_lookup_after_a_concurrent_compaction_dropped_keys(
+    table: TableReader,
+):
     planned = scheduled(table)
     receipt = upsert(table, again(2), lambda: compact(table, planned))
     assert [one.rule for one in receipt.refusals] == ["C14"]
@@ -107,7 +109,7 @@ def test_a_write_beside_which_a_compaction_drops_keys_looks_them_up_again(table:
     assert rows_of(table, "id", "v") == [("a", 3), ("b", 1)]
 
 
-def test_a_dropped_key_that_another_inserts_anew_is_not_brought_back_beside_it(table: TableReader):
+def test_a_dropped_key_that_another_write_inserts_again_is_not_duplicated(table: TableReader):
     planned = scheduled(table)
 
     def meanwhile() -> None:
@@ -118,7 +120,7 @@ def test_a_dropped_key_that_another_inserts_anew_is_not_brought_back_beside_it(t
     assert rows_of(table, "id", "v") == [("a", 4), ("b", 1)]
 
 
-def test_a_write_beside_a_compaction_that_drops_nothing_is_not_stopped():
+def test_a_compaction_that_drops_no_keys_does_not_reject_a_concurrent_write():
     table = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
     upsert(table, FIRST)
     upsert(table, again(2))
@@ -127,7 +129,7 @@ def test_a_write_beside_a_compaction_that_drops_nothing_is_not_stopped():
     assert (receipt.attempts, receipt.refusals) == (1, ())
 
 
-def test_in_buckets_a_key_stays_where_it_is_whatever_is_dropped():
+def test_in_a_bucket_a_key_keeps_its_file_group_after_any_compaction():
     buckets = BucketRules(buckets=1, hash_fields=("id",))
     table = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
     upsert(table, FIRST, buckets=buckets)
@@ -138,7 +140,7 @@ def test_in_buckets_a_key_stays_where_it_is_whatever_is_dropped():
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1)]
 
 
-def test_a_compaction_tells_what_it_drops_also_of_files_it_found(table: TableReader):
+def test_a_compaction_records_dropped_keys_also_for_adopted_files(table: TableReader):
     planned = scheduled(table)
 
     class Broken(Behind):
@@ -199,7 +201,7 @@ def assert_one_n(table: TableReader, value: int) -> None:
 
 
 @pytest.mark.spec("LOGIN-1")
-def test_a_key_that_a_log_inserted_is_found_beside_a_pending_compaction() -> None:
+def test_a_key_that_a_log_inserted_is_found_during_a_pending_compaction() -> None:
     table = with_log_insert()
     planned = scheduled(table)
     upsert_n(table, 2)

@@ -62,7 +62,7 @@ def test_commits_and_time_since_the_first_delta_commit(
     assert due(trigger, *FOUR, commits=commits, seconds=seconds, at=11) is expected
 
 
-def test_only_what_completed_after_the_last_compaction_was_requested_counts() -> None:
+def test_only_commits_completed_after_the_last_compaction_was_requested_count() -> None:
     number = CompactionTrigger.NUM_COMMITS
     assert due(number, *FOUR, COMPACTED, commits=2, seconds=99, at=20)
     assert not due(number, *FOUR, COMPACTED, commits=3, seconds=99, at=20)
@@ -143,14 +143,14 @@ def test_slices_without_logs_and_those_of_other_plans_are_left_out() -> None:
     assert [one.file_id for one in found] == ["a"]
 
 
-def test_most_log_bytes_come_first_and_small_ones_wait() -> None:
+def test_slices_with_the_most_log_bytes_are_first_and_small_ones_wait() -> None:
     slices = [slice_of("a", 5), slice_of("b", 50), slice_of("c", 500)]
     by_size = CompactionStrategy.LOG_FILE_SIZE
     assert taken(by_size, *slices) == ["c", "b", "a"]
     assert taken(by_size, *slices, log_bytes_min=50) == ["c", "b"]
 
 
-def test_most_log_files_come_first_and_few_wait() -> None:
+def test_slices_with_the_most_log_files_are_first_and_those_with_few_wait() -> None:
     slices = [slice_of("a", 9), slice_of("b", 1, 1), slice_of("c", 1, 1, 1)]
     by_number = CompactionStrategy.LOG_FILE_NUM
     assert taken(by_number, *slices) == ["c", "b", "a"]
@@ -165,7 +165,7 @@ def test_megabytes_bound_a_compaction_but_one_is_always_taken() -> None:
     assert taken(CompactionStrategy.UNBOUNDED, *slices, target_io_mb=1) == ["a", "b", "c"]
 
 
-def test_the_latest_days_come_first() -> None:
+def test_the_latest_days_are_first() -> None:
     days = ("2026/01/02", "2026/01/10", "2025/12/31")
     for paths in (days, tuple(f"d={day.replace('/', '-')}" for day in days)):
         slices = [slice_of(f"f{n}", 1, partition_path=path) for n, path in enumerate(paths)]
@@ -180,7 +180,7 @@ def test_strategies_are_named_as_by_hudi() -> None:
     assert CompactionSettings.from_properties({}).strategy is CompactionStrategy.LOG_FILE_SIZE
 
 
-def test_a_strategy_that_nobody_offers_is_refused_by_name() -> None:
+def test_an_unknown_strategy_is_refused_by_name() -> None:
     settings = CompactionSettings(strategy="com.acme.Best")
     with pytest.raises(SettingError, match=r"BoundedIOCompactionStrategy.*com\.acme\.Best"):
         choose(operations(slice_of("a", 1)), settings)

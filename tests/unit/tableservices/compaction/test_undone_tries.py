@@ -44,14 +44,14 @@ def actions(table: TableReader) -> list[Action]:
 
 
 @pytest.mark.spec("PUB-6")
-def test_a_plan_is_not_completed_while_a_living_engine_undoes_it() -> None:
+def test_a_plan_is_not_completed_while_a_live_engine_rolls_it_back() -> None:
     table, plan = planned_and_undone(StillClock())
     assert execute_compaction(table.context, plan, SMALL) is None
     assert actions(table)[-2:] == [Action.COMPACTION, Action.ROLLBACK]
 
 
 @pytest.mark.spec("RB-5")
-def test_a_plan_is_completed_over_a_rollback_that_was_left_and_that_goes_with_it() -> None:
+def test_a_plan_is_completed_over_an_abandoned_rollback_which_is_deleted() -> None:
     """Else its engine would come back to it, and delete what is published now."""
     clock = StillClock()
     table, plan = planned_and_undone(clock)

@@ -59,7 +59,7 @@ def log_compact(table: TableReader):
     return execute_log_compaction(table.context, schedule(table), SMALL)
 
 
-def test_rows_are_the_same_and_one_log_stands_for_three(table: TableReader):
+def test_a_log_compaction_replaces_three_logs_by_one_with_the_same_rows(table: TableReader):
     before = rows_of(table, *COLUMNS, "_hoodie_commit_time", "_hoodie_record_key")
     [slice_] = table.view.latest_slices()
     instants = [log.instant_time for log in slice_.log_files]
@@ -98,7 +98,7 @@ def test_a_plan_is_in_the_form_of_java(table: TableReader):
     assert [len(one.delta_file_paths) for one in plan.operations] == [3]
 
 
-def test_later_changes_and_a_compaction_of_all_count_on_top(table: TableReader):
+def test_later_changes_and_a_compaction_of_all_apply_after_it(table: TableReader):
     log_compact(table)
     upsert(table, [{"id": "b", "p": "x", "ts": 7, "v": 7}])
     log_compact(table)
@@ -111,7 +111,7 @@ def test_later_changes_and_a_compaction_of_all_count_on_top(table: TableReader):
     assert rows_of(table, *COLUMNS) == before
 
 
-def test_logs_that_came_meanwhile_stay_as_they_are(table: TableReader):
+def test_logs_written_meanwhile_stay_unchanged(table: TableReader):
     planned = schedule(table)
     upsert(opened(table), [{"id": "b", "p": "x", "ts": 9, "v": 9}])
     before = rows_of(table, *COLUMNS)
@@ -129,7 +129,7 @@ def test_a_log_after_a_pending_writer_is_left_out(table: TableReader):
         slow()
 
 
-def test_older_rows_in_it_hide_no_change_of_a_range(table: TableReader):
+def test_older_rows_in_a_compacted_log_hide_no_change_of_a_range(table: TableReader):
     """Its block lies above a log that began before it, and is no change itself."""
     last = upsert(table, [{"id": "b", "p": "x", "ts": 9, "v": 9}])
     slow = begun(opened(table), WriteOperation.UPSERT, [{"id": "b", "p": "x", "ts": 9, "v": 8}])
@@ -141,7 +141,7 @@ def test_older_rows_in_it_hide_no_change_of_a_range(table: TableReader):
     assert changed.select(["id", "v"]).to_pylist() == [{"id": "b", "v": 8}]
 
 
-def test_it_yields_to_a_base_file_that_came_meanwhile(table: TableReader):
+def test_a_log_compaction_yields_to_a_base_file_written_meanwhile(table: TableReader):
     planned = schedule(table)
     storage = table.context.ports.storage
     rival = foreign_compaction(table, planned)
@@ -164,7 +164,7 @@ def foreign_compaction(table: TableReader, after: Instant) -> Instant:
 
 
 @pytest.mark.spec("LC-1")
-def test_it_yields_to_a_compaction_that_was_planned_meanwhile(table: TableReader):
+def test_a_log_compaction_yields_to_a_compaction_planned_meanwhile(table: TableReader):
     planned = schedule(table)
     rival = foreign_compaction(table, planned)
     assert execute_log_compaction(table.context, planned, SMALL) is None
@@ -172,7 +172,7 @@ def test_it_yields_to_a_compaction_that_was_planned_meanwhile(table: TableReader
     assert execute_compaction(table.context, rival, SMALL) is not None
 
 
-def test_writers_do_not_meet_it(table: TableReader):
+def test_a_log_compaction_does_not_conflict_with_writers(table: TableReader):
     planned = schedule(table)
     slow = begun(table, WriteOperation.UPSERT, [{"id": "d", "p": "x", "ts": 6, "v": 6}])
     assert execute_log_compaction(opened(table).context, planned, SMALL) is not None
@@ -180,11 +180,11 @@ def test_writers_do_not_meet_it(table: TableReader):
     assert ("d", 6, 6) in rows_of(table, *COLUMNS)
 
 
-def test_too_few_blocks_are_left_alone(table: TableReader):
+def test_too_few_blocks_are_not_compacted(table: TableReader):
     assert schedule_log_compaction(table.context, LogCompactionSettings(blocks_min=4)) is None
 
 
-def test_it_is_due_after_enough_delta_commits_since_the_last_one(table: TableReader):
+def test_a_log_compaction_is_due_after_enough_delta_commits_since_the_last_one(table: TableReader):
     active = table.context.active()
     assert is_due(active, 4)
     assert not is_due(active, 5)
@@ -206,7 +206,7 @@ def test_a_table_without_logs_is_refused():
         {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"},
     ],
 )
-def test_what_needs_its_base_file_is_refused(table: TableReader, said: dict[str, str]):
+def test_a_merge_that_needs_the_base_file_is_refused(table: TableReader, said: dict[str, str]):
     """Also where a plug-in merges, which the table's file does not tell."""
     update_properties(table.context.ports.storage, said, now="now")
     with pytest.raises(UnsupportedTableError) as refused:
@@ -216,7 +216,7 @@ def test_what_needs_its_base_file_is_refused(table: TableReader, said: dict[str,
 
 @pytest.mark.spec("LC-1")
 @pytest.mark.parametrize("compacted", [True, False])
-def test_logs_that_are_cleaned_while_a_plan_is_made_are_nothing_to_put_together(
+def test_logs_cleaned_during_planning_leave_no_plan(
     table: TableReader, compacted: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """A planner that slept between its listing and the logs; one that is lost is told."""
@@ -241,7 +241,7 @@ def test_logs_that_are_cleaned_while_a_plan_is_made_are_nothing_to_put_together(
     assert table.context.active().pending == ()
 
 
-def test_a_range_with_a_log_compaction_tells_no_row_that_lost_within_it() -> None:
+def test_a_range_with_a_log_compaction_returns_no_row_that_lost_within_it() -> None:
     table = new_table(table_type=TableType.MERGE_ON_READ)
     upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     since = upsert(table, [{"id": "a", "p": "x", "ts": 3, "v": 3}]).completion_time

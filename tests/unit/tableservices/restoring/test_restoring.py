@@ -99,7 +99,7 @@ def at(*digits: int) -> list[str]:
 # ---------------------------------------------------------------- what comes after
 
 
-def test_what_completed_later_and_all_that_is_pending_comes_after() -> None:
+def test_later_completed_writes_and_pending_writes_are_after_the_target() -> None:
     a, b, c, d, e, f, g, h = at(10, 11, 12, 13, 14, 15, 16, 17)
     timeline = timeline_of(
         f"{a}_{d}.commit",
@@ -165,7 +165,7 @@ def test_the_newest_write_is_kept_when_none_is_named() -> None:
         savepoint(table.context)
 
 
-def test_cleaning_keeps_what_a_savepoint_holds_until_it_is_deleted() -> None:
+def test_cleaning_keeps_the_files_of_a_savepoint_until_it_is_deleted() -> None:
     table, times = grown(1)
     made = savepoint(table.context, times[0])
     grown(2, 3, 4, table=table)
@@ -242,7 +242,7 @@ def test_a_restored_table_reads_as_it_did_then(table_type: TableType, held: bool
     assert values(table) == [5, 5]
 
 
-def test_a_restore_is_written_down_as_java_does() -> None:
+def test_a_restore_is_recorded_as_java_does() -> None:
     table, times = grown(1, 2, 3)
     done = restore(table.context, times[0])
     assert done is not None
@@ -268,7 +268,7 @@ def test_a_restore_is_written_down_as_java_does() -> None:
     assert not any(time in name for time in times[1:] for name in names(table))
 
 
-def test_rollbacks_after_the_target_go_as_java_takes_them() -> None:
+def test_rollbacks_after_the_target_are_deleted_as_java_deletes_them() -> None:
     table, times = grown(1)
     begun(opened(table), WriteOperation.UPSERT, [{"id": "x", "p": "p1", "ts": 1, "v": 1}])
     pending = table.context.active().pending[0]
@@ -279,7 +279,7 @@ def test_rollbacks_after_the_target_go_as_java_takes_them() -> None:
     assert not any("rollback" in name for name in names(table))
 
 
-def test_a_later_savepoint_stands_in_the_way() -> None:
+def test_a_later_savepoint_prevents_a_restore() -> None:
     table, times = grown(1, 2)
     savepoint(table.context, times[1])
     with pytest.raises(InvalidInputError, match=times[1]) as caught:
@@ -298,7 +298,7 @@ def test_a_cleaned_state_can_only_be_restored_from_a_savepoint() -> None:
     assert values(table) == [2, 2]
 
 
-def test_a_living_writer_stands_in_the_way_unless_forced_and_then_begins_anew() -> None:
+def test_a_live_writer_prevents_a_restore_unless_forced_and_then_retries() -> None:
     table, times = grown(1, 2)
 
     def meanwhile() -> None:
@@ -315,7 +315,7 @@ def test_a_living_writer_stands_in_the_way_unless_forced_and_then_begins_anew() 
     assert len(data_files(table)) == 3
 
 
-def test_what_was_built_on_what_is_gone_is_not_published() -> None:
+def test_a_write_based_on_a_restored_away_instant_is_not_committed() -> None:
     """The writer began after the restore had looked: its own instant is not taken away."""
     table, times = grown(1)
     # Its second row lies in the file that the other writes anew.
@@ -342,7 +342,7 @@ def test_what_was_built_on_what_is_gone_is_not_published() -> None:
     assert leftovers(table) == []
 
 
-def test_a_dead_writer_goes_with_its_files() -> None:
+def test_a_restore_deletes_a_dead_writer_and_its_files() -> None:
     table, times = grown(1, 2)
     dead = opened(table)
 
@@ -356,7 +356,7 @@ def test_a_dead_writer_goes_with_its_files() -> None:
     assert len(data_files(table)) == 2
 
 
-def test_a_metadata_table_refuses() -> None:
+def test_a_restore_is_refused_while_the_metadata_table_is_on() -> None:
     table, times = grown(1, 2)
     update_properties(
         table.context.ports.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
@@ -367,7 +367,7 @@ def test_a_metadata_table_refuses() -> None:
         rollback_write(table.context, times[1])
 
 
-def test_another_engines_pending_upkeep_refuses() -> None:
+def test_a_restore_is_refused_while_another_engines_service_is_pending() -> None:
     table, times = grown(1, 2)
     table.context.ports.storage.create(".hoodie/timeline/20260101000000000.clean.requested", b"x")
     for change in (restore, rollback_write):
@@ -377,7 +377,7 @@ def test_another_engines_pending_upkeep_refuses() -> None:
         savepoint(table.context)
 
 
-def test_what_another_engine_restored_away_is_not_made_again() -> None:
+def test_a_commit_that_another_engine_restored_away_is_not_applied_again() -> None:
     """Java knows no slots: the newest one still tells of a commit that has no file any more."""
     table, times = grown(1, 2)
     storage = table.context.ports.storage
@@ -405,7 +405,7 @@ def left_by_java(
     storage.create(f".hoodie/timeline/{time}.restore.inflight", b"")
 
 
-def test_a_restore_that_another_engine_left_stops_writers_until_it_is_finished() -> None:
+def test_a_restore_that_another_engine_abandoned_stops_writers_until_it_is_finished() -> None:
     clock = StillClock()
     table, times = grown(1, 2, 3, table=new_table(clock=clock))
     own = instant_time(WallMs(clock.now_ms() + 50))
@@ -424,7 +424,9 @@ def test_a_restore_that_another_engine_left_stops_writers_until_it_is_finished()
 
 
 @pytest.mark.spec("FOR-7")
-def test_a_restore_that_another_engine_left_is_not_finished_behind_its_metadata_table() -> None:
+def test_a_restore_that_another_engine_abandoned_is_not_finished_while_its_metadata_table_is_on() -> (
+    None
+):
     table, times = grown(1, 2)
     left_by_java(table, times[0], times[1])
     storage = table.context.ports.storage
@@ -436,7 +438,7 @@ def test_a_restore_that_another_engine_left_is_not_finished_behind_its_metadata_
     assert files_below(storage) == before
 
 
-def test_a_hostile_plan_of_a_restore_is_refused_before_anything_is_touched() -> None:
+def test_a_hostile_restore_plan_is_refused_before_any_file_is_changed() -> None:
     table, times = grown(1, 2)
     before = files_below(table.context.ports.storage)
     left_by_java(table, times[0], "../../elsewhere")
@@ -449,7 +451,7 @@ def test_a_hostile_plan_of_a_restore_is_refused_before_anything_is_touched() -> 
         finish_restore(table.context)
 
 
-def test_a_rollback_that_another_engine_left_goes_when_it_is_forced() -> None:
+def test_a_forced_restore_deletes_a_rollback_that_another_engine_abandoned() -> None:
     table, times = grown(1, 2)
     name = f"{times[1][:-1]}9.rollback.requested"
     table.context.ports.storage.create(f".hoodie/timeline/{name}", b"x")
@@ -460,7 +462,7 @@ def test_a_rollback_that_another_engine_left_goes_when_it_is_forced() -> None:
     assert values(table) == [1, 1]
 
 
-def test_a_batch_that_was_taken_away_is_written_anew() -> None:
+def test_a_restored_away_batch_is_written_again() -> None:
     table, times = grown(1)
     rows = [{"id": "k1", "p": "p1", "ts": 5, "v": 5}]
     first = upsert(table, rows, batch_id="b")
@@ -472,7 +474,7 @@ def test_a_batch_that_was_taken_away_is_written_anew() -> None:
     assert values(table) == [1, 5]
 
 
-def test_a_batch_that_another_engine_restored_away_is_written_anew() -> None:
+def test_a_batch_that_another_engine_restored_away_is_written_again() -> None:
     table, _ = grown(1)
     rows = [{"id": "k1", "p": "p1", "ts": 5, "v": 5}]
     first = upsert(table, rows, batch_id="b")
@@ -484,7 +486,7 @@ def test_a_batch_that_another_engine_restored_away_is_written_anew() -> None:
     assert values(table) == [1, 5]
 
 
-def test_what_is_archived_cannot_be_taken_away() -> None:
+def test_an_archived_instant_cannot_be_restored_away() -> None:
     table, times = grown(1, 2, 3)
     savepoint(table.context, times[0])
     row = ArchivedInstant(requested_time=times[1], completion_time=times[1], action="commit")
@@ -495,7 +497,7 @@ def test_what_is_archived_cannot_be_taken_away() -> None:
     assert restore(table.context, times[1]) is not None
 
 
-def test_what_began_before_and_completed_after_cannot_be_taken_away_once_it_is_archived() -> None:
+def test_an_archived_instant_completed_after_the_target_prevents_the_restore() -> None:
     table, times = grown(1, 2, 3)
     savepoint(table.context, times[0])
     before = f"{int(times[0]) - 1}"
@@ -506,7 +508,7 @@ def test_what_began_before_and_completed_after_cannot_be_taken_away_once_it_is_a
     assert (caught.value.kind, caught.value.fields["archived"]) == ("archived_since", before)
 
 
-def test_the_chain_tells_which_files_are_gone() -> None:
+def test_the_commit_log_shows_which_files_are_deleted() -> None:
     table, times = grown(1, 2)
     savepoint(table.context, times[0])
     delete_savepoint(table.context, times[0])
@@ -552,7 +554,7 @@ def test_the_only_write_can_be_rolled_back() -> None:
     assert values(table) == [2, 2]
 
 
-def test_what_others_need_is_not_rolled_back() -> None:
+def test_a_write_that_others_need_is_not_rolled_back() -> None:
     table, times = grown(1, 2)
     with pytest.raises(InvalidInputError, match="later writes") as caught:
         rollback_write(table.context, times[0])
@@ -568,7 +570,7 @@ def test_what_others_need_is_not_rolled_back() -> None:
         rollback_write(table.context, "20200101000000000")
 
 
-def test_a_write_whose_predecessor_was_cleaned_is_not_rolled_back() -> None:
+def test_a_write_whose_previous_slices_were_cleaned_is_not_rolled_back() -> None:
     table, _ = grown(1, 2, 3)
     clean(table.context, CleaningSettings(commits_retained=1))
     grown(4, table=table)
@@ -580,7 +582,7 @@ def test_a_write_whose_predecessor_was_cleaned_is_not_rolled_back() -> None:
     assert values(table) == [4, 4]
 
 
-def test_a_pending_write_is_rolled_back_when_its_writer_is_dead_or_forced() -> None:
+def test_a_pending_write_is_rolled_back_when_its_writer_is_dead_or_by_force() -> None:
     limits = replace(BRISK, heartbeat=HeartbeatLimits(interval_ms=1_000, misses=2))
     table = new_table(limits=limits)
     grown(1, table=table)

@@ -110,7 +110,7 @@ def expect(path: Path, table: Table, wanted: Rows) -> None:
 @pytest.mark.spec("RST-1")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_archived_rows_stay_where_savepoints_keep_every_write(
+def test_archived_rows_stay_visible_where_savepoints_keep_every_active_write(
     tmp_path: Path, way: Callable[[Table], tuple[str, Rows]], kind: str
 ) -> None:
     path = tmp_path / "t"
@@ -137,7 +137,9 @@ def test_archived_rows_stay_where_savepoints_keep_every_write(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_changes_are_told_where_savepoints_keep_every_write(tmp_path: Path, kind: str) -> None:
+def test_changes_are_returned_where_savepoints_keep_every_active_write(
+    tmp_path: Path, kind: str
+) -> None:
     with new(tmp_path / "t", kind, **{"table.cdc.enabled": "true"}) as table:
         _, wanted = restored(table)
         found = table.changes("earliest").read_all().to_pylist()
@@ -165,9 +167,7 @@ def test_blocks_of_archived_instants_count_up_to_the_time_that_is_read(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hole_between_savepoints_stays_visible_and_is_not_opened(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_gap_between_savepoints_stays_visible_and_is_not_read(tmp_path: Path, kind: str) -> None:
     """Beyond a savepoint the archive leaves saved writes behind: the history alone tells of it."""
     path = tmp_path / "t"
     with new(path, kind, **{"archive.beyond.savepoint": "true"}) as table:
@@ -194,7 +194,7 @@ def test_a_hole_between_savepoints_stays_visible_and_is_not_opened(
         expect(path, table, [("x", 5), ("y", 6), ("z", 3)])
 
 
-def test_files_that_no_instant_accounts_for_are_told_from_archived_ones(tmp_path: Path) -> None:
+def test_orphan_files_are_distinguished_from_archived_ones(tmp_path: Path) -> None:
     path = tmp_path / "t"
     with new(path, "COPY_ON_WRITE") as table:
         saved, _ = restored(table)
@@ -221,7 +221,7 @@ def test_files_that_no_instant_accounts_for_are_told_from_archived_ones(tmp_path
 
 @pytest.mark.spec("PUB-10")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_delete_by_filter_is_judged_where_the_timeline_begins_with_it(
+def test_a_delete_by_filter_is_validated_where_the_timeline_begins_with_it(
     tmp_path: Path, kind: str
 ) -> None:
     with new(tmp_path / "t", kind) as table:

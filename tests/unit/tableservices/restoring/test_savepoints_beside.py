@@ -57,7 +57,7 @@ def kinds(table: TableReader) -> list[SlotKind]:
 
 @pytest.mark.spec("FOR-9")
 @pytest.mark.parametrize("count", [1, 2], ids=["and died half-way", "whole"])
-def test_a_savepoint_that_java_deleted_does_not_come_back(count: int) -> None:
+def test_a_savepoint_that_java_deleted_stays_deleted(count: int) -> None:
     """The completed file goes first."""
     table, _ = kept()
     names = sorted(saved_by(table), key=lambda name: name.endswith("inflight"))
@@ -69,7 +69,7 @@ def test_a_savepoint_that_java_deleted_does_not_come_back(count: int) -> None:
     assert [one["number"] for one in heard(later, "publish.unsavepoint")] == [2]
 
 
-def test_verify_notes_a_savepoint_that_is_not_decided_and_not_one_that_java_deleted_later() -> None:
+def test_verify_reports_an_undecided_savepoint_and_not_one_that_java_deleted_later() -> None:
     table, _ = kept()
     java_deletes(table.context.ports.storage, saved_by(table))
     found = verify(opened(table, limits=SHARED).context)
@@ -82,7 +82,7 @@ def test_verify_notes_a_savepoint_that_is_not_decided_and_not_one_that_java_dele
     assert verify(opened(table, limits=SHARED).context).notes == ()
 
 
-def test_a_savepoint_that_java_made_anew_stays() -> None:
+def test_a_savepoint_that_java_created_again_stays() -> None:
     """The newest slot is that of ours, which it deleted."""
     table, time = kept()
     storage = table.context.ports.storage
@@ -93,7 +93,7 @@ def test_a_savepoint_that_java_made_anew_stays() -> None:
     assert kinds(table)[1:] == [SlotKind.SAVEPOINT, SlotKind.COMMIT]
 
 
-def test_a_savepoint_that_java_made_after_ours_was_deleted_stays() -> None:
+def test_a_savepoint_that_java_created_after_ours_was_deleted_stays() -> None:
     """The newest slot is that of the deletion."""
     table, time = kept()
     delete_savepoint(opened(table, limits=SHARED).context, time)
@@ -102,7 +102,7 @@ def test_a_savepoint_that_java_made_after_ours_was_deleted_stays() -> None:
     assert saved_by(table) == made
 
 
-def test_where_no_other_engine_is_expected_a_savepoint_is_finished_by_anybody() -> None:
+def test_a_missing_savepoint_file_is_created_again_where_no_other_engine_is_expected() -> None:
     table = new_table()
     time = upsert(table, row(1)).requested_time
     savepoint(opened(table).context, time)

@@ -42,7 +42,7 @@ def partitions(table: TableReader) -> list[str]:
     return [found[0] for found in rows_of(table, "p")]
 
 
-def test_days_are_over_to_the_millisecond_and_the_oldest_go_first() -> None:
+def test_days_are_over_to_the_millisecond_and_the_oldest_partitions_are_first() -> None:
     now = WallMs(wall_ms("20260110120000000"))
     since = {
         "late": "20260108115959999",
@@ -126,7 +126,7 @@ def test_nothing_expires_without_days_or_partitions_and_not_behind_a_metadata_ta
         expire(table.context, TWO_DAYS)
 
 
-def test_what_is_written_between_look_and_begin_stays() -> None:
+def test_a_partition_written_between_the_check_and_the_begin_stays() -> None:
     table, clock = aged()
     other = opened(table, clock=clock)
     storage = table.context.ports.storage
@@ -150,7 +150,7 @@ def test_what_is_written_between_look_and_begin_stays() -> None:
     assert table.context.active().pending == ()
 
 
-def test_a_process_rests_between_two_looks() -> None:
+def test_a_process_pauses_between_two_checks() -> None:
     table, clock = aged()
     service = TtlService(settings=TWO_DAYS)
     assert service.run_once(table.context) is not None
