@@ -136,6 +136,9 @@ class WorkerListener:
     def on_done(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
         """The service had work and did it."""
 
+    def on_nothing(self, served: WorkerTable, service: TableService) -> None:
+        """The service ran and had nothing to do."""
+
     def on_failure(self, failing: FailingService) -> None:
         """The service failed; the next round retries it."""
 
@@ -230,7 +233,9 @@ def _round(
             told.on_failure(found)
             continue
         failing.pop((address, service.name), None)
-        if receipt is not None:
+        if receipt is None:
+            told.on_nothing(served, service)
+        else:
             receipts += 1
             told.on_done(served, service, receipt)
     return receipts, failures

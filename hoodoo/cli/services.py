@@ -26,9 +26,16 @@ from hoodoo.cli.invocation import (
     progress_events,
     reading,
 )
-from hoodoo.cli.printing import Printer, size_text
+from hoodoo.cli.printing import Printer, count_text, size_text
 from hoodoo.factory import service_context
-from hoodoo.services import chosen_services, find_plan, planned_services_of, preview, services_of
+from hoodoo.inspect.idle_services import idle_reason
+from hoodoo.services import (
+    chosen_services,
+    find_plan,
+    planned_services_of,
+    preview,
+    services_of,
+)
 from hoodoo.table import Table
 from hoodoo.writer import register_writer
 from tableservices.archiving.execute import ArchiveResult
@@ -51,9 +58,39 @@ from tableservices.worker import (
 )
 from timeline.commit.cancel_plan import cancel_pending_plan as cancel_plan
 from timeline.errors import HoodooError, InvalidInputError
-from timeline.ports.ports import Clock
+from timeline.ports.ports import Clock, Value
 
 # ---- Results of services as documents and lines, and the state of a worker
+
+_REPAIRS = {
+    "rollback.done": ("rolled_back", "target"),
+    "rollback.finished": ("finished_rollbacks", "rt"),
+    "cleaning.foreign_finished": ("finished_cleans", "rt"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """An event sink for the work of a service that its result does not name, as rollbacks."""
+
+    _done: dict[str, list[str]] = field(default_factory=dict)
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """Note one event."""
+        if name in _REPAIRS:
+            kind, time = _REPAIRS[name]
+            self._done.setdefault(kind, []).append(str(fields[time]))
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there was such work."""
+        return bool(self._done)
+
+    def take(self) -> dict[str, list[str]]:
+        """Return the instants by kind of work, and forget them."""
+        taken = dict(self._done)
+        self._done.clear()
+        return taken
 
 
 def print_service_result(
@@ -61,17 +98,35 @@ def print_service_result(
     service: str,
     receipt: ServiceResult | None,
     *,
+    why: str = "",
+    repairs: Repairs | None = None,
     table: str | None = None,
 ) -> None:
-    """Print one run of one service; ``table`` is its address if there are several tables."""
+    """
+    Print one run of one service.
+
+    Args:
+        printer: Prints it.
+        service: The name of the service.
+        receipt: Its result; None without work.
+        why: Why there was no work.
+        repairs: The events of the run.
+        table: The address of the table if there are several.
+    """
+    done = {} if repairs is None else repairs.take()
     if printer.for_people:
         where = "" if table is None else f"{table}: "
+        for name, times in done.items():
+            printer.line(f"{where}{service}: {name.replace('_', ' ')} {', '.join(times)}")
         if receipt is None:
-            printer.line(f"{where}{service}: nothing to do")
+            nothing = "nothing else to do" if done else "nothing to do"
+            printer.line(f"{where}{service}: {nothing}{f': {why}' if why else ''}")
         else:
             printer.line(f"{where}{service} {receipt.requested_time}: {receipt.text}")
         return
-    document = _document(service, table)
+    document = _document(service, table) | done
+    if why and receipt is None:
+        document["why"] = why
     if receipt is not None:
         document["requested_time"] = receipt.requested_time
         document["completion_time"] = receipt.completion_time
@@ -96,6 +151,8 @@ def _print_preview(printer: Printer, service: str, shown: Mapping[str, object]) 
 def _preview_text(name: str, value: object) -> object:
     if isinstance(value, list | tuple):
         return "\n".join(map(str, value)) or "nothing"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return size_text(value) if isinstance(value, int) and "bytes" in name else value
 
 
@@ -188,6 +245,7 @@ class WorkerReporter(WorkerListener):
         printer: Prints results and failures.
         clock: For the times in the health file.
         several: Whether lines name the table.
+        repairs: The events of the tables.
         health: The health file; None for none.
     """
 
@@ -195,6 +253,8 @@ class WorkerReporter(WorkerListener):
     clock: Clock
     several: bool
     health: Path | None
+    repairs: Repairs
+    _reasons: dict[tuple[str, str], str] = field(default_factory=dict)  # by table and service
     _report: WorkerReport = field(default_factory=WorkerReport)
     _doing: dict[str, str] | None = None
 
@@ -205,8 +265,32 @@ class WorkerReporter(WorkerListener):
 
     def on_done(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
         """As ``WorkerListener``."""
-        table = served.address if self.several else None
-        print_service_result(self.printer, service.name, receipt, table=table)
+        self._reasons.pop((served.address, service.name), None)
+        self._print(served, service, receipt)
+
+    def on_nothing(self, served: WorkerTable, service: TableService) -> None:
+        """Print the reason in the first round, and after each work; the health file has all."""
+        at = (served.address, service.name)
+        is_new = at not in self._reasons
+        if is_new or self.health is not None:
+            self._reasons[at] = idle_reason(served.context, service)
+        if self.repairs.is_any:
+            self._print(served, service, None)
+        elif is_new:
+            where = f"{served.address}: " if self.several else ""
+            why = f": {self._reasons[at]}" if self._reasons[at] else ""
+            self.printer.remark(f"{where}{service.name}: nothing to do{why}")
+
+    def _print(
+        self, served: WorkerTable, service: TableService, receipt: ServiceResult | None
+    ) -> None:
+        print_service_result(
+            self.printer,
+            service.name,
+            receipt,
+            repairs=self.repairs,
+            table=served.address if self.several else None,
+        )
 
     def on_failure(self, failing: FailingService) -> None:
         """As ``WorkerListener``."""
@@ -237,6 +321,10 @@ class WorkerReporter(WorkerListener):
             "rounds": report.rounds,
             "receipts": report.receipts,
             "failures": report.failures,
+            "idle": [
+                {"table": table, "service": service, "why": why}
+                for (table, service), why in self._reasons.items()
+            ],
             "failing": [
                 {"table": one.table, "service": one.service, **_error(one.error)}
                 for one in report.failing
@@ -318,9 +406,10 @@ def run(
     """
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     given = _given_options(executor=executor, file_groups_max=file_groups_max, wait_ms=wait_ms)
+    repairs = Repairs()
     with (
         progress_events(invocation) as sinks,
-        invocation.open_table(address, given, sinks=sinks) as opened,
+        invocation.open_table(address, given, sinks=(*sinks, repairs)) as opened,
     ):
         context = opened.context
         planning = _planning(opened)
@@ -345,7 +434,8 @@ def run(
             receipt = run_round(context, planning[service], now=True, wait_ms=wait_ms)
         else:
             receipt = chosen.run_once(context)
-    print_service_result(invocation.printer, chosen.name, receipt)
+        why = "" if receipt or instant else idle_reason(context, chosen, now=True)
+    print_service_result(invocation.printer, chosen.name, receipt, why=why, repairs=repairs)
 
 
 def _would_run(
@@ -385,7 +475,8 @@ def plan(invocation: Invocation, *, address: str, service: str) -> None:
         [chosen] = chosen_services(tuple(planning.values()), (service,))
         register_writer(opened.context, opened.properties, opened.settings)
         receipt = run_round(context, chosen, Phase.SCHEDULE, now=True)
-    print_service_result(invocation.printer, service, receipt)
+        why = "" if receipt else idle_reason(context, chosen, now=True)
+    print_service_result(invocation.printer, service, receipt, why=why)
 
 
 def _planning(opened: Table) -> dict[str, PlannedService]:
@@ -478,8 +569,12 @@ def worker(
     given = _given_options(
         executor=executor, file_groups_max=file_groups_max, interval_ms=interval_ms
     )
+    repairs = Repairs()
     with ExitStack() as held:
-        tables = [held.enter_context(invocation.open_table(one, given)) for one in addresses]
+        tables = [
+            held.enter_context(invocation.open_table(one, given, sinks=(repairs,)))
+            for one in addresses
+        ]
         served = []
         for opened in tables:
             chosen = chosen_services(services_of(opened.properties, part, opened.settings), names)
@@ -491,14 +586,19 @@ def worker(
             clock=served[0].context.ports.clock,
             several=len(served) > 1,
             health=health,
+            repairs=repairs,
         )
         pause = min(WorkerSettings.from_properties(one.properties).interval_ms for one in tables)
+        for one in served:
+            on = ", ".join(service.name for service in one.services)
+            invocation.printer.remark(f"{one.address}: services {on}, every {pause / 1000:g} s")
         report = run_worker(
             served, interval_ms=pause, stop=stop, rounds_max=rounds, watcher=reporter
         )
         reporter.ended()
     invocation.printer.remark(
-        f"{report.rounds} rounds, {report.receipts} with work, {report.failures} failed"
+        f"{count_text(report.rounds, 'round')}, {report.receipts} with work, "
+        f"{report.failures} failed"
     )
     for failing in report.failing:
         invocation.printer.remark(failing.text)

@@ -66,6 +66,7 @@ def test_a_plan_is_carried_out_by_a_worker_of_several_tables(table: Path, tmp_pa
         "rounds": 1,
         "receipts": 1,
         "failures": 0,
+        "idle": [],
         "failing": [],
     }
     assert rows(table) == [(1, "ann"), (2, "bo"), (3, "eve")]
@@ -227,3 +228,51 @@ def test_a_worker_has_imported_everything_before_a_signal_may_break_it_off() -> 
         assert (
             subprocess.run(asked, capture_output=True, text=True, check=True).stdout == f"{there}\n"
         )
+
+
+def test_a_worker_says_which_services_are_on_and_why_nothing_was_due(
+    table: Path, tmp_path: Path
+) -> None:
+    health = tmp_path / "health.json"
+    answer = run("services", "worker", table, "--rounds", 2, "--interval-ms", 100,
+                 "--health", health)  # fmt: skip
+    assert answer.exit_code == 0
+    assert answer.out == ""
+    said = answer.err.splitlines()
+    assert said[0].endswith(
+        "services clean, archive, compact, logcompact, cluster, ttl, every 0.1 s"
+    )
+    reasons = {
+        "clean": "all files are within the retention",
+        "archive": "2 commits; it runs above 30 (hoodie.keep.max.commits)",
+        "compact": "not due by NUM_COMMITS of 5 commits, 3600 s "
+        "(hoodie.compact.inline.trigger.strategy)",
+        "logcompact": "hoodie.log.compaction.enable is off",
+        "cluster": "hoodie.clustering.async.enabled is off",
+        "ttl": "hoodie.partition.ttl.strategy.days.retain is not set",
+    }
+    assert said[1:-1] == [f"{name}: nothing to do: {why}" for name, why in reasons.items()]
+    idle = json.loads(health.read_text())["idle"]
+    assert {one["service"]: one["why"] for one in idle} == reasons
+
+
+def test_a_run_without_work_says_why(table: Path) -> None:
+    document = run("services", "run", table, "--service", "archive").document
+    assert document["requested_time"] is None
+    assert document["why"] == "2 commits; it runs above 30 (hoodie.keep.max.commits)"
+    people = run("services", "run", table, "--service", "logcompact", "-o", "table").out
+    assert people == "logcompact: nothing to do: no file group needs it\n"
+
+
+def test_a_clean_names_the_dead_write_that_it_rolled_back(table: Path) -> None:
+    timeline = table / ".hoodie" / "timeline"
+    dead = "20200101000000000"
+    for ending in (".deltacommit.requested", ".deltacommit.inflight"):
+        (timeline / f"{dead}{ending}").write_bytes(b"")
+    lazy = ("--hoodie-conf", "hoodie.clean.failed.writes.policy=LAZY",
+            "--hoodie-conf", "hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL",
+            "--hoodie-conf", "hoodie.write.lock.provider=filesystem")  # fmt: skip
+    document = run("services", "run", table, "--service", "clean", *lazy).document
+    assert document["rolled_back"] == [dead]
+    assert document["why"] == "all files are within the retention"
+    assert not list(timeline.glob(f"{dead}.*"))

@@ -17,6 +17,6 @@ def test_each_command_prints_the_committed_screen(tmp_path: Path) -> None:
 
 def test_no_screen_is_wider_than_80_columns() -> None:
     lines = screens.RECORDED.read_text(encoding="utf-8").splitlines()
-    exempt = ("$ ", "error: ")  # the typed line; standard error is no terminal here
+    exempt = ("$ ", "error: ", "file:")  # the typed line, and lines of standard error
     wide = [line for line in lines if len(line) > screens.WIDTH and not line.startswith(exempt)]
     assert wide == []

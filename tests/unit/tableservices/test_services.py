@@ -8,11 +8,11 @@ from hoodoo.services import run_inline
 from tableservices.cleaning.execute import CleaningService
 from tableservices.cleaning.plan import CleaningSettings
 from tableservices.worker import FailingService as Failed
-from tableservices.worker import StopFlag, WorkerReport, WorkerTable, run_worker
+from tableservices.worker import StopFlag, WorkerListener, WorkerReport, WorkerTable, run_worker
 from tests.unit.timeline.recording import RecordingStorage
 
 
-class Watching:
+class Watching(WorkerListener):
     """Notes what a worker tells."""
 
     def __init__(self) -> None:

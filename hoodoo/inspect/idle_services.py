@@ -1,0 +1,79 @@
+"""The reason why a run of a table service had nothing to do."""
+
+from __future__ import annotations
+
+from tableservices.archiving.execute import ArchivingService
+from tableservices.cleaning.execute import CleaningService
+from tableservices.cleaning.plan import is_due as cleaning_is_due
+from tableservices.clustering.execute import ClusteringService
+from tableservices.compaction.execute import CompactionService
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import LogCompactionService, LogCompactionSettings
+from tableservices.service import TableService
+from tableservices.ttl.execute import TtlService
+from timeline.context import TableContext
+from timeline.model.commit_metadata import TableType
+from timeline.properties.options import OptionSettings
+
+
+def idle_reason(context: TableContext, service: TableService, *, now: bool = False) -> str:
+    """
+    Return why a run of a service had nothing to do; empty for a plug-in's service.
+
+    Outside: nothing, or for clustering the commits that it has not read yet.
+
+    Args:
+        context: The table, right after the run.
+        service: The service.
+        now: Whether the run was asked for, due or not.
+    """
+    timeline = context.cached_snapshot().active
+    if isinstance(service, CleaningService):
+        if cleaning_is_due(timeline, service.settings):
+            return "all files are within the retention"
+        return _after_commits("trigger_commits", service.settings.trigger_commits, service.settings)
+    if isinstance(service, ArchivingService):
+        archiving, commits = service.rules.archiving, len(timeline.completed_writes)
+        if commits > archiving.commits_kept_max:
+            return "the oldest instants are still needed"
+        key = archiving.options["commits_kept_max"].key
+        return f"{commits} commits; it runs above {archiving.commits_kept_max} ({key})"
+    if isinstance(service, TtlService):
+        key = service.settings.options["days_retained"].key
+        return (
+            "no partition has expired"
+            if service.settings.days_retained > 0
+            else f"{key} is not set"
+        )
+    planned = service
+    if not isinstance(planned, CompactionService | LogCompactionService | ClusteringService):
+        return ""
+    if not isinstance(planned, ClusteringService) and (
+        context.config.table_type is not TableType.MERGE_ON_READ
+    ):
+        return "a copy-on-write table has no log files"
+    if not planned.phase.schedules:
+        return "no pending plan"
+    if now or planned.is_due(context, timeline):
+        return "no file group needs it"
+    return _not_due(planned)
+
+
+def _not_due(service: CompactionService | LogCompactionService | ClusteringService) -> str:
+    settings = service.settings
+    if isinstance(settings, CompactionSettings):
+        limits = f"{settings.commits_max} commits, {settings.seconds_max} s"
+        key = settings.options["trigger"].key
+        return f"not due by {settings.trigger.value} of {limits} ({key})"
+    if isinstance(settings, LogCompactionSettings):
+        if settings.enabled or settings.inline:
+            return _after_commits("blocks_min", settings.blocks_min, settings)
+        return f"{settings.options['enabled'].key} is off"
+    if settings.asynchronous:
+        return _after_commits("async_commits", settings.async_commits, settings)
+    return f"{settings.options['asynchronous'].key} is off"
+
+
+def _after_commits(name: str, count: int, settings: OptionSettings) -> str:
+    times = "each commit" if count == 1 else f"{count} commits"
+    return f"not due; it runs after {times} ({settings.options[name].key})"
