@@ -205,6 +205,7 @@ MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
     "read-after-lost-slot": lambda: [
         (ObjectStoreCommit, ObjectStoreCommit._read_after_loss, _forget_reads)
     ],
+    "least-time": lambda: [(CommitProtocol, CommitProtocol.least_time, _always(""))],
     "order-of-writers": lambda: [
         (ObjectStoreCommit, ObjectStoreCommit._wait_before_slot, _always(False))
     ],
