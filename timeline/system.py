@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 from zoneinfo import ZoneInfo
 
 from timeline.errors import UnsafeSetupError
@@ -33,6 +33,7 @@ from timeline.redaction import redact
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Started: TypeAlias = Future[Result]  # work on another thread
 
 _LOCALTIME = Path("/etc/localtime")
 _WORKERS_MAX, _WAITERS_MAX = 8, 48
@@ -260,7 +261,7 @@ class ThreadExecutor:
 
     def start(self, work: Callable[[], Result]) -> Started[Result]:
         """Start work that waits for a high-latency store, and return at once."""
-        return Started(self._waiters.submit(work)[0])
+        return self._waiters.submit(work)[0]
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> ThreadTicker:
         """
@@ -293,6 +294,9 @@ class _Threads:
     def __init__(self, most: int, name: str) -> None:
         self.most = most  # the calling thread included
         self._name = name
+        self.reset()
+
+    def reset(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._before: ThreadPoolExecutor | None = None
         self._made_s = 0.0
@@ -418,47 +422,8 @@ _ALARM = _Alarm()
 os.register_at_fork(after_in_child=_ALARM.reset)
 
 
-class Started(Generic[Result]):
-    """Work that runs on another thread; created by ``start_in_background``."""
-
-    def __init__(self, future: Future[Result]) -> None:
-        self._future = future
-
-    def wait(self) -> Result:
-        """Wait for the result and return it, or raise what the work raised."""
-        return self._future.result()
-
-    def then(self, react: Callable[[Result], object]) -> None:
-        """Call ``react`` with the result, on any thread; not after a failure."""
-
-        def ended(future: Future[Result]) -> None:
-            if not future.cancelled() and future.exception() is None:
-                react(future.result())
-
-        self._future.add_done_callback(ended)
-
-
-class _IoThreads:
-    """Threads that wait for the disk: one small pool per process, created at first use."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self._guard = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
-
-    def submit(self, work: Callable[[], Result]) -> Future[Result]:
-        with self._guard:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(
-                    _BESIDE_THREADS, thread_name_prefix="hoodoo-beside"
-                )
-            return self._threads.submit(work)
-
-
-_BESIDE = _IoThreads()
-os.register_at_fork(after_in_child=_BESIDE.reset)  # threads do not survive a fork
+_BESIDE = _Threads(_BESIDE_THREADS + 1, "hoodoo-beside")  # they wait for the disk
+os.register_at_fork(after_in_child=_BESIDE.reset)  # the child lacks the holder of the guard
 
 
 def start_in_background(work: Callable[[], Result]) -> Started[Result]:
@@ -468,7 +433,7 @@ def start_in_background(work: Callable[[], Result]) -> Started[Result]:
     Raises:
         RuntimeError: The interpreter is shutting down.
     """
-    return Started(_BESIDE.submit(work))
+    return _BESIDE.submit(work)[0]
 
 
 def await_exit(work: Callable[[], object]) -> Callable[[int], None]:

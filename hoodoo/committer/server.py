@@ -485,7 +485,7 @@ class Committer:
 def _wait_for_tidy(desk: _TableQueue) -> None:
     tidying, desk.tidying = desk.tidying, None
     if tidying is not None:
-        tidying.wait()
+        tidying.result()
 
 
 def _others(desk: _TableQueue, first: _Waiting) -> list[_Waiting]:

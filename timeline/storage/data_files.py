@@ -151,7 +151,7 @@ class _Staged:
     written: Started[TemporaryFile]
 
     def drop(self) -> None:
-        self.written.then(_remove)
+        self.written.add_done_callback(_remove)
 
 
 class StagedFiles:
@@ -183,7 +183,7 @@ class StagedFiles:
             return None
         if staged.data == data:
             try:
-                opened, name = staged.written.wait()
+                opened, name = staged.written.result()
             except (OSError, MalformedNameError):
                 return None
             if os.path.samestat(os.fstat(opened.descriptor), os.fstat(folder)):
@@ -198,9 +198,11 @@ class StagedFiles:
             staged.drop()
 
 
-def _remove(written: TemporaryFile) -> None:
+def _remove(written: Started[TemporaryFile]) -> None:
+    if written.cancelled() or written.exception() is not None:
+        return
     # Listings hide temporary names, so a file that stays does no harm.
-    opened, name = written
+    opened, name = written.result()
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=opened.descriptor)
 

@@ -325,7 +325,7 @@ class LocalStorage:
         wanted = tuple(folders)
         if not self._strict:
             return _nothing
-        return start_in_background(lambda: self.sync_folders(wanted)).wait
+        return start_in_background(lambda: self.sync_folders(wanted)).result
 
     @property
     def compute_permit(self) -> threading.Lock:

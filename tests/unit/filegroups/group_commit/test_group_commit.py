@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -35,7 +36,7 @@ from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import InvalidInputError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.commit_metadata import FileGroupId, WriteOperation
 from timeline.rollback.rollback import rollback_dead_writers
-from timeline.system import Started, SystemClock, ThreadExecutor, start_in_background
+from timeline.system import SystemClock, ThreadExecutor, start_in_background
 
 Write = Callable[[], CommitResult]
 
@@ -63,7 +64,7 @@ class Gathering(StillClock):
     def __init__(self) -> None:
         super().__init__()
         self.others: list[Write] = []
-        self.started: list[Started[CommitResult]] = []
+        self.started: list[Future[CommitResult]] = []
         self.committer: GroupCommitter | None = None
         self.look: Callable[[], object] = lambda: None
         self.seen: list[object] = []
@@ -105,7 +106,7 @@ class Threads:
         return write()
 
     def answers(self) -> list[CommitResult]:
-        return [one.wait() for one in self.clock.started]
+        return [one.result() for one in self.clock.started]
 
 
 def test_no_instant_begins_while_the_leader_lingers() -> None:
@@ -284,9 +285,9 @@ def test_a_member_left_out_of_a_group_of_unknown_outcome_is_written_later(
             *[threads.write(row(*one)) for one in (("a", "x", 1), ("a", "x", 2), ("b", "y", 1))]
         )
     met, together = threads.clock.started
-    assert met.wait().group == 1, "it was not in that instant"
+    assert met.result().group == 1, "it was not in that instant"
     with pytest.raises(OutcomeUnknownError):
-        together.wait()
+        together.result()
     assert rows_of(threads.table, "id", "v") == [("a", 2), ("b", 1)]
 
 
@@ -295,7 +296,7 @@ def test_a_storage_failure_is_raised_for_each_member() -> None:
     with pytest.raises(StorageUnavailableError) as told:
         threads.first(threads.write(row("a", "x", 1)), threads.write(row("b", "y", 1)))
     with pytest.raises(StorageUnavailableError) as followed:
-        threads.clock.started[0].wait()
+        threads.clock.started[0].result()
     assert followed.value is not told.value
     assert followed.value.fields == told.value.fields
     assert leftovers(threads.table) == []
@@ -313,8 +314,8 @@ def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
         threads.write(row("c", "z", 1)),
     )
     with pytest.raises(Interrupted):
-        threads.clock.started[0].wait()
-    assert (one.group, threads.clock.started[1].wait().group) == (2, 2)
+        threads.clock.started[0].result()
+    assert (one.group, threads.clock.started[1].result().group) == (2, 2)
     assert rows_of(threads.table, "id") == [("a",), ("c",)]
     assert leftovers(threads.table) == []
 
@@ -344,7 +345,7 @@ def test_a_group_waits_for_threads_that_have_just_got_their_result(
     other = start_in_background(second)
     assert write("a", meets_nobody_yet).group == 1
     assert write("c").group == 2
-    assert other.wait().group == 2
+    assert other.result().group == 2
 
 
 @pytest.mark.spec("GRP-3")
@@ -367,7 +368,7 @@ def test_an_error_before_members_are_chosen_is_raised_for_all_waiting_writes() -
         return str(caught.value)
 
     others = [start_in_background(partial(write, key)) for key in "bc"]
-    assert [write("a"), *(one.wait() for one in others)] == ["gone"] * 3
+    assert [write("a"), *(one.result() for one in others)] == ["gone"] * 3
     assert tried == [1]
 
 
@@ -394,7 +395,7 @@ def test_a_member_gets_its_result_before_the_markers_are_deleted() -> None:
 
     other = start_in_background(lambda: write("b"))
     assert write("a").group == 2
-    assert other.wait().group == 2
+    assert other.result().group == 2
     assert leftovers(table) == []
 
 

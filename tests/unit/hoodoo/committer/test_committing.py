@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ from tests.unit.timeline.engine import Behind, Far, Heard, wait_for
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
 from timeline.model.instant import TimestampForm, TimestampTexts
 from timeline.properties.properties_file import update_properties
-from timeline.system import Started, SystemClock, ThreadExecutor, start_in_background
+from timeline.system import SystemClock, ThreadExecutor, start_in_background
 
 CLOCK = SystemClock()
 LONG_MS = 60_000  # ends a test whose answer does not come
@@ -97,12 +98,12 @@ def serving(
         ports = replace(ports, storage=behind(ports.storage))
         served = replace(served, context=replace(served.context, ports=ports))
         committer = Committer(listener, [served])
-        run: Started[Any] = start_in_background(lambda: (begin(), committer.run(stop)))
+        run: Future[Any] = start_in_background(lambda: (begin(), committer.run(stop)))
         try:
             yield committer
         finally:
             stop.set()
-            run.wait()
+            run.result()
 
 
 @pytest.fixture
@@ -322,7 +323,7 @@ def test_the_table_of_a_committer_has_seen_what_its_groups_published(tmp_path: P
         with writing(tmp_path / "t", tmp_path / "s", Heard()) as writer:
             assert writer.insert(rows(0)).group == 1
         stop.set()
-        assert run.wait().writes == 1
+        assert run.result().writes == 1
         assert table.context.commit_log.known_head == 1
 
 

@@ -61,7 +61,7 @@ def end_of_work_beside() -> None:
     """Return when what was begun beside has ended: all its threads then meet here at once."""
     meeting = threading.Barrier(_BESIDE_THREADS, timeout=60)
     for each in [start_in_background(meeting.wait) for _ in range(_BESIDE_THREADS)]:
-        each.wait()
+        each.result()
 
 
 @pytest.mark.spec("LOC-1")

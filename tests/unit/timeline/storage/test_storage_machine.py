@@ -156,7 +156,7 @@ def test_threads_that_waited_together_once_end_after_a_while(
         waited.remove(threading.current_thread())  # the calling thread works, too
         assert len(set(waited)) == together - 1
         monkeypatch.setattr(machine, "_POOL_S", 0.0)
-        assert executor.start(lambda: 5).wait() == 5
+        assert executor.start(lambda: 5).result() == 5
         for one in waited:
             one.join(timeout=60)
         assert not any(one.is_alive() for one in waited)
