@@ -56,7 +56,7 @@ def test_a_writer_archives_after_its_commit(tmp_path: Path):
         assert sum(one.archived for one in made.timeline) > 0
 
 
-def test_what_is_archived_is_verified_and_explained(table: hoodoo.Table, tmp_path: Path):
+def test_archived_instants_are_verified_and_explained(table: hoodoo.Table, tmp_path: Path):
     first = table.timeline[0].requested_time
     receipt = table.services.archive()
     assert receipt is not None
@@ -103,7 +103,7 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
 
 
 @pytest.mark.spec("UNK-3")
-def test_an_archive_that_was_cut_off_is_found_by_the_time_in_its_error(
+def test_an_interrupted_archive_is_found_by_the_time_in_its_error(
     table: hoodoo.Table, monkeypatch: pytest.MonkeyPatch
 ):
     def cut_off(*_: object) -> None:
@@ -125,7 +125,7 @@ def test_an_archive_that_was_cut_off_is_found_by_the_time_in_its_error(
     assert sum(one.archived for one in table.timeline) > 0
 
 
-def test_the_command_line_tells_what_it_would_archive_and_does_it(
+def test_the_command_line_lists_the_instants_to_archive_and_archives_them(
     table: hoodoo.Table, tmp_path: Path
 ):
     path = tmp_path / "t"

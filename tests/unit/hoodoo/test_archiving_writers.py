@@ -27,7 +27,7 @@ def write(table: Any, times: int) -> None:
         table.upsert(pa.table({"id": ["a"], "v": [number]}))
 
 
-def test_a_writer_leaves_archiving_to_one_that_is_at_it_unless_it_is_asked(
+def test_a_writer_leaves_archiving_to_a_running_archiver_unless_it_is_explicit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execute, "_REST_MS", 3_600_000)  # on any machine it was a moment ago

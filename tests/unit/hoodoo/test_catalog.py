@@ -69,7 +69,7 @@ def test_a_table_is_created_and_opened_again(path: Path):
         ),
     ],
 )
-def test_a_table_whose_folders_cannot_be_made_is_not_made(
+def test_a_table_with_invalid_partition_folders_is_not_created(
     path: Path, times: dict[str, str], kind: str
 ):
     properties = {"hoodie.datasource.write.keygenerator.type": "TIMESTAMP"}
@@ -142,14 +142,14 @@ def test_fields_inside_structs_may_key_partition_and_order(
     assert told_rows == [("x", "a", "1"), ("x", "c", "1"), ("y", "b", "2")]
 
 
-def test_what_this_release_cannot_write_is_not_created(path: Path):
+def test_a_table_that_this_release_cannot_write_is_not_created(path: Path):
     with pytest.raises((SettingError, UnsupportedTableError)):
         made(path, properties={"hoodie.base.file.format": "ORC"})
     assert not (path / ".hoodie").exists()
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_a_merge_on_read_table_says_so_in_its_properties_alone(tmp_path: Path, version: int):
+def test_a_merge_on_read_table_says_so_in_its_properties_only(tmp_path: Path, version: int):
     more = {"properties": {"hoodie.write.table.version": str(version)}, "name": "t"}
     raw = {}
     for kind in ("COPY_ON_WRITE", "MERGE_ON_READ"):
@@ -194,7 +194,7 @@ OLD_STRATEGY = "hoodie.datasource.write.record.merger.strategy"
         ("hoodie.datasource.write.keygenerator.type", "COMPLEX", "COMPLEX"),
     ],
 )
-def test_a_class_that_stands_for_another_rule_than_the_tables_is_refused(
+def test_a_merger_class_with_another_rule_than_the_tables_is_refused(
     tmp_path: Path, key: str, value: str, means: str
 ):
     """Java Hudi refuses such a writer, too; without a word its rows would merge otherwise."""
@@ -215,7 +215,7 @@ def test_a_class_that_stands_for_another_rule_than_the_tables_is_refused(
         {OLD_STRATEGY: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"},
     ],
 )
-def test_a_class_that_stands_for_the_tables_rule_is_taken(
+def test_a_merger_class_with_the_rule_of_the_table_is_accepted(
     tmp_path: Path, properties: dict[str, str]
 ):
     schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
@@ -224,12 +224,12 @@ def test_a_class_that_stands_for_the_tables_rule_is_taken(
     hoodoo.open_table(tmp_path / "t", properties=properties).close()
 
 
-def test_a_path_without_a_table_is_told(tmp_path: Path):
+def test_a_path_without_a_table_is_reported(tmp_path: Path):
     with pytest.raises(TableNotFoundError):
         hoodoo.open_table(tmp_path)
 
 
-def test_damaged_properties_are_told(path: Path):
+def test_damaged_properties_are_reported(path: Path):
     made(path).close()
     file = path / ".hoodie" / "hoodie.properties"
     file.write_bytes(file.read_bytes().replace(b"name=t", b"name=u"))
@@ -275,7 +275,7 @@ def test_a_write_by_the_name_of_another_table_is_refused(path: Path, key: str):
         ({}, {"hoodie.table.name": "T"}),
     ],
 )
-def test_a_write_passes_by_a_database_never_kept_and_by_a_name_in_another_case(
+def test_a_write_ignores_a_database_name_that_was_never_stored_and_the_case_of_the_table_name(
     path: Path, made_as: dict[str, str], said: dict[str, str]
 ):
     made(path, schema=SCHEMA, properties=made_as).close()
@@ -283,7 +283,7 @@ def test_a_write_passes_by_a_database_never_kept_and_by_a_name_in_another_case(
         assert table.insert(ROWS).rows_inserted == len(ROWS)
 
 
-def test_a_new_table_has_the_database_that_was_said(tmp_path: Path):
+def test_a_new_table_has_the_given_database(tmp_path: Path):
     said = {"hoodie.database.name": "sales"}
     with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=said) as table:
         assert table.config.database == "sales"
@@ -311,7 +311,7 @@ def test_later_layers_win(path: Path, tmp_path: Path):
     assert table.settings.parquet_compression == "snappy"
 
 
-def test_properties_reach_what_is_written(path: Path):
+def test_properties_determine_the_written_files(path: Path):
     options = {
         "hoodie.parquet.max.file.size": "1000000",
         "hoodie.parquet.small.file.limit": "0",
@@ -323,7 +323,7 @@ def test_properties_reach_what_is_written(path: Path):
         assert len(table.file_slices()) == 3
 
 
-def test_properties_reach_the_limits(path: Path):
+def test_properties_determine_the_limits(path: Path):
     options = {
         **OCC,
         "hoodie.write.num.retries.on.conflict.failures": "7",
@@ -386,7 +386,7 @@ def test_deleting_no_partition_is_refused(path: Path):
         lambda table: table.pin().reads(partitions="xy"),
     ],
 )
-def test_one_text_is_not_taken_for_a_list_of_its_letters(
+def test_one_text_is_not_read_as_a_list_of_its_letters(
     path: Path, use: Callable[[hoodoo.Table], object]
 ):
     with made(path) as table:
@@ -408,7 +408,7 @@ def test_one_text_is_not_taken_for_a_list_of_its_letters(
         lambda table, one: table.pin().reads(partitions=[one]),
     ],
 )
-def test_what_is_no_text_names_no_partition_and_no_key(
+def test_a_value_that_is_no_text_names_no_partition_and_no_key(
     path: Path, use: Callable[[hoodoo.Table, object], object], strange: object
 ):
     """The value of a partition column may be a number, its path never is."""
@@ -420,7 +420,7 @@ def test_what_is_no_text_names_no_partition_and_no_key(
         assert keys(table) == ["a", "b"]
 
 
-def test_reads_of_a_path_that_no_partition_has_are_refused(path: Path):
+def test_reads_of_a_path_without_a_partition_are_refused(path: Path):
     """They would be judged by nothing, and rows made from what was read there be kept."""
     with made(path) as table, table.pin() as state, pytest.raises(MalformedNameError):
         state.reads(partitions=["x/"])
@@ -435,7 +435,7 @@ def test_a_lease_that_no_clean_would_respect_is_refused(path: Path, lease_ms: st
 
 
 @pytest.mark.parametrize(("said", "lease_ms"), [("", 900_000), ("0", 0), ("5000", 5_000)])
-def test_a_lease_is_as_long_as_it_is_said_to_be(path: Path, said: str, lease_ms: int):
+def test_a_lease_has_the_given_length(path: Path, said: str, lease_ms: int):
     made(path).close()
     with hoodoo.open_table(path, properties={"hoodoo.reader.lease.ms": said}) as table:
         assert table.context.limits.reader_lease_ms == lease_ms
@@ -448,7 +448,7 @@ def test_a_batch_id_is_written_once(path: Path):
 
 
 @pytest.mark.parametrize("batch_id", ["", " ", 7])
-def test_what_names_no_batch_is_refused(path: Path, batch_id: Any):
+def test_an_empty_batch_id_is_refused(path: Path, batch_id: Any):
     """An empty id (of a variable that nobody set) would be none, and the repeat come twice."""
     with made(path) as table:
         with pytest.raises(InvalidInputError) as caught:
@@ -457,7 +457,7 @@ def test_what_names_no_batch_is_refused(path: Path, batch_id: Any):
         assert table.timeline == []
 
 
-def test_what_was_read_of_another_table_is_refused(tmp_path: Path):
+def test_reads_of_another_table_are_refused(tmp_path: Path):
     """It could not be compared: both chains may well have slots of the same numbers."""
     with made(tmp_path / "source") as source, made(tmp_path / "target") as target:
         source.upsert(ROWS)
@@ -527,7 +527,7 @@ def test_an_allowed_plug_in_provides_the_lock_of_a_table(
     assert (tmp_path / "lock.db").exists()
 
 
-def test_a_metadata_table_is_refused_unless_switched_off_by_word(path: Path):
+def test_a_metadata_table_is_refused_unless_an_option_switches_it_off(path: Path):
     with made(path) as table:
         table.insert(ROWS)
         storage = table.context.ports.storage
@@ -541,7 +541,7 @@ def test_a_metadata_table_is_refused_unless_switched_off_by_word(path: Path):
         table.upsert(ROWS)
 
 
-def test_layers_from_what_callers_give(tmp_path: Path):
+def test_layers_are_built_from_each_form_of_properties(tmp_path: Path):
     file = tmp_path / "f.properties"
     assert to_layers(None).load().get("hoodie.table.name") is None
     assert to_layers({"hoodie.table.name": "m"}).load()["hoodie.table.name"] == "m"

@@ -32,7 +32,7 @@ def new_table(path: Path, **more: str) -> hoodoo.Table:
     return hoodoo.create_table(path, properties=properties)
 
 
-def test_small_files_become_one_in_the_wanted_order(tmp_path: Path) -> None:
+def test_small_files_become_one_in_the_sort_order(tmp_path: Path) -> None:
     with new_table(tmp_path / "t") as table:
         for first in (0, 10, 20):
             table.insert(rows(first))
@@ -60,7 +60,7 @@ def test_a_writer_clusters_after_enough_commits(tmp_path: Path) -> None:
         assert len(table.file_slices()) == 2
 
 
-def test_a_writer_may_only_plan_and_another_carries_it_out(tmp_path: Path) -> None:
+def test_a_writer_may_only_plan_and_another_executes_the_plan(tmp_path: Path) -> None:
     planning = {
         "hoodie.clustering.schedule.inline": "true",
         "hoodie.clustering.inline.max.commits": "2",
@@ -74,7 +74,7 @@ def test_a_writer_may_only_plan_and_another_carries_it_out(tmp_path: Path) -> No
         assert len(table.file_slices()) == 1
 
 
-def test_a_table_of_which_a_group_was_left_to_a_writer_is_whole(tmp_path: Path) -> None:
+def test_a_table_with_a_left_out_clustering_group_is_complete(tmp_path: Path) -> None:
     groups = {"hoodie.clustering.plan.strategy.max.bytes.per.group": "1"}
     sorting = {"hoodie.clustering.plan.strategy.sort.columns": "a"}
     with new_table(tmp_path / "t", **groups, **sorting) as table:

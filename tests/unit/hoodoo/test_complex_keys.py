@@ -101,7 +101,7 @@ def test_a_table_with_both_forms_is_refused(tmp_path: Path, p: str) -> None:
             assert refused.value.kind == "mixed_key_encoding"
 
 
-def test_a_file_group_of_the_other_form_is_not_looked_into(tmp_path: Path) -> None:
+def test_a_file_group_of_the_other_key_form_is_not_read(tmp_path: Path) -> None:
     mixed(tmp_path / "t", "y")
     with opened(tmp_path / "t") as table:
         table.context.key_encodings[""] = frozenset({False})  # where a sample missed the others
@@ -111,7 +111,7 @@ def test_a_file_group_of_the_other_form_is_not_looked_into(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_an_upgrade_asks_the_stored_keys(tmp_path: Path, bare: bool) -> None:
+def test_an_upgrade_reads_the_stored_keys(tmp_path: Path, bare: bool) -> None:
     with table_of(tmp_path / "t", bare) as table:
         table.upsert(rows("a", "b"))
     with opened(tmp_path / "t") as table:

@@ -215,7 +215,7 @@ def test_a_configuration_without_problems_has_none() -> None:
     assert check(as_property_set({"hoodie.table.name": "x"})) == ()
 
 
-def test_a_session_also_says_how_object_stores_are_reached() -> None:
+def test_a_session_also_describes_object_store_options() -> None:
     found = Layers(
         environment={},
         session={

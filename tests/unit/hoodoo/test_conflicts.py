@@ -33,7 +33,7 @@ class NightLoads:
         return [ConflictStrategy(name="night_loads", class_names=("com.acme.NightLoads",))]
 
 
-def test_a_plug_in_offers_a_strategy_by_its_names() -> None:
+def test_a_plug_in_provides_a_strategy_by_its_names() -> None:
     registry = ProviderRegistry()
     registry.register(NightLoads(), "acme")
     offered = registry.offers("conflict_strategies")
@@ -57,12 +57,12 @@ def test_properties_choose_the_strategy(
         assert (limits.strategy.name, limits.cancels_conflicting_plans) == (name, cancels)
 
 
-def test_a_strategy_nobody_has_is_refused_when_the_table_is_opened(tmp_path: Path) -> None:
+def test_an_unknown_strategy_is_refused_when_the_table_is_opened(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="no such conflict strategy"):
         hoodoo.create_table(tmp_path, schema=SCHEMA, properties={KEY: "night_loads"})
 
 
-def test_a_dry_run_tells_nothing_where_nobody_else_is(tmp_path: Path) -> None:
+def test_a_dry_run_reports_nothing_without_other_writers(tmp_path: Path) -> None:
     with hoodoo.create_table(tmp_path, schema=SCHEMA, record_key=["id"]) as table:
         table.upsert([{"id": 1, "v": 1}])
         assert table.check_conflicts([{"id": 1, "v": 2}, {"id": 2, "v": 2}]) == ()
@@ -70,7 +70,7 @@ def test_a_dry_run_tells_nothing_where_nobody_else_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [{"id": 1, "v": 2}]])
-def test_a_dry_run_of_a_delete_of_partitions_asks_for_those_that_the_write_would_delete(
+def test_a_dry_run_of_a_partition_delete_checks_the_partitions_that_the_write_would_delete(
     tmp_path: Path, rows: list[dict[str, int]]
 ) -> None:
     """The rows say nothing then, to the write either."""
@@ -93,7 +93,7 @@ def test_a_dry_run_of_a_delete_of_partitions_asks_for_those_that_the_write_would
         assert [[one.partitions for one in found] for found in met] == [[], [("2",)]]
 
 
-def test_a_dry_run_that_names_no_partition_to_delete_is_refused_as_the_write_is(
+def test_a_dry_run_without_a_partition_to_delete_is_refused_like_the_write(
     tmp_path: Path,
 ) -> None:
     with hoodoo.create_table(tmp_path, schema=SCHEMA, record_key=["id"]) as table:

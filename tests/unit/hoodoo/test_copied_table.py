@@ -24,7 +24,7 @@ def rows(*keys: str) -> pa.Table:
 
 
 @pytest.mark.parametrize("told", [MANY, {}], ids=["many", "one"])
-def test_a_copy_beside_a_living_writer_says_how_to_adopt_it(
+def test_a_copy_of_a_table_with_live_writers_names_the_way_to_adopt_it(
     tmp_path: Path, told: dict[str, str]
 ) -> None:
     original = hoodoo.create_table(

@@ -45,7 +45,7 @@ def test_rows_are_counted_with_and_without_a_filter(table: hoodoo.Table) -> None
     assert table.to_pyarrow_dataset().scanner(columns=[]).count_rows() == 10
 
 
-def test_a_dataset_scans_only_the_columns_and_rows_asked_for(table: hoodoo.Table) -> None:
+def test_a_dataset_scans_only_the_requested_columns_and_rows(table: hoodoo.Table) -> None:
     rows = table.to_pyarrow_dataset()
     assert rows.schema == SCHEMA
     found = rows.to_table(columns=["v"], filter=pc.field("v") > 8).to_pydict()

@@ -43,7 +43,7 @@ def passed(tmp_path: Path) -> tuple[hoodoo.Table, str]:
 
 
 @pytest.mark.spec("GC-1")
-def test_the_saved_write_is_archived_before_its_savepoint_goes(
+def test_the_savepointed_write_is_archived_before_its_savepoint_is_deleted(
     passed: tuple[hoodoo.Table, str], tmp_path: Path
 ) -> None:
     table, saved = passed
@@ -57,7 +57,7 @@ def test_the_saved_write_is_archived_before_its_savepoint_goes(
 
 
 @pytest.mark.spec("GC-1")
-def test_a_savepoint_without_which_archived_rows_would_be_hidden_stays(
+def test_a_savepoint_that_keeps_archived_rows_visible_is_not_deleted(
     passed: tuple[hoodoo.Table, str],
 ) -> None:
     table, saved = passed

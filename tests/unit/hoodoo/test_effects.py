@@ -77,11 +77,11 @@ def test_every_key_of_hudis_has_an_effect_or_a_reason() -> None:
 
 
 @pytest.mark.parametrize("key", EXPECTED)
-def test_no_key_of_which_a_user_expects_something_is_silent(key: str) -> None:
+def test_no_key_that_a_user_relies_on_is_silent(key: str) -> None:
     assert effect_of(key, DECLARED).effect not in (Effect.NONE, Effect.UNKNOWN)
 
 
-def test_no_key_stands_in_both_tables() -> None:
+def test_no_key_is_in_both_tables() -> None:
     assert not WARNED.keys() & WITHOUT_EFFECT.keys()
     assert all(
         why and not why.endswith(".") for why in (*WARNED.values(), *WITHOUT_EFFECT.values())
@@ -93,7 +93,7 @@ def told(**said: str) -> tuple[str, ...]:
     return key_warnings(properties, DECLARED)
 
 
-def test_keys_of_one_reason_are_told_together() -> None:
+def test_keys_of_one_reason_are_reported_together() -> None:
     said = {
         "hoodie.datasource.hive_sync.enable": "true",
         "hoodie.datasource.hive_sync.table": "t",
@@ -133,7 +133,7 @@ def test_keys_of_one_reason_are_told_together() -> None:
         ("path", "x", False),
     ],
 )
-def test_a_key_is_told_when_it_asks_for_what_is_not_done(
+def test_a_key_is_reported_when_its_value_asks_for_an_unsupported_effect(
     key: str, value: str, is_told: bool
 ) -> None:
     assert bool(told(**{key: value})) is is_told
@@ -149,12 +149,12 @@ def test_a_key_is_told_when_it_asks_for_what_is_not_done(
         ("hoodoo.publish.lok", "hoodoo.publish.lock"),
     ],
 )
-def test_an_unknown_key_is_told_with_the_nearest_one(key: str, meant: str) -> None:
+def test_an_unknown_key_is_reported_with_the_nearest_one(key: str, meant: str) -> None:
     (text,) = told(**{key: "x"})
     assert text == f"unknown property, it is ignored, did you mean {meant}: {key} (from code)"
 
 
-def test_what_a_table_says_of_itself_is_not_told() -> None:
+def test_properties_of_the_table_itself_are_not_reported() -> None:
     raw = {"hoodie.table.metadata.partitions": "files", "hoodie.database.name": "default"}
     raw |= {"hoodie.table.something.of.a.later.release": "1"}
     properties = Layers(environment={}).load(raw)
@@ -169,7 +169,7 @@ SAID = {
 }
 
 
-def test_a_handle_tells_once_whatever_is_done_with_it(
+def test_an_opened_table_reports_each_key_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="hoodoo")
@@ -216,7 +216,7 @@ def test_a_table_without_metadata_table_takes_hudis_own_default(tmp_path: Path) 
         ("hoodie.datasource.read.schema.use.end.instanttime", "true"),
     ],
 )
-def test_a_read_is_refused_whose_answer_an_option_would_change(
+def test_a_read_whose_result_an_unsupported_option_would_change_is_refused(
     tmp_path: Path, key: str, value: str
 ) -> None:
     hoodoo.create_table(tmp_path / "t", schema=SCHEMA, record_key="id").close()
@@ -228,7 +228,7 @@ def test_a_read_is_refused_whose_answer_an_option_would_change(
             assert caught.value.kind == "unsupported_setting"
 
 
-def test_the_switch_of_all_services_keeps_writers_from_them(tmp_path: Path) -> None:
+def test_the_switch_of_all_services_disables_services_of_writers(tmp_path: Path) -> None:
     said = {"hoodie.clean.commits.retained": "1", "hoodie.table.services.enabled": "false"}
     said |= {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
     with hoodoo.create_table(
@@ -240,7 +240,7 @@ def test_the_switch_of_all_services_keeps_writers_from_them(tmp_path: Path) -> N
         assert table.services.clean() is not None, "who asks for it gets it"
 
 
-def test_what_becomes_of_each_key_is_shown() -> None:
+def test_the_effect_of_each_key_is_shown() -> None:
     properties = as_property_set({**SAID, "hoodie.index.type": "BUCKET"})
     shown = {one.key: one.effect for one in describe(properties, more=service_options())}
     assert shown["hoodie.datasource.hive_sync.enable"] == "warned"

@@ -32,7 +32,7 @@ def context(tmp_path: Path) -> TableContext:
         return table.context
 
 
-def test_this_process_works_as_it_reads(context: TableContext) -> None:
+def test_this_process_executes_services_by_default(context: TableContext) -> None:
     assert service_context(context, {}) is context
 
 
@@ -43,14 +43,14 @@ def test_file_groups_at_a_time_are_limited(context: TableContext) -> None:
     assert working.ports.storage is context.ports.storage
 
 
-def test_who_works_on_a_cluster_already_stays_there(context: TableContext) -> None:
+def test_a_service_of_a_cluster_executor_stays_on_it(context: TableContext) -> None:
     ports = replace(context.ports, executor=OverThere())
     assert isinstance(ports.executor, ClusterExecutor)
     there = TableContext.of(ports, context.config, context.limits)
     assert service_context(there, SPARK) is there
 
 
-def test_a_table_does_not_choose(context: TableContext) -> None:
+def test_a_table_does_not_choose_its_executor(context: TableContext) -> None:
     told_by_table = PropertySet().with_layer(TABLE_LAYER, SPARK)
     assert service_context(context, told_by_table) is context
 

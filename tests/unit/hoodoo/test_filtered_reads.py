@@ -277,9 +277,7 @@ def test_changes_are_read_in_the_named_partitions_only(tmp_path: Path, opened: l
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_rows_that_stay_in_another_partition_are_found_by_their_column(
-    tmp_path: Path, table_type: str
-) -> None:
+def test_misplaced_rows_are_found_by_their_column(tmp_path: Path, table_type: str) -> None:
     told = {
         "hoodie.index.type": "GLOBAL_SIMPLE",
         "hoodie.simple.index.update.partition.path": "false",
@@ -344,7 +342,7 @@ def drop_as_java(path: Path) -> None:
         ("v8_cow_mdt_record_index", switch_off_here),
     ],
 )
-def test_rows_that_a_record_index_left_elsewhere_are_found_after_it_is_gone(
+def test_rows_that_a_record_index_misplaced_are_found_after_it_is_deleted(
     tmp_path: Path, name: str, drop: Callable[[Path], None]
 ) -> None:
     path = golden_tables.unpack(name, tmp_path)

@@ -87,7 +87,7 @@ def test_a_partition_inside_of_another_is_refused(
 
 @pytest.mark.parametrize("operation", ["insert", "bulk_insert"])
 @pytest.mark.parametrize("folder", ["2018", "2019"])
-def test_a_folder_without_partitions_inside_of_one_is_no_hindrance(
+def test_a_folder_without_partitions_inside_another_does_not_matter(
     tmp_path: Path, operation: str, folder: str
 ):
     with table_of(tmp_path, "day") as table:
@@ -122,7 +122,7 @@ def test_partitions_of_one_batch_do_not_nest(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_metadata_of_partitions_may_lie_in_parquet(tmp_path: Path, kind: str):
+def test_metadata_of_partitions_may_be_parquet(tmp_path: Path, kind: str):
     told = {
         METAFILE.replace(".", "__"): "true",
         "hoodie__datasource__write__table__type": kind,
@@ -141,7 +141,7 @@ def test_metadata_of_partitions_may_lie_in_parquet(tmp_path: Path, kind: str):
     assert footer.metadata[b"partitionDepth"] == b"3"
 
 
-def test_an_option_that_says_otherwise_than_the_table_is_refused(tmp_path: Path):
+def test_an_option_that_contradicts_the_table_is_refused(tmp_path: Path):
     table_of(tmp_path, "day").close()
     with pytest.raises(SettingError, match=METAFILE.replace(".", r"\.")):
         hoodoo.open_table(tmp_path / "t", properties={METAFILE: "true"})
@@ -175,7 +175,7 @@ def table_of_moments(folder: Path, how: TimestampTexts | None = None, **more: st
         (TimestampTexts(TimestampForm.TIMESTAMP), "2023-03-10 12:30:00.12"),
     ],
 )
-def test_a_row_goes_into_the_folder_of_its_moment(
+def test_a_row_is_written_to_the_folder_of_its_timestamp(
     tmp_path: Path, kind: str, encoded: str, how: TimestampTexts | None, name: str
 ):
     told = {
@@ -220,7 +220,7 @@ BY_MOMENT = KeySpec(record_key_fields=("id",), partition_fields=("at",), hive_st
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/London"])
-def test_the_zone_is_found_beside_folders_that_read_alike_in_both(tmp_path: Path, zone: str):
+def test_the_zone_is_found_although_some_folders_are_equal_in_both(tmp_path: Path, zone: str):
     how = TimestampTexts(TimestampForm.TIMESTAMP, zone)
     with table_of_moments(tmp_path, how) as table:
         table.context.timestamp_texts[""] = how
@@ -232,7 +232,7 @@ def test_the_zone_is_found_beside_folders_that_read_alike_in_both(tmp_path: Path
         assert context.timestamp_texts[""] == how
 
 
-def test_a_moment_whose_folder_no_row_tells_is_refused(tmp_path: Path):
+def test_a_timestamp_without_a_known_folder_zone_is_refused(tmp_path: Path):
     how = TimestampTexts(TimestampForm.TIMESTAMP, "UTC")
     with table_of_moments(tmp_path, how) as table:
         context = in_london(table)
@@ -250,7 +250,7 @@ def test_a_moment_whose_folder_no_row_tells_is_refused(tmp_path: Path):
         assert partition_paths(rows, keys).to_pylist() == ["at=2023-07-01 12:00:00.0"]
 
 
-def test_another_name_of_utc_leaves_no_doubt(tmp_path: Path):
+def test_another_name_of_utc_is_the_same_zone(tmp_path: Path):
     how = TimestampTexts(TimestampForm.SQL, "UTC")
     with table_of_moments(tmp_path, how) as table:
         zone = TimelineZone("Etc/UTC", ZoneInfo("Etc/UTC"))
@@ -260,7 +260,7 @@ def test_another_name_of_utc_leaves_no_doubt(tmp_path: Path):
 
 
 @pytest.mark.parametrize("form", [TimestampForm.SQL, TimestampForm.TIMESTAMP])
-def test_rows_in_folders_of_moments_need_no_repair(tmp_path: Path, form: TimestampForm):
+def test_rows_in_folders_of_timestamps_need_no_repair(tmp_path: Path, form: TimestampForm):
     with table_of_moments(tmp_path, TimestampTexts(form)) as table:
         assert verify(table.context, all_columns=True).problems == ()
         assert table.repair_keys().rows == 0
@@ -325,7 +325,7 @@ def test_a_read_needs_no_settings_of_a_key_generator(
         assert table.upsert(rows).rows_updated == 1
 
 
-def test_a_custom_generator_without_types_is_told_what_to_say(tmp_path: Path):
+def test_a_custom_generator_without_types_is_refused_with_the_missing_option(tmp_path: Path):
     address = tmp_path / "t"
     rows = [{"id": "a", "day": "x", "hour": 1}]
     with table_of(tmp_path, "day") as table:
@@ -350,7 +350,7 @@ def test_a_custom_generator_without_types_is_told_what_to_say(tmp_path: Path):
         (lambda table: table.delete([]), ["a", "b"]),
     ],
 )
-def test_what_makes_no_folder_needs_no_type_of_a_partition_field(
+def test_operations_that_create_no_folder_need_no_type_of_a_partition_field(
     tmp_path: Path, change: Callable[[hoodoo.Table], object], left: list[str], kind: pa.DataType
 ):
     days = pa.array(["1", "2"] if kind == pa.string() else [1, 2], kind)

@@ -51,5 +51,5 @@ def test_other_locks_are_refused_and_the_shared_ones_named(provider: str) -> Non
 
 
 @pytest.mark.parametrize("provider", OURS)
-def test_any_lock_will_do_among_ourselves(provider: str) -> None:
+def test_any_lock_is_accepted_without_writers_of_other_engines(provider: str) -> None:
     refuse(WriteSettings.from_properties({}), under(provider))

@@ -64,9 +64,7 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
 
 @pytest.mark.spec("GRP-2")
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_a_write_with_reads_is_judged_by_them_where_others_may_come(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_write_with_reads_is_validated_in_a_group_of_its_own(tmp_path: Path, kind: str) -> None:
     """A leader may wait for others; this one shares its instant with nobody."""
     path = tmp_path / "t"
     with (
@@ -83,7 +81,7 @@ def test_a_write_with_reads_is_judged_by_them_where_others_may_come(
         assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 7}]
 
 
-def test_rows_that_do_not_fit_are_told_to_their_writer(tmp_path: Path) -> None:
+def test_invalid_rows_of_a_member_are_raised_for_its_writer(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table:
         table.insert(rows(1))
         with pytest.raises(InvalidInputError):
@@ -92,7 +90,9 @@ def test_rows_that_do_not_fit_are_told_to_their_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("GRP-1")
-def test_rows_that_fit_what_was_written_since_the_last_look_are_taken(tmp_path: Path) -> None:
+def test_rows_that_fit_the_schema_written_since_the_last_refresh_are_accepted(
+    tmp_path: Path,
+) -> None:
     with table_at(tmp_path / "t") as table, hoodoo.open_table(tmp_path / "t") as other:
         table.insert(rows(1))
         assert table.delete(rows(1).select(["id", "p"])).rows_deleted == 1
@@ -103,7 +103,7 @@ def test_rows_that_fit_what_was_written_since_the_last_look_are_taken(tmp_path: 
 
 
 @pytest.mark.spec("GRP-2")
-def test_what_a_write_was_made_from_is_judged_although_others_might_come(tmp_path: Path) -> None:
+def test_reads_of_a_write_are_validated_although_a_group_may_form(tmp_path: Path) -> None:
     serializable = {"hoodoo.write.isolation.level": "serializable"}
     path = tmp_path / "t"
     with table_at(path, **serializable) as table, hoodoo.open_table(path) as other:
@@ -127,7 +127,7 @@ class OfACluster(LocalWorkload):
 
 
 @pytest.mark.spec("GRP-2")
-def test_files_of_repeated_tasks_are_gone_although_others_might_come(tmp_path: Path) -> None:
+def test_files_of_repeated_tasks_are_deleted_although_a_group_may_form(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table:
         workload = OfACluster(table.context.ports, rows(1))
         table._run(WriteOperation.INSERT, workload)
@@ -163,6 +163,6 @@ def child_inserts(table: Any, number: int) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def test_a_group_of_none_is_refused(tmp_path: Path) -> None:
+def test_a_group_limit_of_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError):
         table_at(tmp_path / "t", **{"hoodoo.group.commit.max.writes": "0"})

@@ -32,7 +32,7 @@ def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> Properties:
 
 
 @pytest.mark.spec("GC-2")
-def test_slots_that_go_under_a_boundary_which_nobody_cut_are_missed(
+def test_missing_slots_below_a_forged_truncation_point_are_found(
     sealed: Properties, tmp_path: Path
 ) -> None:
     path = made(tmp_path, *[sealed] * 5)
@@ -47,7 +47,7 @@ def test_slots_that_go_under_a_boundary_which_nobody_cut_are_missed(
 
 
 @pytest.mark.spec("GC-2")
-def test_a_boundary_under_a_greater_name_is_not_believed(tmp_path: Path) -> None:
+def test_a_truncation_point_under_a_greater_name_is_refused(tmp_path: Path) -> None:
     """Whoever counts from there would take a number that nobody looks at."""
     path = made(tmp_path, *[FEW] * 6)
     with hoodoo.open_table(path, properties=FEW) as table:
@@ -61,7 +61,7 @@ def test_a_boundary_under_a_greater_name_is_not_believed(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 @pytest.mark.parametrize("data", [False, True], ids=["its timeline files", "its data, too"])
-def test_a_commit_that_is_taken_out_is_missed_by_its_slot(
+def test_a_removed_commit_is_missed_by_its_slot(
     sealed: Properties, tmp_path: Path, number: int, data: bool
 ) -> None:
     path = made(tmp_path, *[sealed] * 4)
@@ -73,7 +73,9 @@ def test_a_commit_that_is_taken_out_is_missed_by_its_slot(
     assert ("slot_without_instant", str(number)) in told(check(path, sealed))
 
 
-def test_a_completed_file_alone_is_missed_unless_it_may_still_come(tmp_path: Path) -> None:
+def test_a_missing_completed_file_is_reported_unless_it_may_still_be_created(
+    tmp_path: Path,
+) -> None:
     """Of the two newest commits whoever writes next makes it (PUB-3): that is a note."""
     for number, missed in ((1, True), (2, True), (3, False), (4, False)):
         folder = tmp_path / str(number)

@@ -55,7 +55,7 @@ def heads(path: Path) -> int:
     "deletes",
     [[".hoodie/hoodie.properties"], ["../outside_1-0-1_20260102030405004.parquet"], ["folder"]],
 )
-def test_a_forged_clean_deletes_nothing_and_is_ended(tmp_path: Path, deletes: list[str]) -> None:
+def test_a_forged_clean_deletes_no_file_and_is_ended(tmp_path: Path, deletes: list[str]) -> None:
     with made(tmp_path) as table:
         forged(tmp_path, heads(tmp_path) + 1, kind="clean", action="clean", deletes=deletes)
     (tmp_path / "t" / "folder").mkdir()
@@ -103,7 +103,7 @@ def test_a_clean_of_a_folder_or_through_a_link_is_ended(tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize("kind", ["noop", "clean", "commit"])
-def test_a_slot_of_the_far_future_is_ended_by_its_number(tmp_path: Path, kind: str) -> None:
+def test_a_slot_of_the_distant_future_is_ended_by_its_number(tmp_path: Path, kind: str) -> None:
     made(tmp_path).close()
     time, number = "29990101000000000", heads(tmp_path) + 1
     action = {"noop": "rollback"}.get(kind, kind)
@@ -157,7 +157,7 @@ def test_a_slot_of_gigabytes_is_not_read_and_is_ended(tmp_path: Path) -> None:
         table.upsert(ROW)
 
 
-def test_an_owed_file_outside_of_the_table_is_left_alone(tmp_path: Path) -> None:
+def test_a_deferred_delete_outside_of_the_table_is_ignored(tmp_path: Path) -> None:
     outside = tmp_path / "f-0_1-0-1_20260102030405004.parquet"
     outside.write_bytes(b"mine")
     with made(tmp_path) as table:
@@ -204,7 +204,7 @@ def test_a_file_may_be_as_large_as_its_kind_and_no_larger(path: str, mib: int) -
     assert refused.value.fields["path"] == path
 
 
-def test_a_write_whose_slot_nobody_could_read_publishes_nothing(
+def test_a_write_with_an_oversized_slot_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = pa.schema([("id", pa.string()), ("p", pa.string())])
@@ -241,7 +241,7 @@ def test_the_storage_asks_for_the_size_before_it_reads(tmp_path: Path) -> None:
         ("hoodoo.storage.durability", "relaxed"),
     ],
 )
-def test_a_tables_own_file_loosens_nothing(tmp_path: Path, key: str, text: str) -> None:
+def test_a_tables_own_file_loosens_no_limit(tmp_path: Path, key: str, text: str) -> None:
     made(tmp_path).close()
     with (tmp_path / "t/.hoodie/hoodie.properties").open("a") as file:
         file.write(f"{key}={text}\n")

@@ -40,12 +40,12 @@ def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         "from hoodoo.cli import main; main(['--version'], standalone_mode=False)",
     ],
 )
-def test_neither_the_import_nor_the_help_loads_a_big_library(use: str) -> None:
+def test_neither_the_import_nor_the_help_loads_a_large_library(use: str) -> None:
     done = run(f"-c {use}; import sys; print(sorted(sys.modules.keys() & set({HEAVY!r})))")
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_the_completion_of_a_command_loads_no_big_library() -> None:
+def test_the_completion_of_a_command_loads_no_large_library() -> None:
     done = run(
         f"-c from hoodoo.cli import main; import sys\ntry: main(prog_name='hoodoo')\nexcept "
         f"SystemExit: print(sorted(sys.modules.keys() & set({HEAVY!r})))",
@@ -56,13 +56,13 @@ def test_the_completion_of_a_command_loads_no_big_library() -> None:
     assert done.stdout.splitlines() == ["plain,read", "plain,restore", "[]"], done.stderr
 
 
-def test_pandas_is_left_out_when_a_table_is_opened() -> None:
+def test_pandas_is_not_imported_when_a_table_is_opened() -> None:
     """Most of what is done with Arrow rows never needs it; a pushed filter imports it by itself."""
     done = run("-c import sys, hoodoo; hoodoo.Table; print('pandas' in sys.modules)")
     assert done.stdout.strip() == "False"
 
 
-def test_every_exported_name_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     assert [name for name in hoodoo.__all__ if getattr(hoodoo, name) is None] == []
     assert sorted(hoodoo.__all__) == sorted(hoodoo._EXPORTS)
     with pytest.raises(AttributeError, match="no attribute 'Tabel'"):

@@ -154,7 +154,7 @@ def test_digits_of_a_decimal_are_kept(tmp_path: Path):
         ('{"id":"a","n":1}\n{"id":', "input_file"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, text: str, kind: str):
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path, text: str, kind: str):
     with pytest.raises(InvalidInputError) as caught:
         normalise(_read(tmp_path / "r.ndjson", text), PLAIN)
     assert caught.value.kind == kind
@@ -256,7 +256,7 @@ def test_flat_lines_are_not_read_value_by_value(
         (None, "1e400", "data"),
     ],
 )
-def test_what_arrow_would_lose_is_read_value_by_value(
+def test_values_that_arrow_would_round_are_read_one_by_one(
     tmp_path: Path, kind: pa.DataType | None, value: str, wanted: object
 ):
     schema = pa.schema([("id", pa.int32())])

@@ -122,7 +122,7 @@ def test_a_pandas_series_is_no_table():
         (lambda table: table.upsert(ROWS, batch_id=5), "batch_id"),
     ],
 )
-def test_what_is_of_another_type_is_told(tmp_path: Path, call: Any, kind: str) -> None:
+def test_a_value_of_another_type_is_refused(tmp_path: Path, call: Any, kind: str) -> None:
     with hoodoo.create_table(tmp_path / "t", record_key="id") as table:
         with pytest.raises(InvalidInputError) as caught:
             call(table)
@@ -137,7 +137,7 @@ def test_a_schema_is_one_of_arrow(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
-def test_an_operation_may_be_told_by_its_word(tmp_path: Path) -> None:
+def test_an_operation_may_be_given_by_name(tmp_path: Path) -> None:
     with hoodoo.create_table(tmp_path / "t", record_key="id") as table:
         assert table.write(ROWS, "INSERT").operation == "insert"
         assert table.check_conflicts(ROWS, "upsert") == ()

@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spec("REG-1")
-def test_a_writer_that_is_refused_beside_another_leaves_no_buckets_in_the_table(path: Path) -> None:
+def test_a_refused_writer_leaves_no_buckets_in_the_table(path: Path) -> None:
     """Kept before it was refused, they shut everybody out of a table of other file groups."""
     with (
         hoodoo.open_table(path, properties=MANY) as first,
@@ -49,7 +49,7 @@ def test_a_writer_that_is_refused_beside_another_leaves_no_buckets_in_the_table(
         assert later.upsert(ROWS).rows_updated == 1
 
 
-def test_a_writer_whose_buckets_are_not_the_tables_is_in_nobodys_way(path: Path) -> None:
+def test_a_refused_writer_with_other_buckets_blocks_no_writer(path: Path) -> None:
     with (
         hoodoo.open_table(path, properties=MANY) as first,
         hoodoo.open_table(path, properties=BUCKETS) as other,
@@ -63,7 +63,7 @@ def test_a_writer_whose_buckets_are_not_the_tables_is_in_nobodys_way(path: Path)
         assert registered_writers(other.context) == []
 
 
-def test_the_first_writer_of_an_empty_table_says_its_buckets(path: Path) -> None:
+def test_the_first_writer_of_an_empty_table_sets_its_buckets(path: Path) -> None:
     with hoodoo.open_table(path, properties=BUCKETS) as table:
         table.upsert(ROWS)
     with hoodoo.open_table(path, properties=MANY) as later:

@@ -91,9 +91,7 @@ def test_without_ordering_the_row_that_was_written_last_stays(
 
 
 @pytest.mark.parametrize("table_type", TYPES)
-def test_rows_that_lie_under_the_keys_of_each_other_are_all_kept(
-    tmp_path: Path, table_type: str
-) -> None:
+def test_rows_stored_under_each_others_keys_are_all_kept(tmp_path: Path, table_type: str) -> None:
     with table_of(tmp_path / "t", table_type) as table:
         put(table, row(1.0, 1, 10), "2.0", "1.0")
         put(table, row(2.0, 5, 20), "1.0", "1.0")
@@ -104,7 +102,7 @@ def test_rows_that_lie_under_the_keys_of_each_other_are_all_kept(
 
 
 @pytest.mark.parametrize("ordering", [[], ["ts"]])
-def test_rows_whose_folders_are_shifted_by_one_are_all_kept(
+def test_rows_in_the_folder_of_their_neighbour_are_all_kept(
     tmp_path: Path, ordering: list[str]
 ) -> None:
     with table_of(tmp_path / "t", ordering=ordering) as table:
@@ -127,7 +125,7 @@ def test_the_winner_stays_where_memory_holds_one_row(
         assert stored(table) == [("1.0", "1.0", 11), ("1.0", "2.0", 20)]
 
 
-def test_rows_that_an_index_left_elsewhere_lie_right(tmp_path: Path) -> None:
+def test_rows_that_an_index_keeps_in_another_partition_are_valid(tmp_path: Path) -> None:
     stays = {
         "hoodie.index.type": "GLOBAL_SIMPLE",
         "hoodie.simple.index.update.partition.path": "false",
@@ -166,7 +164,7 @@ def upsert_beside(table: hoodoo.Table, others: list[dict[str, Any]]) -> None:
     table._writer.write = beside  # type: ignore[method-assign]
 
 
-def test_a_repair_beside_a_writer_loses_no_row(tmp_path: Path) -> None:
+def test_a_repair_during_writes_loses_no_row(tmp_path: Path) -> None:
     with table_of(tmp_path / "t") as table:
         put(table, row(7.0, 6, 10), "7", "1.0")
         upsert_beside(table, [row(7.0, 8, 80), row(6.0, 1, 60)])
@@ -211,7 +209,7 @@ def test_keys_of_two_forms_get_one(tmp_path: Path) -> None:
         assert stored(table) == [("1.0", "1.0", 12), ("2.0", "1.0", 20)]
 
 
-def test_the_form_of_keys_does_not_change_beside_a_writer(tmp_path: Path) -> None:
+def test_the_form_of_keys_does_not_change_while_a_writer_is_registered(tmp_path: Path) -> None:
     with complex_table(tmp_path / "t") as writer:
         writer.upsert([row(1.0, 1, 10)])
         with hoodoo.open_table(tmp_path / "t", properties={FORM: "false"}) as table:
@@ -225,7 +223,7 @@ def test_the_form_of_keys_does_not_change_beside_a_writer(tmp_path: Path) -> Non
             assert stored(table) == [("id:1.0", "1.0", 10), ("id:2.0", "1.0", 20)]
 
 
-def test_a_writer_that_finds_the_other_form_looks_again(tmp_path: Path) -> None:
+def test_a_writer_that_finds_the_other_key_form_reads_the_keys_again(tmp_path: Path) -> None:
     with complex_table(tmp_path / "t") as table:
         table.upsert([row(1.0, 1, 10), row(2.0, 1, 20)])
     with hoodoo.open_table(tmp_path / "t", properties={FORM: "false"}) as table:

@@ -188,7 +188,7 @@ def repairs(case: Case) -> None:
 
 @given(CASES)
 @settings(max_examples=4, deadline=None)
-def test_each_record_keeps_its_winner_at_its_place_wherever_a_repair_dies(case: Case) -> None:
+def test_each_record_keeps_its_winner_wherever_a_repair_dies(case: Case) -> None:
     repairs(case)
 
 

@@ -43,7 +43,7 @@ def pairs(table: Table) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("cdc", [False, True])
 @pytest.mark.parametrize("partition_by", [[], ["p"]])
 @pytest.mark.parametrize("table_type", TYPES)
-def test_rows_that_were_read_are_replaced_and_deleted(
+def test_read_rows_are_replaced_and_deleted(
     tmp_path: Path, table_type: str, partition_by: list[str], cdc: bool
 ) -> None:
     with table_of(tmp_path / "t", table_type, partition_by=partition_by, cdc=cdc) as table:
@@ -60,7 +60,7 @@ def test_rows_that_were_read_are_replaced_and_deleted(
         assert sorted(told.column("op").to_pylist()) == ["d", "d", "u", "u"]
 
 
-def test_a_delete_needs_the_meta_columns_alone(tmp_path: Path) -> None:
+def test_a_delete_needs_the_meta_columns_only(tmp_path: Path) -> None:
     with table_of(tmp_path / "t", partition_by=["p"]) as table:
         wanted = ["_hoodie_record_key", "_hoodie_partition_path"]
         table.delete(read(table).slice(0, 1).select(wanted))
@@ -83,7 +83,7 @@ def test_an_upsert_without_meta_columns_inserts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table_type", TYPES)
-def test_rows_that_the_table_does_not_have_are_refused(tmp_path: Path, table_type: str) -> None:
+def test_rows_that_are_not_in_the_table_are_refused(tmp_path: Path, table_type: str) -> None:
     with table_of(tmp_path / "t", table_type) as table, table_of(tmp_path / "o") as other:
         strange = read(other)
         with pytest.raises(InvalidInputError) as refused:
@@ -122,7 +122,7 @@ def test_meta_columns_that_name_no_row_are_refused(
         assert pairs(table) == [(1, 10), (2, 20), (3, 30)]
 
 
-def test_some_columns_of_rows_that_were_read_are_changed(tmp_path: Path) -> None:
+def test_some_columns_of_read_rows_are_changed(tmp_path: Path) -> None:
     with table_of(tmp_path / "t") as table:
         rows = read(table).slice(0, 1).select(["_hoodie_record_key", "v"])
         table.upsert(with_v(rows, 5), partial=True)

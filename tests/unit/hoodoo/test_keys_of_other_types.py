@@ -179,7 +179,7 @@ def test_a_number_column_that_became_text_keeps_its_keys(tmp_path: Path) -> None
         assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 2}]
 
 
-def test_writers_that_look_in_other_places_are_refused(tmp_path: Path) -> None:
+def test_writers_with_different_lookup_scopes_are_refused(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string()), ("p", pa.string())])
     row = pa.table({"id": ["a"], "p": ["x"]})
     many = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
@@ -197,7 +197,9 @@ def test_writers_that_look_in_other_places_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.spec("REG-1")
 @pytest.mark.parametrize("index", ["SIMPLE", "GLOBAL_SIMPLE"])
-def test_services_run_beside_writers_with_another_index(tmp_path: Path, index: str) -> None:
+def test_services_run_at_the_same_time_as_writers_with_another_index(
+    tmp_path: Path, index: str
+) -> None:
     many = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
     kinds = ({}, {"hoodie.index.type": "GLOBAL_SIMPLE"})
     table_of(tmp_path, pa.string(), partition_by=["v"], properties=many).close()
@@ -219,7 +221,7 @@ def test_services_run_beside_writers_with_another_index(tmp_path: Path, index: s
 
 
 @pytest.mark.spec("REG-1")
-def test_a_writer_enters_beside_services_with_another_index(tmp_path: Path) -> None:
+def test_a_writer_registers_at_the_same_time_as_services_with_another_index(tmp_path: Path) -> None:
     many = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
     with table_of(tmp_path, pa.string(), partition_by=["v"], properties=many) as worker:
         worker.services.clean()
@@ -229,7 +231,7 @@ def test_a_writer_enters_beside_services_with_another_index(tmp_path: Path) -> N
             assert worker.services.clean() is None
 
 
-def test_without_partitions_every_index_looks_in_one_place(tmp_path: Path) -> None:
+def test_without_partitions_every_index_has_the_same_lookup_scope(tmp_path: Path) -> None:
     many = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
     with table_of(tmp_path, pa.string(), properties=many) as table:
         table.upsert(rows("a", pa.string()))

@@ -45,7 +45,7 @@ def entries_after(tmp_path: Path, then: str) -> tuple[int, list[int]]:
     [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1), ("table.close()", 0)],
     ids=["end", "exit", "error", "closed"],
 )
-def test_an_entry_goes_with_its_program(tmp_path: Path, then: str, code: int) -> None:
+def test_an_entry_is_removed_when_its_program_ends(tmp_path: Path, then: str, code: int) -> None:
     assert entries_after(tmp_path, then) == (code, [])
 
 
@@ -80,7 +80,7 @@ assert [one.pid for one in registered_writers(table.context)] == [os.getpid()]
     assert entries_after(tmp_path, seen) == (0, [])
 
 
-def test_a_storage_that_does_not_answer_holds_no_program_up_for_long(tmp_path: Path) -> None:
+def test_an_unavailable_storage_does_not_delay_a_program_for_long(tmp_path: Path) -> None:
     started = time.monotonic()
     code, left = entries_after(
         tmp_path,

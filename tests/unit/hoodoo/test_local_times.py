@@ -67,7 +67,7 @@ def test_instants_are_drawn_in_the_zone_of_the_process(
     assert table.to_arrow()["v"].to_pylist() == [2]
 
 
-def test_a_table_of_ours_says_utc_and_is_of_utc_everywhere(
+def test_a_hoodoo_table_stores_utc_and_has_the_zone_utc_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Mars/Olympus")  # nothing asks for it
@@ -85,7 +85,7 @@ def without_key(path: Path) -> None:
         file.write_text("\n".join(lines) + "\n")
 
 
-def test_a_table_that_says_nothing_is_of_its_writers_zone_as_in_java(
+def test_a_table_without_a_zone_has_that_of_its_writers_as_in_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(tmp_path).close()
@@ -98,7 +98,7 @@ def test_a_table_that_says_nothing_is_of_its_writers_zone_as_in_java(
     assert before <= table.upsert([{"k": "a", "v": 1}]).requested_time[:12]
 
 
-def test_a_zone_that_is_none_is_damage(tmp_path: Path) -> None:
+def test_an_invalid_zone_is_damage(tmp_path: Path) -> None:
     made(tmp_path).close()
     without_key(tmp_path)
     for file in (tmp_path / "t" / ".hoodie").glob("hoodie.properties*"):
@@ -144,7 +144,7 @@ def test_writers_of_two_zones_do_not_write_one_table(
         ("UTC", "Europe/Berlin", "America/New_York"),
     ],
 )
-def test_zones_of_equal_offsets_and_tables_of_utc_meet_no_objection(
+def test_zones_of_equal_offsets_and_tables_of_utc_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timezone: str, one: str, other: str
 ) -> None:
     monkeypatch.setenv("TZ", one)
@@ -164,7 +164,7 @@ def test_a_process_without_rules_of_its_zone_opens_no_such_table(
         reopened(tmp_path)
 
 
-def test_a_process_far_west_of_the_writers_is_told_of_the_zone(
+def test_a_process_in_a_distant_zone_is_refused_with_the_zone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Kolkata")
@@ -176,7 +176,7 @@ def test_a_process_far_west_of_the_writers_is_told_of_the_zone(
 
 
 @pytest.mark.parametrize(("zone", "warned"), [("UTC", True), ("America/New_York", False)])
-def test_a_process_east_of_writers_that_enter_no_registry_is_warned(
+def test_a_process_east_of_unregistered_writers_is_warned(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -204,7 +204,7 @@ def test_days_of_retention_count_on_the_table_s_clock() -> None:
     )
 
 
-def test_an_hour_that_comes_twice_makes_nothing_older_than_it_is() -> None:
+def test_a_repeated_hour_makes_no_partition_older_than_it_is() -> None:
     back = int(datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp() * 1000)
     written = BERLIN.instant_time(back + 60_000)  # in the second pass
     now = WallMs(back + 24 * 3_600_000 - 10 * 60_000)  # before its day is over
@@ -214,7 +214,7 @@ def test_an_hour_that_comes_twice_makes_nothing_older_than_it_is() -> None:
     )
 
 
-def test_writes_go_on_through_the_hour_that_comes_twice() -> None:
+def test_writes_continue_through_the_repeated_hour() -> None:
     clock = StillClock(int(datetime(2026, 10, 25, 0, 50, tzinfo=UTC).timestamp() * 1000))
     storage = MemoryStorage(ports=MemoryWorld(clock))
     founded = new_table(storage, clock=clock)
@@ -232,7 +232,7 @@ def test_writes_go_on_through_the_hour_that_comes_twice() -> None:
 
 @pytest.mark.spec("TL-SUCC-2")
 @pytest.mark.parametrize(("behind_ms", "told"), [(900, 0), (5_000, 1)])
-def test_a_clock_that_is_behind_the_timeline_is_told(
+def test_a_clock_that_is_behind_the_timeline_is_reported(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -50,7 +50,7 @@ def test_rows_are_appended_to_java_s_slices(tmp_path: Path, name: str) -> None:
     assert verify_at(path, Layers()).problems == ()
 
 
-def test_appends_join_the_slice_of_a_pending_compaction(tmp_path: Path) -> None:
+def test_appends_go_to_the_slice_of_a_pending_compaction(tmp_path: Path) -> None:
     """Completed after it was requested, so on top of what it will write (fmt 6.1)."""
     path = golden_tables.unpack(PENDING, tmp_path)
     requested = "20261121100843334"
@@ -141,7 +141,7 @@ def check(path: Path) -> Verification:
     return verify_at(path, Layers())
 
 
-def test_a_sound_table_with_logs_has_no_problem(ours: Path) -> None:
+def test_an_intact_table_with_logs_has_no_problem(ours: Path) -> None:
     found = check(ours)
     assert (found.problems, found.notes) == ((), ())
     assert (found.instants, found.file_slices, found.rows) == (3, 1, 3)
@@ -165,7 +165,7 @@ def test_a_log_that_no_commit_names_is_found(ours: Path) -> None:
     assert [one.kind for one in check(ours).problems] == ["unannounced_file"]
 
 
-def test_a_log_of_nobody_is_found(ours: Path) -> None:
+def test_a_log_of_an_unknown_instant_is_found(ours: Path) -> None:
     known = logs(ours)[-1]
     group, _, rest = known.name.partition("_")
     later = str(int(rest[:17]) + 40) + rest[17:]

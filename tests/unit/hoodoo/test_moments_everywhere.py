@@ -56,7 +56,7 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def test_reads_take_every_form_in_the_table_s_zone(tmp_path: Path, zone: str) -> None:
+def test_reads_accept_every_time_form_in_the_table_s_zone(tmp_path: Path, zone: str) -> None:
     table, times = made(tmp_path, **LOCAL)
     for form in forms(times[1]):
         assert table.as_of(form).to_arrow()["v"].to_pylist() == [1]
@@ -76,7 +76,9 @@ def test_reads_take_every_form_in_the_table_s_zone(tmp_path: Path, zone: str) ->
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_verbs_that_name_an_instant_take_every_form(tmp_path: Path, zone: str, number: int) -> None:
+def test_verbs_that_name_an_instant_accept_every_time_form(
+    tmp_path: Path, zone: str, number: int
+) -> None:
     table, times = made(tmp_path, **LOCAL)
     named = [forms(time)[number] for time in times]
     assert table.savepoint(named[1]).requested_time == times[1]
@@ -113,7 +115,7 @@ VERBS: dict[str, Callable[[hoodoo.Table, Any], object]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_verbs_refuse_what_is_no_moment(tmp_path: Path, verb: str) -> None:
+def test_verbs_refuse_values_that_are_no_time(tmp_path: Path, verb: str) -> None:
     table, _ = made(tmp_path)
     for moment in ("", "  ", True, 0, 1_700_000_000, 1.5, b"2026", "soon", pd.NaT):
         with pytest.raises(InvalidInputError) as caught:
@@ -129,16 +131,14 @@ def test_verbs_refuse_what_is_no_moment(tmp_path: Path, verb: str) -> None:
         (["--until", ""], "hoodie.datasource.read.end.instanttime"),
     ],
 )
-def test_an_empty_moment_of_a_read_is_refused(
-    tmp_path: Path, arguments: list[str], key: str
-) -> None:
+def test_an_empty_time_of_a_read_is_refused(tmp_path: Path, arguments: list[str], key: str) -> None:
     made(tmp_path)
     ran = CliRunner().invoke(main, ["read", str(tmp_path / "t"), *arguments])
     assert ran.exit_code != 0
     assert key in ran.output + str(ran.exception)
 
 
-def test_commands_take_moments_in_the_table_s_zone(tmp_path: Path, zone: str) -> None:
+def test_commands_accept_times_in_the_table_s_zone(tmp_path: Path, zone: str) -> None:
     _, times = made(tmp_path, **LOCAL)
     path = str(tmp_path / "t")
     told = f"{naive(times[1]):%Y-%m-%dT%H:%M:%S}.{times[1][14:]}"

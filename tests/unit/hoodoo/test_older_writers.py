@@ -198,7 +198,7 @@ def by_id(found: pa.Table) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("table_type", "log_format", "version"), KINDS)
-def test_rows_of_older_writers_keep_their_moments_in_every_read_and_service(
+def test_rows_of_older_writers_keep_their_timestamps_in_every_read_and_service(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     table_type: str,
@@ -239,7 +239,7 @@ def test_rows_of_older_writers_keep_their_moments_in_every_read_and_service(
 
 
 @pytest.mark.parametrize("version", ["8", "9"])
-def test_an_upgrade_keeps_the_moments_of_older_writers(
+def test_an_upgrade_keeps_the_timestamps_of_older_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     from tableservices.upgrade import upgrade
@@ -276,7 +276,7 @@ def test_a_service_that_began_before_a_schema_changed_does_not_change_it_back(
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_a_table_whose_unit_nothing_tells_is_refused_by_kind_and_verify_says_so(
+def test_a_table_of_unknown_time_unit_is_refused_by_kind_and_reported_by_verify(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_type: str
 ) -> None:
     path = tmp_path / "t"
@@ -306,7 +306,7 @@ def test_a_table_whose_unit_nothing_tells_is_refused_by_kind_and_verify_says_so(
             assert len(table.timeline) == instants
 
 
-def test_a_true_moment_of_1970_stays(tmp_path: Path) -> None:
+def test_a_true_timestamp_of_1970_stays(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string()), ("c", UTC_US)])
     with made(tmp_path / "t", "COPY_ON_WRITE", schema.append(pa.field("v", pa.int32()))) as table:
         table.insert(pa.table({"id": ["a"], "c": pa.array([1_577_836_799], UTC_US), "v": [1]}))
@@ -314,7 +314,7 @@ def test_a_true_moment_of_1970_stays(tmp_path: Path) -> None:
         assert table.to_arrow().column("c").cast(pa.int64()).to_pylist() == [1_577_836_799]
 
 
-def test_moments_that_an_earlier_release_divided_are_found_and_rewritten(
+def test_timestamps_that_an_earlier_release_divided_are_found_and_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "t"
@@ -353,7 +353,7 @@ def years(table: hoodoo.Table, name: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("keys", [{"record_key": ["id"], "ordering": ["v"]}, {}])
-def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
+def test_only_divided_timestamps_are_multiplied_with_and_without_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, list[str]]
 ) -> None:
     before, after = (
@@ -382,7 +382,7 @@ def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
         assert table.to_arrow().num_rows == 5
 
 
-def test_a_repair_of_moments_ends_where_the_table_keeps_the_old_rows(
+def test_a_repair_of_timestamps_ends_where_the_table_keeps_the_old_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows_of = "hoodoo.timestamp_repair.doubtful_timestamps"

@@ -74,7 +74,7 @@ def values(table: hoodoo.Table) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("text", ["a", "3-1", "0-", "-3", "1,,2", "0-3;5", "٣", "1-2-3"])
-def test_what_is_no_range_is_refused_by_its_key(text: str) -> None:
+def test_an_invalid_range_is_refused_by_its_key(text: str) -> None:
     with pytest.raises(SettingError) as caught:
         WriteSettings.from_properties({RANGE: text})
     assert (caught.value.kind, caught.value.fields["key"]) == ("setting_value", RANGE)
@@ -98,7 +98,7 @@ def test_a_table_without_such_buckets_is_refused_by_name(
     assert (caught.value.kind, caught.value.fields["key"]) == ("setting_contradiction", RANGE)
 
 
-def test_no_table_is_made_that_could_not_be_opened_again(tmp_path: Path) -> None:
+def test_no_table_is_created_that_could_not_be_opened_again(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         made(tmp_path, {**MANY, RANGE: "0-8"})
     assert (caught.value.kind, caught.value.fields["key"]) == ("setting_contradiction", RANGE)
@@ -151,7 +151,7 @@ def test_a_partial_update_of_other_buckets_is_refused(tmp_path: Path) -> None:
         }
 
 
-def test_overwrites_and_deletes_of_partitions_take_all_buckets(tmp_path: Path) -> None:
+def test_overwrites_and_deletes_of_partitions_need_all_buckets(tmp_path: Path) -> None:
     path = made(tmp_path)
     with hoodoo.open_table(path, properties=LOW) as table:
         table.upsert(batch("0-3"))
@@ -166,7 +166,7 @@ def test_overwrites_and_deletes_of_partitions_take_all_buckets(tmp_path: Path) -
         assert set(values(table).values()) == {1}
 
 
-def test_a_dry_run_refuses_the_same(tmp_path: Path) -> None:
+def test_a_dry_run_refuses_the_same_rows(tmp_path: Path) -> None:
     path = made(tmp_path)
     with hoodoo.open_table(path, properties=LOW) as table:
         assert table.check_conflicts(batch("0-3")) == ()
@@ -181,7 +181,7 @@ def test_a_dry_run_refuses_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "newcomer", [{**MANY, RANGE: "3-5"}, MANY], ids=["a range that overlaps", "no range"]
 )
-def test_a_newcomer_into_buckets_of_another_is_refused(
+def test_a_newcomer_with_buckets_of_another_writer_is_refused(
     tmp_path: Path, newcomer: dict[str, str]
 ) -> None:
     path = made(tmp_path)
@@ -199,7 +199,7 @@ def test_a_newcomer_into_buckets_of_another_is_refused(
         second.upsert(batch("3", 2, ts=2))  # the first one left
 
 
-def test_who_has_a_range_is_refused_beside_one_that_writes_everywhere(tmp_path: Path) -> None:
+def test_a_writer_with_a_range_is_refused_while_another_writes_everywhere(tmp_path: Path) -> None:
     path = made(tmp_path)
     with hoodoo.open_table(path, properties=MANY) as first:
         first.upsert(batch("0-7"))
@@ -210,7 +210,7 @@ def test_who_has_a_range_is_refused_beside_one_that_writes_everywhere(tmp_path: 
             second.upsert(batch("0"))
 
 
-def test_services_are_let_in_beside_every_range(tmp_path: Path) -> None:
+def test_services_run_at_the_same_time_as_every_range(tmp_path: Path) -> None:
     path = made(tmp_path, kind="MERGE_ON_READ")
     with hoodoo.open_table(path, properties=LOW) as writer:
         writer.upsert(batch("0-3"))

@@ -37,7 +37,7 @@ def told(table: hoodoo.Table) -> list[tuple[object, ...]]:
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
-def test_the_argument_and_the_property_mean_the_same(tmp_path: Path) -> None:
+def test_the_argument_and_the_property_have_the_same_effect(tmp_path: Path) -> None:
     with made(tmp_path / "t") as table:
         table.upsert(ROWS)
         table.upsert(pa.table({"id": ["k"], "b": [2]}), partial=True)
@@ -54,7 +54,7 @@ def test_a_property_that_is_no_schema_is_refused(tmp_path: Path) -> None:
     assert refused.value.fields["key"] == KEY
 
 
-def test_java_could_not_read_them_where_files_store_no_keys(tmp_path: Path) -> None:
+def test_partial_updates_are_refused_where_files_store_no_keys(tmp_path: Path) -> None:
     with made(tmp_path / "t", **{"hoodie.populate.meta.fields": "false"}) as table:
         table.upsert(ROWS)
         with pytest.raises(UnsupportedTableError) as refused:
@@ -62,7 +62,7 @@ def test_java_could_not_read_them_where_files_store_no_keys(tmp_path: Path) -> N
     assert refused.value.kind == "partial_virtual_keys"
 
 
-def test_a_range_says_when_cleaning_was_faster_than_it_looked_for_whole_rows(
+def test_a_range_whose_whole_rows_were_cleaned_is_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", VERSIONS: "1", AUTOMATIC: "false"}

@@ -163,7 +163,7 @@ DONE: dict[str, tuple[Callable[[hoodoo.Table], object], SlotKind | Action, str]]
 @pytest.mark.spec("SLOT-3")
 @pytest.mark.spec("REL-5")
 @pytest.mark.parametrize("done", DONE)
-def test_an_older_process_works_beside_a_newer_one_until_it_meets_a_slot_for_that_one(
+def test_an_older_process_works_until_it_finds_a_slot_for_a_newer_engine(
     done: str, made: Made, tmp_path: Path, newer: Newer
 ) -> None:
     act, thing, table_type = DONE[done]
@@ -184,7 +184,7 @@ def test_an_older_process_works_beside_a_newer_one_until_it_meets_a_slot_for_tha
 
 @pytest.mark.spec("SLOT-3")
 @pytest.mark.parametrize("act", ACTS)
-def test_whatever_an_older_process_starts_is_refused_behind_a_slot_for_a_newer_one(
+def test_an_older_process_refuses_every_action_after_a_slot_for_a_newer_one(
     act: str, made: Made, tmp_path: Path, newer: Newer
 ) -> None:
     made(tmp_path, TYPES[1])
@@ -211,7 +211,7 @@ PLANNED: list[Any] = [
 
 @pytest.mark.spec("REL-3")
 @pytest.mark.parametrize(("service", "action", "table_type", "acts"), PLANNED)
-def test_an_older_process_executes_no_plan_of_a_newer_one_and_reasons_about_none(
+def test_an_older_process_neither_executes_nor_evaluates_plans_of_a_newer_one(
     service: str,
     action: Action,
     table_type: str,
@@ -262,7 +262,7 @@ def test_a_newer_process_that_writes_nothing_new_refuses_no_older_one(
 
 
 @pytest.mark.spec("REL-7")
-def test_a_slot_below_the_newest_two_needs_no_version_any_more(
+def test_a_slot_below_the_newest_two_needs_no_version(
     made: Made, tmp_path: Path, newer: Newer
 ) -> None:
     made(tmp_path, TYPES[0])

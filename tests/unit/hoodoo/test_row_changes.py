@@ -44,19 +44,19 @@ def ids(table: hoodoo.Table) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_the_rows_that_a_filter_finds_are_deleted(tmp_path: Path, kind: str):
+def test_rows_that_match_a_filter_are_deleted(tmp_path: Path, kind: str):
     with new_table(tmp_path / "t", **{"hoodie.datasource.write.table.type": kind}) as table:
         receipt = table.delete([("v", "==", 1)])
         assert (receipt.rows_deleted, ids(table)) == (2, ["b", "d"])
 
 
-def test_only_the_partitions_that_were_named_are_looked_at(tmp_path: Path):
+def test_only_the_named_partitions_are_read(tmp_path: Path):
     with new_table(tmp_path / "t") as table:
         table.delete([("v", "==", 1)], ["y"])
         assert ids(table) == ["a", "b", "d"]
 
 
-def test_a_filter_that_finds_nothing_deletes_nothing(tmp_path: Path):
+def test_a_filter_without_matches_deletes_no_rows(tmp_path: Path):
     with new_table(tmp_path / "t") as table:
         assert table.delete([("v", "==", 7)]).rows_deleted == 0
         assert ids(table) == ["a", "b", "c", "d"]
@@ -78,7 +78,7 @@ def test_a_repeated_batch_deletes_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize("operation", ["upsert", "insert", "delete", "write"])
-def test_rows_made_from_reads_that_changed_are_refused_at_once(tmp_path: Path, operation: str):
+def test_rows_made_from_reads_that_changed_are_rejected_at_once(tmp_path: Path, operation: str):
     with (
         new_table(tmp_path / "t", **{LEVEL: "serializable"}) as table,
         hoodoo.open_table(str(tmp_path / "t"), properties=KEYS) as other,
@@ -91,7 +91,7 @@ def test_rows_made_from_reads_that_changed_are_refused_at_once(tmp_path: Path, o
         getattr(table, operation)([row("c", "y", 6, 3)], reads=state.reads(partitions=["y"]))
 
 
-def test_partitions_that_a_write_by_options_deletes_are_judged_by_its_reads(tmp_path: Path):
+def test_a_partition_delete_by_options_is_validated_by_its_reads(tmp_path: Path):
     named = {
         LEVEL: "serializable",
         "hoodie.datasource.write.operation": "delete_partition",
@@ -148,7 +148,7 @@ class Rival:
                 other.upsert([row])
 
 
-def test_a_delete_that_read_again_is_told_as_published_and_not_as_given_up(tmp_path: Path):
+def test_a_delete_that_was_retried_is_reported_as_committed_and_not_as_rejected(tmp_path: Path):
     path = tmp_path / "t"
     new_table(path).close()
     rival = Rival(path, row("b", "x", 1, ts=5))
@@ -164,7 +164,7 @@ def test_a_delete_that_read_again_is_told_as_published_and_not_as_given_up(tmp_p
         assert rejected_writes_of(table.context) == []
 
 
-def test_a_delete_that_was_overtaken_every_time_is_remembered_once(tmp_path: Path):
+def test_a_delete_that_lost_every_attempt_is_recorded_once(tmp_path: Path):
     path = tmp_path / "t"
     new_table(path).close()
     rival = Rival(path, *(row("b", "x", 1, ts=9 - n) for n in range(4)))
@@ -176,7 +176,7 @@ def test_a_delete_that_was_overtaken_every_time_is_remembered_once(tmp_path: Pat
         assert told.attempts == 2
 
 
-def test_what_overtaken_deletes_wrote_counts_as_wasted(tmp_path: Path):
+def test_bytes_of_rejected_deletes_count_as_wasted(tmp_path: Path):
     path = tmp_path / "t"
     new_table(path).close()
     rival = Rival(path, *(row(f"new{n}", f"other{n}", 1) for n in range(4)))
@@ -216,7 +216,7 @@ def held(table: hoodoo.Table, *columns: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_update_sets_columns_of_the_rows_that_a_filter_finds(tmp_path: Path, kind: str):
+def test_an_update_sets_columns_of_the_rows_that_match_a_filter(tmp_path: Path, kind: str):
     with typed_table(tmp_path / "t", **{"hoodie.datasource.write.table.type": kind}) as table:
         result = table.update("v = 1", {"V": "v * 10 + ts"})
         assert (result.rows_updated, result.rows_inserted, result.rows_deleted) == (2, 0, 0)
@@ -254,7 +254,7 @@ def test_an_update_keeps_the_ordering_value_and_wins(tmp_path: Path):
         ("true", {"ts": 0}, "ordering_lowered"),
     ],
 )
-def test_an_update_that_does_not_fit_changes_nothing(
+def test_an_invalid_update_changes_nothing(
     tmp_path: Path, found_by: str | None, values: dict[str, object], kind: str
 ):
     with typed_table(tmp_path / "t") as table:
@@ -296,7 +296,7 @@ def test_rows_of_a_table_without_key_fields_are_updated_merged_and_deleted(
 # ---- Arguments of a delete
 
 
-def test_a_delete_takes_a_filter_or_keys(tmp_path: Path):
+def test_a_delete_accepts_a_filter_or_keys(tmp_path: Path):
     keys = tmp_path / "keys.csv"
     keys.write_text("id,p\nb,x\n")
     with typed_table(tmp_path / "t") as table:
@@ -318,7 +318,7 @@ def test_a_delete_takes_a_filter_or_keys(tmp_path: Path):
         ({"filter": "id = 'a'", "reads": "x"}, "delete_arguments"),
     ],
 )
-def test_arguments_of_a_delete_that_do_not_fit_are_refused(
+def test_contradicting_arguments_of_a_delete_are_refused(
     tmp_path: Path, arguments: dict[str, object], kind: str
 ):
     with typed_table(tmp_path / "t") as table:
@@ -517,7 +517,7 @@ SOURCE_ROWS = [row("a", "x", 5), row("n", "x", 5)]
         (lambda table: table.merge(7), "data"),
     ],
 )
-def test_a_merge_that_does_not_fit_changes_nothing(tmp_path: Path, make: Any, kind: str):
+def test_an_invalid_merge_changes_nothing(tmp_path: Path, make: Any, kind: str):
     with typed_table(tmp_path / "t") as table:
         before = len(table.timeline)
         with pytest.raises(InvalidInputError) as refused:
@@ -532,7 +532,7 @@ def test_a_merge_that_does_not_fit_changes_nothing(tmp_path: Path, make: Any, ki
 @pytest.mark.parametrize("level", ["snapshot", "write_serializable", "serializable"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by_merge", [False, True])
-def test_a_statement_whose_rows_were_changed_meanwhile_reads_them_again(
+def test_a_statement_whose_rows_changed_meanwhile_reads_them_again(
     tmp_path: Path, kind: str, level: str, by_merge: bool
 ):
     path = tmp_path / "t"

@@ -60,7 +60,7 @@ def names(properties: dict[str, str]) -> list[str]:
     return [service.name for service in services_of(properties)]
 
 
-def test_services_of_an_allowed_plugin_come_last() -> None:
+def test_services_of_an_allowed_plugin_are_last() -> None:
     assert "watch" not in names({})
     assert names(ALLOWED)[-1] == "watch"
 

@@ -88,7 +88,7 @@ def test_services_are_started_and_stopped_by_hand(make: Make) -> None:
     table.close()
 
 
-def test_an_opened_writer_starts_what_hudi_s_keys_name(make: Make, tmp_path: Path) -> None:
+def test_an_opened_writer_starts_the_services_of_hudis_keys(make: Make, tmp_path: Path) -> None:
     table, heard = make(**{ASYNC: "true"})
     registry = tmp_path / "t" / ".hoodie" / ".hoodoo" / "writers"  # who starts services is in it
     assert not registry.exists(), "a reader needs none"
@@ -109,14 +109,14 @@ def test_an_opened_writer_starts_what_hudi_s_keys_name(make: Make, tmp_path: Pat
         {ASYNC: "true", "hoodie.compact.inline": "true"},
     ],
 )
-def test_nothing_is_started_otherwise(make: Make, more: dict[str, str]) -> None:
+def test_without_these_keys_no_service_is_started(make: Make, more: dict[str, str]) -> None:
     table, heard = make(**more)
     table.upsert(rows(1))
     table.close()
     assert "worker.began" not in heard.names
 
 
-def test_cleaning_and_archiving_leave_the_writer_for_its_thread(make: Make) -> None:
+def test_cleaning_and_archiving_run_on_a_thread_instead_of_in_the_writer(make: Make) -> None:
     keys = {
         "hoodie.clean.automatic": "true",
         "hoodie.clean.async.enabled": "true",
@@ -131,7 +131,7 @@ def test_cleaning_and_archiving_leave_the_writer_for_its_thread(make: Make) -> N
     assert "clean" in actions(table)
 
 
-def test_what_fails_beside_the_writes_is_told_to_the_writer(make: Make) -> None:
+def test_a_failed_background_service_warns_the_writer(make: Make) -> None:
     table, heard = make(**{ASYNC: "true", "hoodie.compaction.strategy": "com.acme.Missing"})
     table.upsert(rows(1))
 

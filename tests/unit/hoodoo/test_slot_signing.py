@@ -27,19 +27,19 @@ def key_file(folder: Path, text: str = f"{KEY}\n\n{OLD}\n", mode: int = 0o600) -
     return str(file)
 
 
-def test_nothing_is_sealed_unless_it_is_asked_for():
+def test_no_hash_link_is_written_by_default():
     assert slot_signing_of(PropertySet(), environment={}) == NO_SEALS
     assert slot_signing_of(said(evidence="", file=""), environment={}) == NO_SEALS
     assert NO_SEALS.link("a" * 64, b"") is None
 
 
-def test_a_file_holds_the_key_and_older_ones(tmp_path: Path):
+def test_a_file_contains_the_key_and_older_ones(tmp_path: Path):
     found = slot_signing_of(said(evidence="hmac", file=key_file(tmp_path)), environment={})
     assert found == SlotSigning(evidence=TamperEvidence.HMAC, keys=(KEY.encode(), OLD.encode()))
     assert found.key == KEY.encode()
 
 
-def test_the_environment_holds_the_key_where_no_file_does(tmp_path: Path):
+def test_the_environment_contains_the_key_where_no_file_does(tmp_path: Path):
     there = {KEY_VARIABLE: OLD}
     assert slot_signing_of(said(evidence="hmac"), environment=there).key == OLD.encode()
     named = said(evidence="hmac", file=key_file(tmp_path))
@@ -71,12 +71,12 @@ def test_a_key_that_is_missing_or_short_is_refused(tmp_path: Path, text: str):
     assert "kkk" not in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
+def test_a_missing_key_file_is_refused(tmp_path: Path):
     with pytest.raises(UnsafeSetupError, match="cannot be read"):
         slot_signing_of(said(evidence="hash", file=str(tmp_path / "none")), environment={})
 
 
-def test_a_table_has_no_say(tmp_path: Path):
+def test_a_table_cannot_set_slot_signing(tmp_path: Path):
     """Who may write into its folder could switch the seals off, or name another key."""
     asked = said(evidence="hmac", file=key_file(tmp_path))
     turned = PropertySet().with_layer(TABLE_LAYER, {EVIDENCE: "hash", FILE: "/etc/passwd"})
@@ -91,7 +91,7 @@ def test_keys_are_not_shown(tmp_path: Path):
     assert not [text for text in shown if "kkk" in text or "ooo" in text]
 
 
-def test_the_check_of_a_configuration_looks_at_the_key(tmp_path: Path):
+def test_a_check_of_a_configuration_reads_the_key(tmp_path: Path):
     file = key_file(tmp_path, mode=0o644)
     found = check(Layers(environment={}, code={EVIDENCE: "hash", FILE: file}).load())
     assert [problem.kind for problem in found] == ["tamper_key"]

@@ -11,7 +11,7 @@ import hoodoo
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("v", pa.int64())])
 
 
-def test_a_table_shows_itself_and_its_history(tmp_path: Path) -> None:
+def test_a_table_shows_its_properties_and_its_timeline(tmp_path: Path) -> None:
     with hoodoo.create_table(
         tmp_path / "t", schema=SCHEMA, record_key="id", partition_by="day", name="a<b"
     ) as table:

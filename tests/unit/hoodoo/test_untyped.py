@@ -86,7 +86,7 @@ def columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
 
 @given(columns())
 @settings(max_examples=60, deadline=None)
-def test_what_to_pylist_gives_becomes_the_same_column(column: tuple[pa.DataType, list[Any]]):
+def test_rows_of_to_pylist_become_the_same_column(column: tuple[pa.DataType, list[Any]]):
     kind, values = column
     stored = pa.table({"c": pa.array(values, kind)})
     again = normalise(typed_rows(stored.to_pylist(), stored.schema), stored.schema)
@@ -164,7 +164,7 @@ def test_a_value_takes_the_columns_type(kind: pa.DataType, value: Any, stored: A
         (pa.list_(pa.int32()), "text"),
     ],
 )
-def test_a_value_that_would_lose_something_is_refused(kind: pa.DataType, value: Any):
+def test_a_value_that_would_lose_precision_is_refused(kind: pa.DataType, value: Any):
     with pytest.raises(InvalidInputError) as caught:
         normalise(pa.table({"c": typed_column([value, None], kind, "c")}), pa.schema({"c": kind}))
     assert caught.value.kind in ("lossy_value", "schema_mismatch", "data")
@@ -201,13 +201,13 @@ def test_values_of_several_classes_fit_one_column():
     ]
 
 
-def test_aware_and_naive_moments_do_not_mix():
+def test_timestamps_with_and_without_a_zone_do_not_mix():
     mixed = [dt.datetime(2026, 1, 2, tzinfo=UTC), dt.datetime(2026, 1, 2)]  # noqa: DTZ001
     with pytest.raises(InvalidInputError):
         typed_column(mixed, pa.timestamp("us", "UTC"), "c")
 
 
-def test_a_column_that_only_later_rows_name_is_taken():
+def test_a_column_that_only_later_rows_name_is_added():
     assert to_arrow_table([{"id": "a"}, {"id": "b", "late": 1}]).column("late").to_pylist() == [
         None,
         1,
@@ -259,7 +259,7 @@ def test_dicts_change_no_type_of_the_table(table: hoodoo.Table):
     assert table.schema == SCHEMA
 
 
-def test_a_receipt_tells_the_schema_that_a_write_changed(table: hoodoo.Table):
+def test_a_commit_result_lists_the_schema_changes(table: hoodoo.Table):
     rows = table.to_arrow(SCHEMA.names)
     rows = rows.set_column(1, "n", rows.column("n").cast(pa.int64()))
     rows = rows.append_column("more", pa.array(["x"]))

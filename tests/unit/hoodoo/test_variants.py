@@ -71,7 +71,7 @@ VALUES = st.recursive(
 
 
 @given(value=VALUES)
-def test_json_becomes_a_variant_that_spark_reads_and_that_is_shown_as_the_same_json(
+def test_json_becomes_a_variant_that_spark_reads_and_that_is_read_back_as_the_same_json(
     value: Any,
 ) -> None:
     metadata, data = encode_variant(json.dumps(value))
@@ -108,7 +108,7 @@ def test_a_number_with_a_fraction_is_a_decimal_that_spark_reads(
         "[" * 100 + "]" * 100,
     ],
 )
-def test_what_no_variant_can_hold_is_refused_by_kind(text: str) -> None:
+def test_json_that_no_variant_can_contain_is_refused_by_kind(text: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         encode_variant(text)
     assert caught.value.kind == "bad_variant"
@@ -133,7 +133,7 @@ def test_values_that_share_bytes_are_refused_before_they_grow(name: bool) -> Non
             variant_json(b"\x01\x01\x00\x01a", value)
 
 
-def test_names_are_told_up_to_a_bound() -> None:
+def test_names_are_returned_up_to_a_limit() -> None:
     size = 1 << 20
     metadata = b"\x81\x01\0\0" + b"\0\0\0" + size.to_bytes(3, "little") + b"n" * size
     fields = 100
@@ -160,7 +160,7 @@ def test_types_that_json_lacks_are_shown_as_texts(data: bytes, text: str) -> Non
 
 
 @given(metadata=st.binary(max_size=12), data=st.binary(max_size=24))
-def test_bytes_that_are_no_variant_raise_nothing_but_damage(metadata: bytes, data: bytes) -> None:
+def test_bytes_that_are_no_variant_raise_only_damage(metadata: bytes, data: bytes) -> None:
     with suppress(CorruptTableError):
         variant_json(metadata, data)
 

@@ -49,7 +49,7 @@ def keys(path: Path) -> list[str]:
         return sorted(table.to_arrow(["id"]).column("id").to_pylist())
 
 
-def test_the_write_that_is_published_switches_it_off_and_says_so(path: Path) -> None:
+def test_a_committed_write_switches_the_metadata_table_off_and_warns(path: Path) -> None:
     before = keys(path)
     with hoodoo.open_table(path, properties=OFF) as table:
         with pytest.warns(UserWarning, match=TOLD):
@@ -61,7 +61,7 @@ def test_the_write_that_is_published_switches_it_off_and_says_so(path: Path) -> 
 
 
 @pytest.mark.parametrize("opened", ["while it is on", "when it is off"])
-def test_once_it_is_off_the_option_costs_no_further_get(
+def test_once_the_metadata_table_is_off_the_option_costs_no_further_get(
     path: Path, monkeypatch: pytest.MonkeyPatch, opened: str
 ) -> None:
     read, asked = LocalStorage.read, list[str]()
@@ -118,7 +118,7 @@ def unknown_filter(table: hoodoo.Table) -> None:
         (unknown_filter, "filter"),
     ],
 )
-def test_a_write_that_is_refused_for_its_rows_leaves_it(
+def test_a_write_refused_for_its_rows_leaves_the_metadata_table_on(
     path: Path, write: Callable[[hoodoo.Table], None], kind: str
 ) -> None:
     before = state(path)
@@ -128,7 +128,9 @@ def test_a_write_that_is_refused_for_its_rows_leaves_it(
     assert state(path) == before
 
 
-def test_a_write_that_meets_another_leaves_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_is_rolled_back_leaves_the_metadata_table_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = state(path)
     monkeypatch.setattr(
         "timeline.commit.commit._assert_still_pending", raising(HoodooError("taken for dead"))
@@ -141,7 +143,7 @@ def test_a_write_that_meets_another_leaves_it(path: Path, monkeypatch: pytest.Mo
     assert state(path) == before
 
 
-def test_a_write_that_does_not_get_the_lock_leaves_it(path: Path) -> None:
+def test_a_write_that_does_not_get_the_lock_leaves_the_metadata_table_on(path: Path) -> None:
     before = state(path)
     with hoodoo.open_table(path) as other, other.context.ports.lock.acquire("held"):
         options = {**OFF, "hoodie.write.lock.client.num_retries": "0"}
@@ -151,7 +153,7 @@ def test_a_write_that_does_not_get_the_lock_leaves_it(path: Path) -> None:
     assert state(path) == before
 
 
-def test_a_writer_that_differs_from_a_living_one_leaves_it(path: Path) -> None:
+def test_a_writer_that_disagrees_with_a_live_one_leaves_the_metadata_table_on(path: Path) -> None:
     before = state(path)
     mode = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
     lazy = {"hoodie.clean.failed.writes.policy": "LAZY"}
@@ -166,7 +168,7 @@ def test_a_writer_that_differs_from_a_living_one_leaves_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", ["lock", "none"])
-def test_no_death_leaves_a_commit_beside_a_metadata_table(
+def test_a_crash_at_any_call_leaves_no_commit_in_a_table_with_a_metadata_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
     options = {**OFF, "hoodoo.publish.lock": lock, "hoodie.clean.automatic": "false"}
@@ -242,7 +244,7 @@ def restore(table: hoodoo.Table) -> object:
 
 
 @pytest.mark.parametrize("work", [cluster, plan, roll_back, restore])
-def test_upkeep_honours_the_option_and_is_refused_without(
+def test_services_obey_the_option_and_are_refused_without_it(
     path: Path, work: Callable[[hoodoo.Table], object]
 ) -> None:
     before = state(path)
@@ -262,21 +264,23 @@ def test_upkeep_honours_the_option_and_is_refused_without(
     assert not (path / ".hoodie/metadata").exists()
 
 
-def test_a_clean_without_work_leaves_it(path: Path) -> None:
+def test_a_clean_without_work_leaves_the_metadata_table_on(path: Path) -> None:
     before = state(path)
     with hoodoo.open_table(path, properties=OFF) as table:
         assert table.services.clean() is None
     assert state(path) == before
 
 
-def test_a_savepoint_leaves_it(path: Path) -> None:
+def test_a_savepoint_leaves_the_metadata_table_on(path: Path) -> None:
     before = state(path)
     with hoodoo.open_table(path, properties=OFF) as table:
         table.savepoint()
     assert state(path) == before
 
 
-def test_orphans_go_without_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_orphans_switches_the_metadata_table_off(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = state(path)
     with hoodoo.open_table(path, properties=OFF) as table:
         context = table.context

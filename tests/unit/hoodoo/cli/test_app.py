@@ -81,7 +81,7 @@ def test_each_option_has_a_help_text() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_of_a_shell_asks_this_command(shell: str) -> None:
+def test_the_completion_script_of_a_shell_calls_this_command(shell: str) -> None:
     script = CliRunner().invoke(main, ["completion", shell]).output
     assert f"_HOODOO_COMPLETE={shell}_complete" in script
 

@@ -70,7 +70,7 @@ TEXTS = pa.table(
 )
 
 
-def test_nothing_is_cut_where_all_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cell_is_shortened_where_all_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, said = screen(monkeypatch, FLIGHTS, 200)
     assert "…" not in shown
     assert said == ""
@@ -96,7 +96,7 @@ def test_each_cell_is_whole_or_ends_in_an_ellipsis(
 
 
 @pytest.mark.parametrize("name", ["flights_80", "flights_120", "texts_80", "texts_120"])
-def test_the_screen_looks_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_each_screen_has_this_layout(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     rows = FLIGHTS if name.startswith("flights") else TEXTS
     shown, _ = screen(monkeypatch, rows, int(name.rpartition("_")[2]))
     assert shown == SCREENS[name]

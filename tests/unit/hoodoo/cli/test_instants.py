@@ -65,7 +65,7 @@ def test_a_relative_time_is_that_long_ago(table: hoodoo.Table, text: str, age: t
     assert abs(wall_ms(time_named(table, text)) - expected) < 60_000
 
 
-def test_yesterday_is_the_first_moment_of_the_day_before(table: hoodoo.Table) -> None:
+def test_yesterday_is_the_first_instant_of_the_day_before(table: hoodoo.Table) -> None:
     today = parse_time_travel(time_named(table, "today"), table.context.zone)
     before = parse_time_travel(time_named(table, "Yesterday"), table.context.zone)
     assert today[8:] == before[8:] == "000000000"

@@ -65,22 +65,22 @@ def test_exit_code_of_the_command_is_passed_on(code: int) -> None:
     assert shell(f"exit {code}") == code
 
 
-def test_signal_that_ends_the_command_is_told_as_shells_do() -> None:
+def test_a_signal_that_ends_the_command_gives_the_exit_code_of_a_shell() -> None:
     assert shell("kill -9 $$") == 137
 
 
-def test_command_that_cannot_be_started_is_told_as_shells_do(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_started_gives_the_exit_code_of_a_shell(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program")
     assert run_under(TestLease(), ["no-such-program-here"], kill_after_seconds=1) == 127
     assert run_under(TestLease(), [str(tmp_path / "text")], kill_after_seconds=1) == 126
 
 
-def test_command_knows_owner_and_token(tmp_path: Path) -> None:
+def test_a_command_gets_owner_and_token(tmp_path: Path) -> None:
     shell(f'echo "$HOODOO_LOCK_OWNER $HOODOO_LOCK_TOKEN" > {tmp_path}/seen')
     assert (tmp_path / "seen").read_text() == "here/41/w1 7\n"
 
 
-def test_no_shell_looks_at_the_arguments(tmp_path: Path) -> None:
+def test_no_shell_interprets_the_arguments(tmp_path: Path) -> None:
     command = ["touch", f"{tmp_path}/a; touch {tmp_path}/b"]
     run_under(TestLease(), command, kill_after_seconds=1)
     assert not (tmp_path / "b").exists()
@@ -104,7 +104,7 @@ def test_command_that_ignores_its_end_is_killed(tmp_path: Path) -> None:
     assert is_gone(int(pid.read_text()))
 
 
-def test_lease_that_is_lost_already_starts_nothing(tmp_path: Path) -> None:
+def test_a_lost_lease_starts_no_command(tmp_path: Path) -> None:
     with pytest.raises(LeaseLostError):
         shell(f"touch {tmp_path}/started", TestLease(lambda: True))
     assert not (tmp_path / "started").exists()

@@ -48,7 +48,7 @@ def test_the_order_of_columns_and_rows_is_kept() -> None:
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[31m", "\x9b31m", "\u202e", "\x07", "\u2028"])
-def test_what_steers_a_terminal_is_escaped_and_still_the_same_value(hostile: str) -> None:
+def test_control_characters_are_escaped_and_keep_their_value(hostile: str) -> None:
     line = lines(a=pa.array([hostile]))[0]
     assert hostile not in line
     assert json.loads(line) == {"a": hostile}

@@ -122,7 +122,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
 
 
 @pytest.mark.parametrize("far", [True, False])
-def test_far_away_the_next_group_is_begun_while_markers_of_the_last_one_go(
+def test_on_a_high_latency_store_the_next_group_begins_while_markers_of_the_last_one_are_deleted(
     tmp_path: Path, far: bool
 ) -> None:
     groups_at_delete: list[int] = []
@@ -184,7 +184,7 @@ def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) 
     assert not (tmp_path / "s").exists()
 
 
-def test_a_committer_takes_the_form_of_stored_complex_keys(tmp_path: Path) -> None:
+def test_a_committer_uses_the_stored_form_of_complex_keys(tmp_path: Path) -> None:
     kind = {"hoodie.datasource.write.keygenerator.type": "COMPLEX"}
     form = {"hoodie.write.complex.keygen.new.encoding": "false"}
     path, version = tmp_path / "t", {"hoodie.write.table.version": "8"}
@@ -198,7 +198,7 @@ def test_a_committer_takes_the_form_of_stored_complex_keys(tmp_path: Path) -> No
     assert (committer.report.writes, committer.report.handed_back) == (1, 0)
 
 
-def test_a_committer_takes_the_form_of_the_folders_of_moments(tmp_path: Path) -> None:
+def test_a_committer_uses_the_stored_form_of_timestamp_folders(tmp_path: Path) -> None:
     path, at = tmp_path / "t", dt.datetime(2023, 3, 10, 12, 30, tzinfo=dt.UTC)
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     made = {"record_key": "id", "partition_by": "at", "properties": OCC}
@@ -220,7 +220,7 @@ def test_a_committer_makes_no_key_of_an_incoming_type(tmp_path: Path) -> None:
     assert (committer.report.writes, committer.report.handed_back) == (2, 0)
 
 
-def test_the_first_of_a_group_waits_for_others_as_long_as_it_is_told(tmp_path: Path) -> None:
+def test_the_first_member_of_a_group_lingers_for_others(tmp_path: Path) -> None:
     """No instant is begun before: the group is judged by what was there when it was begun."""
     table_at(tmp_path / "t").close()
     told = {"hoodoo.group.commit.linger.ms": "60000", "hoodoo.group.commit.max.writes": "2"}
@@ -245,7 +245,7 @@ def test_the_first_of_a_group_waits_for_others_as_long_as_it_is_told(tmp_path: P
     assert begun == []
 
 
-def test_all_who_wait_are_in_the_next_group(tmp_path: Path, offered: list[Offer]) -> None:
+def test_all_waiting_writes_are_in_the_next_group(tmp_path: Path, offered: list[Offer]) -> None:
     """Connections wait as well: none is left for a later group because it was not heard yet."""
     table_at(tmp_path / "t").close()
     with (
@@ -264,7 +264,7 @@ def test_all_who_wait_are_in_the_next_group(tmp_path: Path, offered: list[Offer]
     assert committer.report.groups == 1
 
 
-def test_a_group_waits_for_those_who_were_just_answered(
+def test_a_group_waits_for_writers_that_have_just_got_their_result(
     tmp_path: Path, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or two busy writers that need a moment between two writes would publish in turns, alone."""
@@ -295,7 +295,7 @@ def test_a_group_waits_for_those_who_were_just_answered(
     assert committer.report.groups == 2
 
 
-def test_a_writer_looks_anew_only_when_its_look_is_old(tmp_path: Path) -> None:
+def test_a_writer_refreshes_only_when_its_snapshot_is_old(tmp_path: Path) -> None:
     """The committer looks for all of them; far away a look costs a writer two ways there and back."""
     table_at(tmp_path / "t").close()
     with (
@@ -311,7 +311,7 @@ def test_a_writer_looks_anew_only_when_its_look_is_old(tmp_path: Path) -> None:
             assert (looked.at_ms > before) == anew
 
 
-def test_the_table_of_a_committer_has_seen_what_its_groups_published(tmp_path: Path) -> None:
+def test_the_table_of_a_committer_knows_the_slots_of_its_groups(tmp_path: Path) -> None:
     """Its upkeep after each group would look for that anew."""
     table_at(tmp_path / "t").close()
     with (
@@ -364,7 +364,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("key", DIFFERENT)
-def test_a_writer_that_asks_for_something_else_goes_alone(tmp_path: Path, key: str) -> None:
+def test_a_writer_with_another_request_commits_alone(tmp_path: Path, key: str) -> None:
     table_at(tmp_path / "t").close()
     heard = Heard()
     with (
@@ -420,7 +420,7 @@ def test_a_silent_committer_costs_its_time_out_once(tmp_path: Path) -> None:
         assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2]
 
 
-def test_a_writer_that_is_slower_than_groups_wait_breaks_one_and_then_goes_alone(
+def test_a_writer_slower_than_the_patience_of_groups_fails_one_and_then_commits_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a connection that was used before: its end may also mean that the committer had ended."""
@@ -450,7 +450,7 @@ def test_a_writer_that_is_slower_than_groups_wait_breaks_one_and_then_goes_alone
 
 @pytest.mark.spec("GRP-6")
 @pytest.mark.parametrize("published", [True, False])
-def test_who_is_in_a_group_that_is_broken_off_finds_out(
+def test_a_member_of_an_interrupted_group_resolves_its_write(
     tmp_path: Path, published: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second signal: nobody may be told that it can go alone."""
@@ -485,7 +485,7 @@ def test_who_is_in_a_group_that_is_broken_off_finds_out(
 # ---- the command
 
 
-def test_the_command_tells_how_it_fared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_reports_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked to stop before it began, it ends in order."""
     table_at(tmp_path / "t").close()
 
@@ -504,7 +504,7 @@ def test_the_command_tells_how_it_fared(tmp_path: Path, monkeypatch: pytest.Monk
     assert not at.exists()
 
 
-def test_the_command_asks_where_writers_find_it(
+def test_the_command_listens_where_writers_connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table_at(tmp_path / "t").close()
@@ -529,7 +529,7 @@ def test_only_its_owner_may_use_the_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["committer", "writer"])
-def test_the_user_at_the_other_end_is_looked_at(
+def test_the_user_of_the_other_process_is_checked(
     tmp_path: Path, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(SocketListener(tmp_path / "s", CLOCK, send_ms=1000)) as listener:
@@ -547,7 +547,7 @@ def test_the_user_at_the_other_end_is_looked_at(
         channel.close()
 
 
-def test_a_file_is_not_taken_for_a_socket(tmp_path: Path) -> None:
+def test_a_plain_file_is_not_used_as_a_socket(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("precious")
     with pytest.raises(UnsafeSetupError):
         SocketListener(tmp_path / "s", CLOCK, send_ms=1000)
@@ -556,7 +556,9 @@ def test_a_file_is_not_taken_for_a_socket(tmp_path: Path) -> None:
     assert (tmp_path / "s").read_text() == "precious"
 
 
-def test_a_second_committer_is_refused_and_a_dead_ones_socket_is_taken(tmp_path: Path) -> None:
+def test_a_second_committer_is_refused_and_the_socket_of_a_dead_one_is_replaced(
+    tmp_path: Path,
+) -> None:
     at = tmp_path / "s"
     dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     dead.bind(os.fspath(at))
@@ -569,7 +571,7 @@ def test_a_second_committer_is_refused_and_a_dead_ones_socket_is_taken(tmp_path:
 
 
 @pytest.mark.parametrize("how", ["removed", "taken"])
-def test_a_committer_that_nobody_finds_any_more_ends(tmp_path: Path, how: str) -> None:
+def test_a_committer_that_no_writer_can_reach_ends(tmp_path: Path, how: str) -> None:
     """Two that began at once over a dead one's socket, or a tidied folder: it waited for ever."""
     at = tmp_path / "s"
     with (
@@ -588,12 +590,12 @@ def test_a_committer_that_nobody_finds_any_more_ends(tmp_path: Path, how: str) -
                 committer.run(StopFlag())
 
 
-def test_a_path_that_is_too_long_is_told(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="short path"):
         SocketListener(tmp_path / ("s" * 120), CLOCK, send_ms=1000)
 
 
-def test_a_table_cannot_say_whom_its_writers_talk_to(tmp_path: Path) -> None:
+def test_a_table_cannot_choose_the_committer_of_its_writers(tmp_path: Path) -> None:
     with table_at(tmp_path / "t"):
         pass
     kept = tmp_path / "t" / ".hoodie" / "hoodie.properties"
@@ -639,7 +641,7 @@ def test_a_message_in_pieces_is_put_together() -> None:
     "data",
     [struct.pack(">I", 2**31), frame(b"{}"), frame(b"\x80\x04N."), frame(b""), b"GET / HTTP/1.1"],
 )
-def test_what_is_no_message_ends_the_connection(data: bytes) -> None:
+def test_an_invalid_message_ends_the_connection(data: bytes) -> None:
     raw, channel = pair()
     with closing(raw), closing(channel):
         raw.sendall(data)
@@ -647,7 +649,7 @@ def test_what_is_no_message_ends_the_connection(data: bytes) -> None:
             channel.receive(LONG_MS)
 
 
-def test_an_offer_has_its_bound() -> None:
+def test_an_offer_has_a_size_limit() -> None:
     raw, channel = pair()
     with closing(raw), closing(channel):
         raw.sendall(struct.pack(">I", MESSAGE_BYTES_MAX + 1))
@@ -655,7 +657,7 @@ def test_an_offer_has_its_bound() -> None:
             channel.poll()
 
 
-def test_silence_and_death_are_told_apart() -> None:
+def test_a_silent_and_a_lost_peer_have_different_errors() -> None:
     raw, channel = pair(send_ms=50)
     with closing(channel):
         with pytest.raises(PeerSilentError):
@@ -668,7 +670,7 @@ def test_silence_and_death_are_told_apart() -> None:
         assert not isinstance(caught.value, PeerSilentError)
 
 
-def test_what_json_cannot_say_is_not_sent() -> None:
+def test_text_that_json_cannot_encode_is_not_sent() -> None:
     raw, channel = pair()
     with closing(raw), closing(channel), pytest.raises(PeerLostError):
         channel.send(FallBack(why="\ud800"))
@@ -727,7 +729,7 @@ BAD_OFFERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.spec("GRP-4")
 @pytest.mark.parametrize("name", BAD_OFFERS)
-def test_an_offer_that_is_none_is_handed_back(
+def test_an_invalid_offer_is_handed_back(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table_at(tmp_path / "t").close()
@@ -790,7 +792,7 @@ def test_a_copy_of_the_table_is_not_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("GRP-4")
-def test_a_writer_that_is_judged_otherwise_publishes_by_itself(tmp_path: Path) -> None:
+def test_a_writer_with_another_conflict_strategy_commits_by_itself(tmp_path: Path) -> None:
     table_at(tmp_path / "t").close()
     how = {"hoodie.write.lock.conflict.resolution.strategy": "partition"}
     with serving(tmp_path / "t", tmp_path / "s") as committer:
@@ -800,7 +802,9 @@ def test_a_writer_that_is_judged_otherwise_publishes_by_itself(tmp_path: Path) -
 
 
 @pytest.mark.spec("GRP-4")
-def test_rows_that_fit_what_was_committed_since_the_last_look_are_taken(tmp_path: Path) -> None:
+def test_rows_that_fit_the_schema_committed_since_the_last_refresh_are_accepted(
+    tmp_path: Path,
+) -> None:
     table_at(tmp_path / "t").close()
     with (
         serving(tmp_path / "t", tmp_path / "s"),

@@ -34,12 +34,12 @@ def test_writers_and_cleaner_take_the_lock_of_the_file() -> None:
     assert provider_of(_cleaner(Path(), MINE)) == ("zookeeper", "true")
 
 
-def test_without_a_file_it_is_a_file_beside_the_table() -> None:
+def test_without_a_file_the_lock_is_a_file_of_the_table() -> None:
     assert provider_of(writer(DemoSettings())) == ("filesystem", None)
     assert provider_of(_cleaner(Path(), DemoSettings())) == ("filesystem", None)
 
 
-def test_the_cleaner_keeps_what_only_it_needs() -> None:
+def test_the_cleaner_keeps_the_options_that_only_it_needs() -> None:
     command = _cleaner(Path(), MINE)
     loaded = Layers(props=tuple(b for a, b in itertools.pairwise(command) if a == "--props"))
     assert loaded.load().get("hoodie.clean.trigger.max.commits") == "1"

@@ -51,7 +51,7 @@ def test_an_empty_run_has_no_finding() -> None:
     assert found(HistoryRecorder()) == []
 
 
-def test_a_writer_that_overwrites_what_it_never_saw_lost_an_update() -> None:
+def test_a_writer_that_overwrites_an_unseen_version_lost_an_update() -> None:
     run = serial()
     run.transaction("T5", position=50, snapshot=15)
     run.reads("T5", [(A, "T1")])
@@ -89,7 +89,7 @@ def test_an_acknowledged_write_that_is_not_there_is_lost() -> None:
         ([(A, "T2"), (B, "T4")], "T2"),
     ],
 )
-def test_a_read_that_lacks_what_was_committed_shows_a_lost_update(
+def test_a_read_that_lacks_a_committed_row_shows_a_lost_update(
     rows: list[tuple[str, str | None]], who: str
 ) -> None:
     run = serial()
@@ -100,7 +100,7 @@ def test_a_read_that_lacks_what_was_committed_shows_a_lost_update(
     assert who in one.message
 
 
-def test_rows_that_bring_their_own_order_lack_nothing_when_an_older_write_wins() -> None:
+def test_without_commit_time_order_an_older_write_may_win() -> None:
     run = serial()
     run.ordered = False
     run.transaction("R5", snapshot=45, full=True)
@@ -171,7 +171,7 @@ def test_full_reads_of_one_snapshot_that_see_different_rows_are_not_repeatable()
     assert (one.kind, one.item) == (AnomalyKind.NON_REPEATABLE_READ, B)
 
 
-def test_two_writers_that_read_what_the_other_wrote_are_a_write_skew() -> None:
+def test_two_writers_that_read_each_others_rows_are_a_write_skew() -> None:
     run = serial()
     run.transaction("T5", position=50, snapshot=40)
     run.reads("T5", [(A, "T2"), (C, "T2")])
@@ -201,7 +201,7 @@ def test_readers_that_saw_two_writes_in_opposite_order_are_a_cycle() -> None:
     assert sorted(one.transactions) == ["R5", "R6", "T5", "T6"]
 
 
-def test_a_refusal_of_what_was_committed_is_a_wrong_answer() -> None:
+def test_a_rejection_of_a_committed_write_is_a_wrong_answer() -> None:
     run = serial()
     run.transaction("T4", answer="fail")
     assert kinds(run) == [AnomalyKind.WRONG_ANSWER]
@@ -217,7 +217,7 @@ def test_findings_of_one_kind_are_counted_after_a_hundred() -> None:
     assert shown[-1].message == "and 50 more like these"
 
 
-def test_many_events_are_judged_at_once() -> None:
+def test_many_events_are_checked_at_once() -> None:
     """Each of 300 writers reads and writes 20 keys; the reader at the end lacks one."""
     run = HistoryRecorder()
     newest: dict[str, str] = {}

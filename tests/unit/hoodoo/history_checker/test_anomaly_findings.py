@@ -78,7 +78,7 @@ def test_an_answer_without_a_commit_and_a_commit_without_an_answer() -> None:
     ]
 
 
-def test_a_batch_that_was_committed_twice_names_all_who_did() -> None:
+def test_a_batch_that_was_committed_twice_names_all_its_commits() -> None:
     run = HistoryRecorder()
     for name, position, batch in (("T2", 10, "x"), ("T1", 20, "x"), ("T3", 30, "y")):
         run.transaction(name, position=position, batch=batch)
@@ -88,7 +88,7 @@ def test_a_batch_that_was_committed_twice_names_all_who_did() -> None:
     ]
 
 
-def test_rows_of_one_key_are_counted_and_their_place_is_told() -> None:
+def test_rows_of_one_key_are_counted_with_their_file_group() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     run.reads("R", [(A, "T2"), (A, "T2"), (B, "T3")])
@@ -110,7 +110,7 @@ def test_a_dirty_read_names_the_write_that_was_never_committed() -> None:
     assert "a: R read the version of T1, which was never committed" in [o[3] for o in told(run)]
 
 
-def test_a_writer_may_read_what_it_wrote_itself_before_it_aborts() -> None:
+def test_a_writer_may_read_its_own_rows_before_it_aborts() -> None:
     run = HistoryRecorder()
     run.transaction("T1", answer="fail")
     run.writes("T1", [A])
@@ -126,20 +126,20 @@ def test_a_key_that_was_not_there_is_no_dirty_read() -> None:
     assert found(run) == []
 
 
-def test_a_version_of_after_the_snapshot_is_told_as_such() -> None:
+def test_a_version_committed_after_the_snapshot_is_reported() -> None:
     run = three_writes()
     read(run, "R", [(A, "T2")], snapshot=15)
     messages = [one[3] for one in told(run) if one[0] == "dirty_read"]
     assert messages == ["a: R read the version of T2, which was committed after its snapshot"]
 
 
-def test_a_version_of_the_snapshots_own_moment_is_in_it() -> None:
+def test_a_version_completed_at_the_time_of_the_snapshot_is_in_it() -> None:
     run = three_writes()
     read(run, "R", [(A, "T2")], snapshot=20)
     assert found(run) == []
 
 
-def test_a_writer_that_began_anew_in_part_may_see_more_than_its_first_snapshot() -> None:
+def test_a_partly_retried_writer_may_see_more_than_its_first_snapshot() -> None:
     run = three_writes()
     run.transaction("T4", position=40, snapshot=15)
     run.reads("T4", [(A, "T2")])
@@ -159,7 +159,7 @@ def test_a_stale_read_names_the_newest_write_by_then() -> None:
     ]
 
 
-def test_a_read_of_nothing_names_the_reader_alone() -> None:
+def test_an_empty_read_names_the_reader_alone() -> None:
     run = three_writes()
     read(run, "R", [(A, None)], snapshot=25)
     assert told(run) == [
@@ -192,7 +192,7 @@ def test_a_full_read_lacks_nothing_that_was_written_after_it_or_deleted_before_i
     assert found(run) == []
 
 
-def test_where_rows_bring_their_own_order_nobody_knows_whether_a_delete_counts() -> None:
+def test_without_commit_time_order_a_delete_may_not_count() -> None:
     run = three_writes(ordered=False)
     run.transaction("T4", position=15)
     run.writes("T4", [A], deletes=True)
@@ -226,7 +226,7 @@ def test_readers_without_a_snapshot_are_compared_with_themselves_alone() -> None
     assert [one[:2] for one in told(run)] == [("non_repeatable_read", ("R3",))]
 
 
-def test_writers_that_began_anew_in_part_are_compared_with_themselves_alone() -> None:
+def test_partly_retried_writers_are_compared_with_themselves_alone() -> None:
     run = three_writes(ordered=False)
     for name, position, version in (("T4", 40, "T1"), ("T5", 50, "T2")):
         run.transaction(name, position=position, snapshot=25)
@@ -241,7 +241,7 @@ def test_two_versions_in_one_full_read_are_a_duplicate_and_nothing_else() -> Non
     assert [one[0] for one in told(run)] == ["duplicate"]
 
 
-def test_what_follows_a_full_read_with_two_versions_is_still_told() -> None:
+def test_findings_after_a_full_read_with_two_versions_are_still_reported() -> None:
     run = three_writes(ordered=False)
     run.transaction("R1", snapshot=35, full=True)
     run.reads("R1", [(A, "T1"), (A, "T2"), (B, "T3")])
@@ -272,7 +272,7 @@ def test_full_reads_of_one_snapshot_are_named_and_those_of_others_are_not() -> N
     ]
 
 
-def test_a_skew_is_told_as_a_path_of_dependencies() -> None:
+def test_a_skew_is_reported_as_a_path_of_dependencies() -> None:
     run = three_writes()
     for name, position, writes in (("T4", 40, A), ("T5", 50, B)):
         run.transaction(name, position=position, snapshot=35)
@@ -292,7 +292,7 @@ def test_a_cycle_through_readers_is_no_skew() -> None:
     assert sorted(one[1]) == ["R1", "R2", "T2", "T3"]
 
 
-def test_an_update_over_one_that_was_not_seen_names_all_three() -> None:
+def test_an_update_over_an_unseen_one_names_all_three() -> None:
     run = three_writes()
     run.transaction("T4", position=40, snapshot=15)
     run.reads("T4", [(A, "T1")])
@@ -318,21 +318,21 @@ def rows_read(run: HistoryRecorder, name: str, rows: list[tuple[str, str, str]])
     )
 
 
-def test_rows_of_one_key_in_one_place_are_told_with_the_place() -> None:
+def test_duplicates_in_one_partition_are_reported_with_it() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     rows_read(run, "R", [(A, "T2", "x"), (A, "T2", "x"), (B, "T3", "y")])
     assert told(run) == [("duplicate", ("R",), A, "a: R saw 2 rows of it in x")]
 
 
-def test_of_a_key_in_two_places_none_is_a_duplicate_or_lost() -> None:
+def test_a_key_in_two_partitions_is_neither_duplicate_nor_lost() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     rows_read(run, "R", [(A, "T1", "x"), (A, "T2", "y"), (B, "T3", "x")])
     assert {one[0] for one in told(run)}.isdisjoint({"duplicate", "lost_update"})
 
 
-def test_a_serial_run_with_a_key_in_two_places_has_no_finding() -> None:
+def test_a_serial_run_with_a_key_in_two_partitions_has_no_finding() -> None:
     """T1 writes a in x, T2 another a in y, T4 after a look at both the one in x again."""
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
@@ -345,7 +345,7 @@ def test_a_serial_run_with_a_key_in_two_places_has_no_finding() -> None:
     assert told(run) == []
 
 
-def test_a_row_of_a_writer_without_a_journal_tells_its_place() -> None:
+def test_a_row_of_a_writer_without_a_journal_shows_its_partition() -> None:
     """T4 wrote another a in y: after it, T5 read and wrote the one of T2 in x."""
     run = HistoryRecorder()
     for name, position, place in (("T2", 20, "x"), ("T4", 40, "y"), ("T5", 50, "x")):
@@ -356,7 +356,7 @@ def test_a_row_of_a_writer_without_a_journal_tells_its_place() -> None:
     assert told(run) == []
 
 
-def test_a_skew_on_keys_in_one_place_shows_beside_a_key_in_two() -> None:
+def test_a_skew_in_one_partition_is_found_despite_a_key_in_two() -> None:
     run = three_writes()
     for name, position, writes in (("T4", 40, A), ("T5", 50, B)):
         run.transaction(name, position=position, snapshot=35)
@@ -367,7 +367,7 @@ def test_a_skew_on_keys_in_one_place_shows_beside_a_key_in_two() -> None:
     assert [one[:2] for one in told(run)] == [("write_skew", ("T4", "T5"))]
 
 
-def test_a_key_in_one_place_is_judged() -> None:
+def test_a_key_in_one_partition_is_checked() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     rows_read(run, "R", [(A, "T1", "x"), (B, "T3", "x")])
@@ -375,9 +375,7 @@ def test_a_key_in_one_place_is_judged() -> None:
 
 
 @pytest.mark.parametrize(("cleared", "lost"), [(9, ["T1"]), (10, [])])
-def test_what_was_written_below_a_delete_of_unknown_rows_may_be_gone(
-    cleared: int, lost: list[str]
-) -> None:
+def test_rows_before_a_delete_of_unknown_rows_may_be_missing(cleared: int, lost: list[str]) -> None:
     run = HistoryRecorder(cleared=cleared)
     run.transaction("T1", position=10)
     run.writes("T1", [A])

@@ -150,7 +150,7 @@ def test_a_serial_run_is_clean(steps: list[tuple[object, ...]]) -> None:
 
 
 @given(operations(KINDS, "x"))
-def test_a_serial_run_of_keys_in_one_place_is_clean(steps: list[tuple[object, ...]]) -> None:
+def test_a_serial_run_of_keys_in_one_partition_is_clean(steps: list[tuple[object, ...]]) -> None:
     assert find_anomalies(play(steps).run.finish()) == []
 
 
@@ -269,7 +269,7 @@ def opposite(table: Table, seen: list[tuple[str, str | None]]) -> None:
 )
 @settings(max_examples=15)
 @given(steps=operations(PLAIN, "x"))
-def test_one_wrong_thing_in_a_serial_run_shows(
+def test_one_error_in_a_serial_run_is_found(
     harm: object, kind: AnomalyKind, steps: list[tuple[object, ...]]
 ) -> None:
     told = [(*step[:3], True, *step[4:]) if step[0] == "delete" else step for step in steps]

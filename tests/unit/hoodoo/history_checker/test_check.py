@@ -131,7 +131,7 @@ def test_a_client_that_saw_an_uncommitted_row_read_dirty(table: Any, tmp_path: P
     assert found(table, told) == [(AnomalyKind.DIRTY_READ, "a")]
 
 
-def test_a_restore_excuses_what_it_took_back(table: Any, tmp_path: Path) -> None:
+def test_a_restored_away_write_is_not_lost(table: Any, tmp_path: Path) -> None:
     kept = table.upsert(rows("a")).requested_time
     table.savepoint(kept)
     gone = table.upsert(rows("b")).requested_time
@@ -139,7 +139,7 @@ def test_a_restore_excuses_what_it_took_back(table: Any, tmp_path: Path) -> None
     assert found(table, journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))) == []
 
 
-def test_a_told_overwrite_hides_keys_that_nobody_names(table: Any, tmp_path: Path) -> None:
+def test_a_journaled_overwrite_hides_keys_outside_the_journal(table: Any, tmp_path: Path) -> None:
     first = table.upsert(rows("a")).requested_time
     second = table.insert_overwrite(rows("b"))
     told = journal(
@@ -151,7 +151,7 @@ def test_a_told_overwrite_hides_keys_that_nobody_names(table: Any, tmp_path: Pat
     assert found(table, told) == []
 
 
-def test_what_was_taken_back_was_there_for_those_who_saw_it(table: Any, tmp_path: Path) -> None:
+def test_a_restored_away_write_was_visible_to_earlier_readers(table: Any, tmp_path: Path) -> None:
     kept = table.upsert(rows("a")).requested_time
     table.savepoint(kept)
     gone = table.upsert(rows("a", "b"))
@@ -188,7 +188,7 @@ def test_a_rollback_of_a_completed_write_excuses_it_when_it_is_archived(
 
 
 @pytest.mark.parametrize("archived", [False, True])
-def test_what_a_withdrawn_delete_hid_was_gone_for_those_who_read_in_between(
+def test_a_restored_away_delete_counted_for_readers_in_between(
     table: Any, tmp_path: Path, *, archived: bool
 ) -> None:
     kept = table.upsert(rows("a", "b")).requested_time
@@ -286,7 +286,7 @@ def test_writes_of_a_group_have_each_read_a_snapshot_of_their_own(*, one_write: 
 
 
 @pytest.mark.spec("GRP-1")
-def test_a_write_of_a_group_that_saw_what_was_never_committed_read_dirty() -> None:
+def test_a_group_member_that_read_an_uncommitted_row_read_dirty() -> None:
     lines = [
         write_line("A", "ok", ["x"], instant=GROUP_TIME, reads=[("a", "29990101000000000")]),
         write_line("B", "ok", ["y"], instant=GROUP_TIME),
@@ -300,7 +300,7 @@ def test_a_write_of_a_group_that_saw_what_was_never_committed_read_dirty() -> No
     ("committed", "kind"),
     [((GROUP_TIME,), AnomalyKind.WRONG_ANSWER), ((), AnomalyKind.LOST_UPDATE)],
 )
-def test_of_a_group_each_answer_is_compared_with_what_was_committed(
+def test_each_answer_of_a_group_is_compared_with_the_commit(
     answers: tuple[str, str], committed: tuple[str, ...], kind: AnomalyKind
 ) -> None:
     lines = [write_line(one, one, [one], instant=GROUP_TIME) for one in answers]
@@ -343,11 +343,13 @@ def of_file_group(*made: tuple[str, str]) -> list[tuple[AnomalyKind, str]]:
     return [(one.kind, one.item) for one in find_anomalies(run.finish())]
 
 
-def test_a_version_whose_slot_was_collected_stands_before_what_was_made_from_it() -> None:
+def test_a_version_without_a_slot_precedes_versions_made_from_it() -> None:
     # The second began before the first was committed, met it, and was made anew from its file.
     assert of_file_group((SECOND, FIRST), (THIRD, SECOND)) == []
 
 
-def test_a_version_that_skips_another_is_a_lost_update_though_its_source_s_slot_is_gone() -> None:
+def test_a_version_that_skips_another_is_a_lost_update_although_its_source_slot_is_truncated() -> (
+    None
+):
     found = of_file_group((SECOND, FIRST), (THIRD, FIRST))
     assert (AnomalyKind.LOST_UPDATE, str(GROUP)) in found

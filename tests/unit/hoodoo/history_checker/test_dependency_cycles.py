@@ -51,7 +51,7 @@ def test_a_cycle_has_the_name_that_its_kinds_give_it(
     assert (cycle.phenomenon, cycle.is_skew) == (name, skew)
 
 
-def test_a_pair_stands_once_with_its_strongest_kind() -> None:
+def test_a_pair_is_kept_once_with_its_strongest_kind() -> None:
     graph = of({RW: [(1, 2), (3, 4)], WR: [(1, 2), (2, 3)], WW: [(2, 3), (0, 1)]})
     found = zip(graph.sources, graph.targets, graph.kinds, strict=True)
     assert [tuple(map(int, edge)) for edge in found] == [
@@ -62,7 +62,7 @@ def test_a_pair_stands_once_with_its_strongest_kind() -> None:
     ]
 
 
-def test_nobody_comes_before_itself() -> None:
+def test_no_transaction_precedes_itself() -> None:
     assert len(edges((1, 1), (2, 2)).sources) == 0
 
 
@@ -84,43 +84,43 @@ def test_an_edge_to_the_same_place_or_below_leads_backward() -> None:
     ],
     ids=["nothing", "forward", "one backward", "all backward", "a diamond"],
 )
-def test_where_nothing_leads_back_there_is_no_cycle(graph: Edges) -> None:
+def test_without_backward_edges_there_is_no_cycle(graph: Edges) -> None:
     assert cycles(graph) == []
 
 
-def test_a_cycle_is_told_from_the_target_of_its_backward_edge() -> None:
+def test_a_cycle_starts_at_the_target_of_its_backward_edge() -> None:
     graph = of({WR: [(1, 4)], RW: [(4, 7), (7, 1)]})
     [cycle] = find_cycles(graph, 10)
     assert (cycle.nodes, cycle.kinds) == ((1, 4, 7), (WR, RW, RW))
 
 
-def test_the_shortest_way_round_is_told() -> None:
+def test_the_shortest_cycle_is_reported() -> None:
     assert cycles(edges((0, 1), (1, 2), (2, 3), (3, 0), (0, 3))) == [(0, 3)]
 
 
-def test_each_knot_of_a_graph_is_told_once() -> None:
+def test_each_component_of_a_graph_is_reported_once() -> None:
     graph = edges((0, 1), (1, 0), (1, 2), (2, 3), (3, 2), (3, 4), (4, 5), (5, 6), (6, 4))
     assert cycles(graph) == [(0, 1), (2, 3), (4, 5, 6)]
 
 
-def test_a_knot_with_two_backward_edges_is_told_once() -> None:
+def test_a_component_with_two_backward_edges_is_reported_once() -> None:
     assert cycles(edges((0, 1), (1, 0), (1, 2), (2, 1))) == [(0, 1)]
 
 
-def test_a_backward_edge_between_knots_belongs_to_none() -> None:
+def test_a_backward_edge_between_components_belongs_to_none() -> None:
     assert cycles(edges((5, 6), (6, 5), (5, 1), (1, 2), (2, 1))) == [(1, 2), (5, 6)]
 
 
-def test_a_knot_is_found_below_a_branch_that_ended() -> None:
+def test_a_component_is_found_below_a_finished_branch() -> None:
     """Two ways lead from 0; what the first one finished says nothing about the second."""
     assert cycles(edges((0, 1), (1, 2), (0, 3), (3, 2), (3, 4), (4, 0))) == [(0, 3, 4)]
 
 
-def test_a_knot_that_is_entered_from_above_and_left_again() -> None:
+def test_a_component_that_is_entered_from_above_and_left_again() -> None:
     assert cycles(edges((0, 1), (1, 2), (2, 3), (3, 1), (2, 4), (4, 5))) == [(1, 2, 3)]
 
 
-def test_long_chains_need_no_recursion() -> None:
+def test_long_paths_need_no_recursion() -> None:
     count = 5_000
     around = [(at, at + 1) for at in range(count - 1)]
     [cycle] = find_cycles(edges(*around, (count - 1, 0), nodes=count), count)
@@ -131,7 +131,7 @@ PAIRS = list(itertools.permutations(range(6), 2))
 
 
 @given(st.lists(st.sampled_from(PAIRS), unique=True, max_size=14))
-def test_every_knot_of_a_small_graph_has_one_cycle_along_its_edges(
+def test_every_component_of_a_small_graph_has_one_cycle_along_its_edges(
     pairs: list[tuple[int, int]],
 ) -> None:
     reach = np.zeros((6, 6), bool)

@@ -15,7 +15,7 @@ def kinds(run: HistoryRecorder) -> list[str]:
     return [one.kind.value for one in find_anomalies(run.finish())]
 
 
-def test_only_who_is_not_recorded_was_there_before_the_recording() -> None:
+def test_only_an_unrecorded_writer_may_precede_the_recording() -> None:
     for writer, recorded, found in (
         ("T1", False, []),
         ("T1", True, ["dirty_read"]),
@@ -30,7 +30,7 @@ def test_only_who_is_not_recorded_was_there_before_the_recording() -> None:
         assert kinds(run) == found, writer
 
 
-def test_only_who_began_before_a_restore_may_have_been_taken_back() -> None:
+def test_only_a_writer_that_began_before_a_restore_may_be_restored_away() -> None:
     for writer, found in (("T1", []), ("T5", ["dirty_read"]), ("T9", ["dirty_read"])):
         run = HistoryRecorder()
         run.restored_away("T5")
@@ -40,7 +40,7 @@ def test_only_who_began_before_a_restore_may_have_been_taken_back() -> None:
         assert kinds(run) == found, writer
 
 
-def test_a_commit_that_stood_a_restore_is_judged() -> None:
+def test_a_commit_that_survived_a_restore_is_checked() -> None:
     run = HistoryRecorder()
     run.restored_away("T5")
     for name, position in (("T1", 10), ("T2", 20)):
@@ -50,7 +50,7 @@ def test_a_commit_that_stood_a_restore_is_judged() -> None:
     assert kinds(run) == ["lost_update"]
 
 
-def test_what_was_seen_before_and_after_a_restore_may_differ() -> None:
+def test_reads_before_and_after_a_restore_may_differ() -> None:
     run = HistoryRecorder()
     run.restored_away("T5")
     run.transaction("T1", position=10)
@@ -62,7 +62,7 @@ def test_what_was_seen_before_and_after_a_restore_may_differ() -> None:
     assert kinds(run) == []
 
 
-def test_what_was_never_committed_is_dirty_and_not_old_as_well() -> None:
+def test_an_uncommitted_row_is_reported_as_dirty_and_not_also_as_old() -> None:
     run = HistoryRecorder()
     run.transaction("T1", position=10)
     run.transaction("T2")

@@ -50,12 +50,12 @@ class Rival:
             self.receipt = rival.upsert(ROWS.slice(1, 1))
 
 
-def test_a_moment_is_written_for_people() -> None:
+def test_an_instant_time_is_formatted_for_users() -> None:
     assert time_text("20261121100956962") == "2026-11-21 10:09:56.962"
     assert time_text("20261121100956") == "2026-11-21 10:09:56.000"
 
 
-def test_an_account_says_who_published_what(tmp_path: Path) -> None:
+def test_an_instant_summary_names_writer_and_work(tmp_path: Path) -> None:
     named = {**MANY, "hoodie.write.application.id": "loader"}
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=named
@@ -70,7 +70,7 @@ def test_an_account_says_who_published_what(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("BEG-6")
-def test_a_pending_write_says_whose_it_is(tmp_path: Path) -> None:
+def test_a_pending_write_names_its_writer(tmp_path: Path) -> None:
     """Who finds it in the way wants to know whom to ask."""
 
     class Onlooker:
@@ -96,7 +96,7 @@ def test_a_pending_write_says_whose_it_is(tmp_path: Path) -> None:
     assert lines[-1] == "its writer gives signs of life"
 
 
-def test_a_refused_attempt_is_told_with_its_winner(tmp_path: Path) -> None:
+def test_a_rejected_attempt_is_reported_with_its_winner(tmp_path: Path) -> None:
     with (
         hoodoo.create_table(
             tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
@@ -116,7 +116,7 @@ def test_a_refused_attempt_is_told_with_its_winner(tmp_path: Path) -> None:
         assert "by rival" in account.rejections_text[0]
 
 
-def test_a_refused_attempt_is_told_when_the_write_it_led_to_is_archived(tmp_path: Path) -> None:
+def test_a_rejected_attempt_is_reported_when_its_final_write_is_archived(tmp_path: Path) -> None:
     few = {
         **MANY,
         "hoodie.clean.commits.retained": "1",
@@ -166,7 +166,7 @@ def lost_write(path: Path) -> WriteConflictError:
     return refused.value
 
 
-def test_a_write_that_gave_up_is_told_and_counted(tmp_path: Path) -> None:
+def test_a_write_that_exhausted_its_budget_is_reported_and_counted(tmp_path: Path) -> None:
     """Nothing of it is on the timeline, and who was told may be gone."""
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
@@ -188,7 +188,7 @@ def test_a_write_that_gave_up_is_told_and_counted(tmp_path: Path) -> None:
         assert (kept.batch_id, kept.operation, kept.kind) == ("load 7", "upsert", "write_conflict")
 
 
-def test_of_the_writes_that_gave_up_the_newest_are_remembered(
+def test_the_newest_rejected_writes_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(given_up, "REJECTED_WRITES_MAX", 2)
@@ -205,7 +205,7 @@ def test_of_the_writes_that_gave_up_the_newest_are_remembered(
         assert [one.requested_time for one in rejected_writes(table.context)] == times[2:3]
 
 
-def test_a_write_that_gives_up_tells_so_also_where_nothing_can_be_kept(tmp_path: Path) -> None:
+def test_a_rejected_write_raises_its_error_also_when_it_cannot_be_recorded(tmp_path: Path) -> None:
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
     ) as table:
@@ -216,7 +216,7 @@ def test_a_write_that_gives_up_tells_so_also_where_nothing_can_be_kept(tmp_path:
 
 
 @pytest.mark.spec("UNK-3")
-def test_a_write_that_took_its_slot_is_told_as_published_though_no_file_shows_it(
+def test_a_write_with_a_slot_is_reported_as_committed_without_its_completed_file(
     tmp_path: Path,
 ) -> None:
     """Its writer died or heard nothing; whoever took it for lost would write it twice."""
@@ -235,7 +235,7 @@ def test_a_write_that_took_its_slot_is_told_as_published_though_no_file_shows_it
 
 @pytest.mark.spec("UNK-3")
 @pytest.mark.parametrize("action", ["restore", "rollback"])
-def test_a_published_write_that_another_engine_took_away_is_told_as_gone(
+def test_a_committed_write_that_another_engine_removed_is_reported_as_removed(
     tmp_path: Path, action: str
 ) -> None:
     """Its commit slot stands for ever: Java Hudi takes none for what it takes away (RST-3)."""
@@ -259,7 +259,7 @@ def test_a_published_write_that_another_engine_took_away_is_told_as_gone(
 
 @pytest.mark.spec("UNK-3")
 @pytest.mark.parametrize("action", ["restore", "rollback"])
-def test_a_rollback_or_restore_that_was_cut_off_is_found_by_its_own_time(
+def test_an_interrupted_rollback_or_restore_is_found_by_its_own_time(
     tmp_path: Path, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its error names that time, and its slot stands: nobody may take it for what never was."""
@@ -284,7 +284,7 @@ def test_a_rollback_or_restore_that_was_cut_off_is_found_by_its_own_time(
 
 
 @pytest.mark.spec("RST-1")
-def test_a_write_is_not_told_as_published_while_it_is_taken_away(
+def test_a_write_is_not_reported_as_committed_while_it_is_being_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pending files go last: until then it looks like one whose completed file is to come."""
@@ -302,7 +302,7 @@ def test_a_write_is_not_told_as_published_while_it_is_taken_away(
 
 
 @pytest.mark.spec("SLOT-6")
-def test_nothing_is_told_of_an_undecided_write_without_the_slots_that_decide(
+def test_an_undecided_write_is_not_explained_without_its_slot_store(
     tmp_path: Path,
 ) -> None:
     """It would pass for a dead writer's, to be rolled back, though a slot elsewhere has it."""
@@ -327,7 +327,7 @@ def test_nothing_is_told_of_an_undecided_write_without_the_slots_that_decide(
         assert explain_instant(table, time).remarks[0].startswith("published, as number 1")
 
 
-def test_who_made_a_savepoint_is_told_and_not_who_made_its_write(tmp_path: Path) -> None:
+def test_a_savepoint_names_its_own_writer_and_not_that_of_its_commit(tmp_path: Path) -> None:
     path = tmp_path / "t"
     loader = {**MANY, "hoodie.write.application.id": "loader"}
     keeper = {**MANY, "hoodie.write.application.id": "keeper"}
@@ -339,7 +339,7 @@ def test_who_made_a_savepoint_is_told_and_not_who_made_its_write(tmp_path: Path)
     assert told == {"commit": ("loader", 1), "savepoint": ("keeper", 2)}
 
 
-def test_what_another_engine_made_of_a_plan_has_no_number_of_ours(tmp_path: Path) -> None:
+def test_a_plan_completed_by_another_engine_has_no_slot_number(tmp_path: Path) -> None:
     path = tmp_path / "t"
     with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as table:
         for _ in range(2):
@@ -356,7 +356,7 @@ def cut_off(*_: object) -> None:
     raise OSError("cut off")
 
 
-def test_archived_instants_are_told_too(tmp_path: Path) -> None:
+def test_archived_instants_are_explained_too(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_clean_archive", tmp_path)
     with hoodoo.open_table(path) as table:
         told = list_instants(table, archived=True)
@@ -373,7 +373,7 @@ def test_java_hudis_instants_have_no_invented_writer(tmp_path: Path) -> None:
             assert (account.who, account.attempts, account.slot_number) == ("", None, None)
 
 
-def test_what_the_writers_of_a_table_meet_is_summed_up(tmp_path: Path) -> None:
+def test_conflicts_of_the_writers_of_a_table_are_summed_up(tmp_path: Path) -> None:
     path = tmp_path / "t"
     loader = {**MANY, "hoodie.write.application.id": "loader"}
     with (

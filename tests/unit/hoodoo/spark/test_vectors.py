@@ -143,9 +143,7 @@ def test_java_s_vectors_are_read_changed_and_written_back(tmp_path: Path) -> Non
         ({"b": [1.5, 2.0, 3.0, 4.0]}, "lossy_value"),
     ],
 )
-def test_what_is_no_vector_of_the_column_is_refused(
-    tmp_path: Path, change: dict[str, Any], kind: str
-) -> None:
+def test_an_invalid_vector_is_refused(tmp_path: Path, change: dict[str, Any], kind: str) -> None:
     with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, record_key="id") as table:
         table.insert(rows("a", 1))
         with pytest.raises(InvalidInputError) as caught:
@@ -155,7 +153,7 @@ def test_what_is_no_vector_of_the_column_is_refused(
 
 
 @pytest.mark.parametrize("declared", ["VECTOR", "VECTOR(0)", "VECTOR(3, TEXT)", "VECTOR(3,4,5)"])
-def test_a_declaration_that_is_none_is_refused(declared: str) -> None:
+def test_an_invalid_declaration_is_refused(declared: str) -> None:
     with pytest.raises(InvalidInputError, match="VECTOR"):
         TableSchema.from_arrow(pa.schema([vector("f", pa.float32(), declared)]), "t")
 
@@ -172,7 +170,7 @@ def vectors(draw: st.DrawFn) -> pa.Array:
 
 
 @given(values=vectors(), nested=st.booleans())
-def test_vectors_become_bytes_and_come_back(values: pa.Array, nested: bool) -> None:
+def test_vectors_are_stored_as_bytes_and_restored(values: pa.Array, nested: bool) -> None:
     if nested:
         values = pa.StructArray.from_arrays([values], ["inner"])
     rows_ = pa.table({"c": values})

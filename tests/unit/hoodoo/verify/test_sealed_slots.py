@@ -90,7 +90,7 @@ def digest(file: Path) -> str:
 # ---------------------------------------------------------------- what is written
 
 
-def test_without_the_option_a_slot_tells_nothing(tmp_path: Path):
+def test_without_the_option_a_slot_has_no_digest(tmp_path: Path):
     path = made(tmp_path, PLAIN)
     assert not {"seal", "mac"} & document(slot_file(path, 1)).keys()
     found = check(path)
@@ -98,7 +98,7 @@ def test_without_the_option_a_slot_tells_nothing(tmp_path: Path):
 
 
 @pytest.mark.spec("SLOT-7")
-def test_a_slot_tells_the_digests_of_the_one_before_and_of_its_file(tmp_path: Path):
+def test_a_slot_contains_the_digests_of_the_previous_slot_and_of_its_file(tmp_path: Path):
     path = made(tmp_path, HASH, HASH)
     first, second = (document(slot_file(path, number))["seal"] for number in (1, 2))
     files = sorted((path / ".hoodie" / "timeline").glob("*.commit"))
@@ -106,7 +106,7 @@ def test_a_slot_tells_the_digests_of_the_one_before_and_of_its_file(tmp_path: Pa
     assert second == {"before": digest(slot_file(path, 1)), "file": digest(files[1])}
 
 
-def test_a_sound_chain_tells_its_head(tmp_path: Path):
+def test_an_intact_commit_log_has_a_head(tmp_path: Path):
     path = made(tmp_path, HASH, HASH, HASH)
     found = check(path, HASH)
     assert (found.problems, found.notes) == ((), ())
@@ -132,7 +132,7 @@ def test_exchanged_slots_are_found(tmp_path: Path):
     assert ("slot_chain_broken", "4") in told(check(path))
 
 
-def test_a_slot_that_was_taken_out_is_found_when_the_gap_is_closed(tmp_path: Path):
+def test_a_removed_slot_is_found_when_the_gap_is_closed(tmp_path: Path):
     path = made(tmp_path, HASH, HASH, HASH, HASH)
     for number in (3, 4):
         put(slot_file(path, number - 1), {**document(slot_file(path, number)), "n": number - 1})
@@ -141,7 +141,7 @@ def test_a_slot_that_was_taken_out_is_found_when_the_gap_is_closed(tmp_path: Pat
     assert "instant_without_slot" in [kind for kind, _ in told(check(path, HASH))]
 
 
-def test_a_completed_file_exchanged_with_what_its_slot_fixes_is_found(tmp_path: Path):
+def test_a_completed_file_replaced_together_with_its_slot_is_found(tmp_path: Path):
     path = made(tmp_path, HASH, HASH)
     first, second = sorted((path / ".hoodie" / "timeline").glob("*.commit"))
     second.write_bytes(first.read_bytes())
@@ -149,7 +149,7 @@ def test_a_completed_file_exchanged_with_what_its_slot_fixes_is_found(tmp_path: 
     assert ("slot_edited", "2") in told(check(path))
 
 
-def test_a_seal_that_was_stripped_is_found(tmp_path: Path):
+def test_a_removed_hash_link_is_found(tmp_path: Path):
     path = made(tmp_path, HASH, HASH, HASH)
     bare = document(slot_file(path, 2))
     del bare["seal"]
@@ -161,7 +161,7 @@ def test_a_seal_that_was_stripped_is_found(tmp_path: Path):
 
 
 @pytest.mark.parametrize("gone", ["slot", "slot and file"])
-def test_a_chain_that_was_cut_off_is_found_by_what_it_leaves_or_by_a_witness(
+def test_a_shortened_commit_log_is_found_by_its_remains_or_by_an_expected_head(
     tmp_path: Path, gone: str
 ):
     path = made(tmp_path, HASH, HASH, HASH)
@@ -184,7 +184,7 @@ def test_a_chain_that_was_cut_off_is_found_by_what_it_leaves_or_by_a_witness(
     assert told(check(path, HASH, expect_head=head)) == [("chain_truncated", "3")]
 
 
-def test_a_chain_made_anew_is_found_by_a_witness_only(tmp_path: Path):
+def test_a_rewritten_commit_log_is_found_by_an_expected_head_only(tmp_path: Path):
     path = made(tmp_path, HASH, HASH, HASH)
     witness = f"2:{digest(slot_file(path, 2))}"
     edited(path, 1, application="x")
@@ -197,7 +197,7 @@ def test_a_chain_made_anew_is_found_by_a_witness_only(tmp_path: Path):
 
 
 @pytest.mark.spec("SLOT-7")
-def test_without_the_key_no_slot_can_be_made_anew(tmp_path: Path):
+def test_without_the_key_no_slot_can_be_rewritten(tmp_path: Path):
     signed = keyed(tmp_path, KEY)
     path = made(tmp_path, signed, signed, signed)
     assert check(path, signed).as_document()["evidence"]["signed"]
@@ -218,7 +218,7 @@ def test_the_newest_slot_is_protected_by_its_signature(tmp_path: Path):
     assert told(check(path, signed)) == [("slot_forged", "2")]
 
 
-def test_a_signature_in_another_place_is_none(tmp_path: Path):
+def test_a_signature_in_another_field_is_none(tmp_path: Path):
     signed = keyed(tmp_path, KEY)
     path = made(tmp_path, signed)
     moved = document(slot_file(path, 1))
@@ -226,7 +226,7 @@ def test_a_signature_in_another_place_is_none(tmp_path: Path):
     assert told(check(path, signed)) == [("slot_forged", "1")]
 
 
-def test_another_key_is_told_apart_from_a_forgery(tmp_path: Path):
+def test_another_key_is_distinguished_from_a_forgery(tmp_path: Path):
     path = made(tmp_path, *[keyed(tmp_path, KEY)] * 3)
     (problem,) = check(path, keyed(tmp_path, OTHER)).problems
     assert problem.kind == "slot_other_key"
@@ -240,14 +240,14 @@ def test_keys_can_be_changed(tmp_path: Path):
     assert [kind for kind, _ in told(check(path, keyed(tmp_path, OTHER)))] == ["slot_other_key"]
 
 
-def test_whoever_demands_signatures_is_told_of_slots_without(tmp_path: Path):
+def test_a_verify_that_requires_signatures_reports_unsigned_slots(tmp_path: Path):
     signed = keyed(tmp_path, KEY)
     path = made(tmp_path, signed, HASH)
     assert check(path, {**signed, "hoodoo.slots.tamper.evidence": "hash"}).ok
     assert told(check(path, signed)) == [("slot_unsigned", "2")]
 
 
-def test_the_key_is_nowhere_to_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_key_is_never_stored_or_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     properties = {**PLAIN, "hoodoo.slots.tamper.evidence": "hmac"}
     path = made(tmp_path, properties)
@@ -261,7 +261,7 @@ def test_the_key_is_nowhere_to_be_seen(tmp_path: Path, monkeypatch: pytest.Monke
 # ---------------------------------------------------------------- mixed chains
 
 
-def test_writers_with_and_without_seals_write_one_chain(tmp_path: Path):
+def test_writers_with_and_without_hash_links_write_one_commit_log(tmp_path: Path):
     path = made(tmp_path, PLAIN, HASH, PLAIN, keyed(tmp_path, KEY))
     found = check(path)
     assert found.ok
@@ -272,7 +272,7 @@ def test_writers_with_and_without_seals_write_one_chain(tmp_path: Path):
     assert told(check(path)) == [("slot_chain_broken", "2")]
 
 
-def test_demanded_seals_that_are_all_missing_are_a_problem(tmp_path: Path):
+def test_required_hash_links_that_are_all_missing_are_a_problem(tmp_path: Path):
     path = made(tmp_path)
     assert check(path, HASH).ok  # nothing was written yet
     path = made(tmp_path / "more", PLAIN)
@@ -305,7 +305,7 @@ def truncation_point(path: Path) -> Path:
 
 
 @pytest.mark.spec("SLOT-7")
-def test_the_boundary_keeps_the_digest_of_the_last_collected_slot(collected: Path):
+def test_the_truncation_point_keeps_the_digest_of_the_last_truncated_slot(collected: Path):
     assert check(collected, HASH).ok
     kept = json.loads(truncation_point(collected).read_bytes())
     first = slot_file(collected, kept["number"] + 1)
@@ -313,18 +313,18 @@ def test_the_boundary_keeps_the_digest_of_the_last_collected_slot(collected: Pat
     assert check(collected, HASH, expect_head=f"{kept['number']}:{kept['digest']}").ok
 
 
-def test_what_was_collected_longer_ago_cannot_be_compared(collected: Path):
+def test_a_slot_truncated_long_ago_cannot_be_compared(collected: Path):
     found = check(collected, HASH, expect_head=f"1:{'a' * 64}")
     assert told(found) == [("witness_collected", "1")]
 
 
-def test_an_edited_boundary_is_found(collected: Path):
+def test_an_edited_truncation_point_is_found(collected: Path):
     file = truncation_point(collected)
     file.write_bytes(file.read_bytes().replace(b'"digest":"', b'"digest":"00'))
     assert [kind for kind, _ in told(check(collected))] == ["boundary_differs", "slot_chain_broken"]
 
 
-def test_the_oldest_slot_that_is_left_cannot_be_exchanged(collected: Path):
+def test_the_oldest_remaining_slot_cannot_be_replaced(collected: Path):
     number = json.loads(truncation_point(collected).read_bytes())["number"] + 1
     seal = document(slot_file(collected, number))["seal"]
     edited(collected, number, seal={**seal, "before": "a" * 64})
@@ -344,14 +344,14 @@ def test_the_head_is_printed_and_expected_again(tmp_path: Path):
 
 
 @pytest.mark.parametrize("head", ["", "2", "2:abc", f"x:{'0' * 64}", f"2:{'0' * 65}"])
-def test_what_is_no_head_is_refused(tmp_path: Path, head: str):
+def test_an_invalid_head_is_refused(tmp_path: Path, head: str):
     assert run("table", "verify", made(tmp_path, HASH), "--expect-head", head).exit_code == 1
 
 
 # ---------------------------------------------------------------- where slots lie elsewhere
 
 
-def test_slots_in_a_database_are_sealed_as_well(tmp_path: Path):
+def test_slots_in_a_database_have_hash_links_too(tmp_path: Path):
     elsewhere = {
         **HASH,
         "hoodoo.slots.backend": "sql",

@@ -51,7 +51,7 @@ def slots(path: Path) -> list[Path]:
     return sorted((path / ".hoodie" / ".hoodoo" / "slots").iterdir())
 
 
-def test_a_sound_table_has_neither_problems_nor_notes(path: Path) -> None:
+def test_an_intact_table_has_neither_problems_nor_notes(path: Path) -> None:
     found = check(path)
     assert (found.problems, found.notes) == ((), ())
     assert (found.instants, found.file_slices, found.rows) == (2, 1, 3)
@@ -70,7 +70,7 @@ def test_a_truncated_file_is_found(path: Path) -> None:
     assert "bad_base_file" in found
 
 
-def test_a_file_that_no_instant_accounts_for_is_found(path: Path) -> None:
+def test_a_file_without_an_instant_is_found(path: Path) -> None:
     newest = base_files(path)[-1]
     stray = newest.name.rsplit("_", 1)[0] + "_29990101000000000.parquet"
     shutil.copy(newest, path / stray)
@@ -87,7 +87,7 @@ def test_a_second_file_of_a_committed_instant_is_found(path: Path) -> None:
     assert "duplicate_key" in found
 
 
-def test_a_late_file_of_a_file_group_its_own_instant_gave_up_is_only_noted(path: Path) -> None:
+def test_a_late_file_of_a_left_out_file_group_is_only_noted(path: Path) -> None:
     """CL-1: a clustering hides what it made of changed groups, also when it comes late."""
     given_up = base_files(path)[-1]
     rows = pa.table({"id": [7], "name": ["g"]})
@@ -139,7 +139,7 @@ def test_keys_are_those_of_merged_slices(tmp_path: Path) -> None:
     assert "['2']" in problem.message
 
 
-def test_a_writer_that_did_not_know_of_the_buckets_is_found(tmp_path: Path) -> None:
+def test_a_writer_that_ignored_the_buckets_is_found(tmp_path: Path) -> None:
     """Java keeps no index options in the table: without them it makes file groups of its own."""
     rows = pa.table({"id": [1, 2], "name": ["a", "b"]})
     buckets = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "1"}
@@ -272,14 +272,14 @@ def test_a_damaged_slot_is_found(path: Path) -> None:
     assert kinds(check(path)) == ["checksum"]
 
 
-def test_a_hole_in_the_chain_of_slots_is_found(path: Path) -> None:
+def test_a_gap_in_the_commit_log_is_found(path: Path) -> None:
     slots(path)[0].unlink()
     assert kinds(check(path)) == ["slot_missing"]
 
 
 @pytest.mark.spec("SLOT-1")
 @pytest.mark.parametrize("lost", [slice(1, None), slice(None)], ids=["newest", "all"])
-def test_a_chain_that_ends_before_a_write_of_ours_is_found(path: Path, lost: slice) -> None:
+def test_a_commit_log_that_ends_before_an_own_write_is_found(path: Path, lost: slice) -> None:
     """Its numbers would be taken again, as after a backup that is older than the table."""
     for slot in slots(path)[lost]:
         slot.unlink()
@@ -287,7 +287,7 @@ def test_a_chain_that_ends_before_a_write_of_ours_is_found(path: Path, lost: sli
 
 
 @pytest.mark.spec("GC-2")
-def test_a_chain_of_which_only_the_boundary_is_left_is_found(path: Path) -> None:
+def test_a_commit_log_with_only_a_truncation_point_is_found(path: Path) -> None:
     few = {
         "hoodie.clean.commits.retained": "1",
         "hoodie.keep.min.commits": "2",
@@ -303,7 +303,7 @@ def test_a_chain_of_which_only_the_boundary_is_left_is_found(path: Path) -> None
 
 
 @pytest.mark.spec("SLOT-6")
-def test_a_slot_store_that_lost_the_table_or_is_another_one_is_told(tmp_path: Path) -> None:
+def test_a_slot_store_without_the_table_or_of_another_one_is_reported(tmp_path: Path) -> None:
     said = {
         **MANUAL,
         "hoodoo.slots.backend": "sql",
