@@ -39,7 +39,7 @@ def upsert(table: Path, text: str, *more: str) -> Answer:
 LATER = "id,name,amount,day,version\n2,bert,3.5,2013-01-02,2\n4,dan,4.5,2013-01-03,1\n"
 
 
-def test_a_write_answers_with_its_receipt(table: Path) -> None:
+def test_a_write_prints_its_result(table: Path) -> None:
     receipt = upsert(table, LATER).document
     assert set(receipt) == RECEIPT
     assert (receipt["action"], receipt["operation"], receipt["attempts"]) == ("commit", "upsert", 1)
@@ -76,7 +76,7 @@ def test_read_shows_meta_columns_when_asked(table: Path) -> None:
     assert (row["_hoodie_record_key"], row["_hoodie_partition_path"]) == ("1", "2013-01-01")
 
 
-def test_read_goes_back_in_time_and_shows_changes(table: Path) -> None:
+def test_read_supports_time_travel_and_changes(table: Path) -> None:
     first = run("timeline", "show", table).document["instants"][0]
     upsert(table, LATER)
     old = run("read", table, "--as-of", first["requested_time"]).rows
@@ -140,7 +140,7 @@ def test_files_has_the_promised_shape(table: Path) -> None:
         assert one["log_files"] == []
 
 
-def test_table_show_tells_what_the_table_is(table: Path) -> None:
+def test_table_show_prints_the_properties_of_the_table(table: Path) -> None:
     document = run("table", "show", table).document
     assert document["record_key"] == ["id"]
     assert document["partition_by"] == ["day"]
@@ -148,7 +148,7 @@ def test_table_show_tells_what_the_table_is(table: Path) -> None:
     assert document["columns"][0] == {"name": "id", "type": "int64"}
 
 
-def test_a_sound_table_verifies(table: Path) -> None:
+def test_an_intact_table_verifies(table: Path) -> None:
     upsert(table, LATER)
     for more in ((), ("--history",)):
         answer = run("table", "verify", table, *more)
@@ -166,7 +166,7 @@ def test_a_missing_file_is_a_problem_with_exit_code_5(table: Path) -> None:
     assert answer.document["problems"][0]["path"] == f"2013-01-01/{file.name}"
 
 
-def test_explain_tells_who_did_it(table: Path) -> None:
+def test_explain_names_the_writer(table: Path) -> None:
     time = run("timeline", "show", table).document["instants"][0]["requested_time"]
     story = run("explain", table, time).document
     assert (story["operation"], story["attempts"], story["slot_number"]) == ("UPSERT", 1, 1)
@@ -175,14 +175,14 @@ def test_explain_tells_who_did_it(table: Path) -> None:
     assert run("explain", table).exit_code == 2
 
 
-def test_explain_decides_what_nobody_answered(table: Path) -> None:
+def test_explain_resolves_a_write_of_unknown_outcome(table: Path) -> None:
     time = run("timeline", "show", table).document["instants"][0]["requested_time"]
     told = run("explain", table, time, "--resolve").document
     assert told["outcome"] == "published"
     assert run("explain", table, "20200101000000000", "--resolve").exit_code == 1
 
 
-def test_explain_sums_up_who_met_whom(table: Path) -> None:
+def test_explain_sums_up_conflicts_between_writers(table: Path) -> None:
     told = run("explain", table, "--contention").document
     assert told["refused_attempts"] == 0
     assert told["meetings"] == []
@@ -249,7 +249,7 @@ def test_deleting_by_key_and_by_partition(table: Path) -> None:
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_partition_deletion_that_is_repeated_leaves_what_was_written_since(table: Path) -> None:
+def test_a_repeated_partition_delete_keeps_rows_written_since(table: Path) -> None:
     conf = "hoodie.datasource.write.partitions.to.delete=2013-01-02"
     delete = ("write", table, "--operation", "delete_partition", "--hoodie-conf", conf)
     run(*delete, "--batch-id", "d/1", "--yes")
@@ -260,7 +260,7 @@ def test_a_partition_deletion_that_is_repeated_leaves_what_was_written_since(tab
     assert "new" in [row["name"] for row in run("read", table).rows]
 
 
-def test_a_misspelled_key_is_told_by_the_write_that_ignores_it(table: Path) -> None:
+def test_a_write_reports_a_misspelled_key(table: Path) -> None:
     conf = "hoodie.write.concurency.mode=OPTIMISTIC_CONCURRENCY_CONTROL"
     answer = upsert(table, LATER, "--hoodie-conf", conf)
     assert answer.exit_code == 0
@@ -268,7 +268,7 @@ def test_a_misspelled_key_is_told_by_the_write_that_ignores_it(table: Path) -> N
 
 
 @pytest.mark.parametrize("command", [("table", "verify"), ("table", "show"), ("read",), ("files",)])
-def test_every_command_tells_a_misspelled_key(table: Path, command: tuple[str, ...]) -> None:
+def test_every_command_reports_a_misspelled_key(table: Path, command: tuple[str, ...]) -> None:
     answer = run(*command, table, "--hoodie-conf", "hoodie.cleen.automatic=true")
     assert answer.exit_code == 0
     assert answer.err.count("did you mean hoodie.clean.automatic") == 1
@@ -287,7 +287,7 @@ def test_deleting_by_filter(table: Path) -> None:
     assert (wrong.exit_code, wrong.error["kind"]) == (1, "filter")
 
 
-def test_cleaning_once_answers_with_a_receipt(table: Path) -> None:
+def test_cleaning_once_prints_a_result(table: Path) -> None:
     for number in range(2, 5):
         upsert(table, f"id,name,amount,day,version\n2,b{number},1,2013-01-02,{number}\n",
                "--hoodie-conf", "hoodie.clean.automatic=false")  # fmt: skip
@@ -336,7 +336,7 @@ def test_config_check_has_an_exit_code(tmp_path: Path) -> None:
     assert bad.document["problems"][0]["key"] == "hoodie.clean.commits.retained"
 
 
-def test_dropping_asks_first_and_then_leaves_nothing(table: Path) -> None:
+def test_dropping_asks_first_and_then_deletes_everything(table: Path) -> None:
     assert run("table", "drop", table).exit_code == 1
     assert run("table", "drop", table, "--dry-run").exit_code == 0
     assert table.exists()
@@ -344,13 +344,13 @@ def test_dropping_asks_first_and_then_leaves_nothing(table: Path) -> None:
     assert not table.exists()
 
 
-def test_rolling_back_what_is_not_there_is_refused(table: Path) -> None:
+def test_a_rollback_of_a_missing_write_is_refused(table: Path) -> None:
     answer = run("rollback", table, "20200101000000000", "--yes", "--output", "json")
     assert (answer.exit_code, answer.error["kind"]) == (1, "no_such_write")
 
 
 @pytest.mark.spec("RB-3")
-def test_a_write_that_turns_out_as_published_is_not_told_as_rolled_back(table: Path) -> None:
+def test_a_rollback_of_a_committed_write_reports_it_as_committed(table: Path) -> None:
     """Its writer died between its slot and the file that shows it: the rollback makes the file."""
     (shown,) = (table / ".hoodie" / "timeline").glob("*.commit")
     shown.unlink()
@@ -360,7 +360,7 @@ def test_a_write_that_turns_out_as_published_is_not_told_as_rolled_back(table: P
     assert shown.exists()
 
 
-def test_a_state_is_kept_left_and_restored(table: Path, tmp_path: Path) -> None:
+def test_a_savepoint_is_created_restored_and_deleted(table: Path, tmp_path: Path) -> None:
     def instants() -> list[str]:
         shown = run("timeline", "show", table).document["instants"]
         return [one["requested_time"] for one in shown if one["action"] == "commit"]
@@ -418,7 +418,7 @@ def test_a_table_is_upgraded_once(tmp_path: Path) -> None:
     assert run("table", "upgrade", tmp_path / "t", "--yes").document["upgraded"] is False
 
 
-def test_an_upgrade_switches_a_metadata_table_off_where_it_is_told_so(tmp_path: Path) -> None:
+def test_an_upgrade_switches_the_metadata_table_off_by_option(tmp_path: Path) -> None:
     old = ("--hoodie-conf", "hoodie.write.table.version=8")
     run("table", "create", tmp_path / "t", "--schema", "id int", "--key", "id", *old)
     properties = tmp_path / "t/.hoodie/hoodie.properties"
@@ -438,12 +438,12 @@ def test_orphans_are_shown_before_they_are_removed(table: Path) -> None:
     assert (short.exit_code, short.error["kind"]) == (1, "horizon")
 
 
-def test_writers_lists_nobody_when_nobody_writes(table: Path) -> None:
+def test_writers_is_empty_without_writers(table: Path) -> None:
     assert run("writers", table).document == {"writers": [], "readers": []}
 
 
 @pytest.mark.parametrize("output", ["table", "json", "ndjson"])
-def test_every_output_form_works_for_every_look(table: Path, output: str) -> None:
+def test_every_output_form_works_for_every_command_that_reads(table: Path, output: str) -> None:
     time = run("timeline", "show", table).document["instants"][0]["requested_time"]
     for words in (
         ("read", table),
@@ -465,7 +465,7 @@ def test_every_output_form_works_for_every_look(table: Path, output: str) -> Non
             assert all(json.loads(line) is not None for line in answer.out.splitlines())
 
 
-def test_people_hear_that_a_repeated_batch_wrote_nothing(table: Path) -> None:
+def test_a_repeated_batch_reports_that_nothing_was_written(table: Path) -> None:
     source = table.parent / "rows.csv"
     words = ("write", table, "--input", source, "--batch-id", "b/1", "--output", "table")
     assert "nothing was written" not in run(*words).out
@@ -475,7 +475,7 @@ def test_people_hear_that_a_repeated_batch_wrote_nothing(table: Path) -> None:
     assert {row["name"] for row in run("read", table).rows} == {"ann", "bob", "eve"}
 
 
-def test_who_interrupts_a_change_hears_that_it_may_have_happened(
+def test_an_interrupted_change_reports_that_it_may_have_been_committed(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = Table.write
@@ -491,7 +491,7 @@ def test_who_interrupts_a_change_hears_that_it_may_have_happened(
     assert {row["name"] for row in run("read", table).rows} == {"ann", "bert", "eve", "dan"}
 
 
-def test_a_long_row_comes_into_a_table_as_it_came_into_a_new_one(tmp_path: Path) -> None:
+def test_a_long_row_is_written_to_a_new_and_to_an_existing_table(tmp_path: Path) -> None:
     source, table = tmp_path / "rows.ndjson", tmp_path / "t"
     row = json.dumps({"id": 1, "name": "x" * (3 << 20)})
     source.write_text(row + "\n" + row.replace("1,", "2,", 1), encoding="utf-8")
@@ -512,7 +512,7 @@ def test_values_cannot_steer_a_terminal(tmp_path: Path) -> None:
         assert "\u202e" not in out
 
 
-def test_the_installed_command_speaks_json_into_a_pipe(table: Path) -> None:
+def test_the_installed_command_prints_json_to_a_pipe(table: Path) -> None:
     def command(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hoodoo.cli", *words],
@@ -537,7 +537,7 @@ def test_a_reader_that_closes_the_pipe_early_is_no_error(table: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_log_lists_what_happened_newest_first(table: Path) -> None:
+def test_log_lists_instants_newest_first(table: Path) -> None:
     second = upsert(table, LATER).document
     found = run("log", table, "--output", "json").document["instants"]
     assert [one["operation"] for one in found] == ["UPSERT", "UPSERT"]

@@ -96,7 +96,7 @@ def test_a_table_of_version_6_is_read_and_never_written(tmp_path: Path) -> None:
         ("shutil.rmtree", "the table is dropped, delete the rest of its folder by hand"),
     ],
 )
-def test_a_table_whose_files_may_not_be_deleted(
+def test_a_table_with_files_that_may_not_be_deleted_is_not_dropped(
     table: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, said: str
 ) -> None:
     def denied(*_: object, **__: object) -> None:
@@ -123,7 +123,7 @@ def test_damaged_properties(table: Path) -> None:
     assert contents(table) == before
 
 
-def test_a_log_that_was_cut_short_is_named_and_nothing_goes_on_without_it(tmp_path: Path) -> None:
+def test_a_torn_log_is_named_and_stops_reads_and_compaction(tmp_path: Path) -> None:
     table = tmp_path / "t"
     with hoodoo.create_table(table, record_key="id", table_type="MERGE_ON_READ") as made:
         made.upsert([{"id": "a", "v": 1}])
@@ -143,7 +143,7 @@ def test_a_log_that_was_cut_short_is_named_and_nothing_goes_on_without_it(tmp_pa
     assert run("read", table).rows == [{"id": "a", "v": 2}]
 
 
-def test_what_crashed_in_a_log_of_version_6_is_named(tmp_path: Path) -> None:
+def test_a_torn_block_in_a_log_of_version_6_is_named(tmp_path: Path) -> None:
     """It was never published, but a reader cannot be sure: what is left out is told."""
     table = golden_tables.unpack("v6_mor_logs", tmp_path)
     (log, *_) = sorted(path for path in table.rglob(".*.log.*") if path.suffix != ".crc")
@@ -186,7 +186,7 @@ def test_two_writers_with_different_lock_settings(table: Path) -> None:
     assert contents(table) == before
 
 
-def test_a_table_whose_metadata_table_is_on_is_refused_until_told(tmp_path: Path) -> None:
+def test_a_table_with_a_metadata_table_is_refused_without_the_option(tmp_path: Path) -> None:
     table = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
     before = contents(table)
     row = run("read", table, "--limit", 1).out
@@ -212,7 +212,7 @@ def test_a_table_whose_metadata_table_is_on_is_refused_until_told(tmp_path: Path
 
 @pytest.mark.parametrize("query_type", ["snapshot", "read_optimized"])
 @pytest.mark.parametrize("bound", ["--since", "--until"])
-def test_a_range_is_not_left_out_without_a_word(table: Path, query_type: str, bound: str) -> None:
+def test_an_unknown_range_is_refused(table: Path, query_type: str, bound: str) -> None:
     answer = run("read", table, "--query-type", query_type, bound, "2026-01-01")
     assert (answer.exit_code, answer.out) == (2, "")
     assert "incremental" in answer.err
@@ -231,7 +231,7 @@ def test_an_unexpected_error_asks_for_a_report(
     assert "--debug" in answer.err
 
 
-def test_no_colour_when_nobody_wants_it(tmp_path: Path) -> None:
+def test_no_colour_is_printed_with_no_color(tmp_path: Path) -> None:
     answer = run("read", tmp_path, env={"NO_COLOR": "1"})
     assert "\x1b" not in answer.err
     assert answer.err.startswith("error: ")

@@ -47,7 +47,9 @@ def checked(*told: str, table: Path | None = None) -> tuple[int, list[tuple[str,
         ),
     ],
 )
-def test_what_no_writer_could_use_is_told(told: list[str], kind: str, key: str) -> None:
+def test_settings_that_no_writer_could_use_are_reported(
+    told: list[str], kind: str, key: str
+) -> None:
     code, errors = checked(OCC, *told)
     assert code == 5
     assert [each for _, each in errors] == [key], errors
@@ -70,7 +72,7 @@ def test_what_no_writer_could_use_is_told(told: list[str], kind: str, key: str) 
         ["hoodie.write.lock.conflict.resolution.strategy=prefer_writer"],
     ],
 )
-def test_what_a_table_may_accept_is_accepted(told: list[str]) -> None:
+def test_settings_that_a_table_may_accept_are_accepted(told: list[str]) -> None:
     """A name that the table tells, and its address, are not missed; no server is asked."""
     assert checked(OCC, *told) == (0, [])
 
@@ -105,7 +107,9 @@ def test_slots_that_the_table_has_elsewhere_are_a_problem(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("preset", "retries"), [("streaming", "8"), ("BACKFILL", "32")])
-def test_what_a_preset_sets_is_shown_as_its_own(preset: str, retries: str) -> None:
+def test_a_value_of_a_preset_is_shown_with_the_preset_as_its_layer(
+    preset: str, retries: str
+) -> None:
     def shown(*more: str) -> dict[str, tuple[str, str]]:
         words = ("config", "show", "--hoodie-conf", f"hoodoo.retry.preset={preset}", *more)
         return {one["key"]: (one["value"], one["layer"]) for one in run(*words).document["values"]}
@@ -122,7 +126,7 @@ def test_what_a_preset_sets_is_shown_as_its_own(preset: str, retries: str) -> No
         ("hoodoo.bucket.index.hash.field=name", "hoodie.bucket.index.hash.field"),
     ],
 )
-def test_what_every_write_to_the_table_would_refuse_is_told(
+def test_settings_that_every_write_to_the_table_would_refuse_are_reported(
     tmp_path: Path, told: str, key: str
 ) -> None:
     table = table_with_rows(tmp_path)

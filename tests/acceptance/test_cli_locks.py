@@ -64,7 +64,7 @@ def somebody(table: Path, props: Path, *, lease_ms: int = 60_000) -> SqlClient:
     )
 
 
-def test_doctor_names_what_it_tried(table: Path, tmp_path: Path) -> None:
+def test_doctor_names_each_check(table: Path, tmp_path: Path) -> None:
     props = sql_lock(tmp_path, lease_ms=2_500)  # which ends in this test
     answer = run("locks", "doctor", table, "--props", props)
     assert answer.exit_code == 0, answer.out
@@ -75,7 +75,7 @@ def test_doctor_names_what_it_tried(table: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_doctor_tells_what_each_spark_process_would_compile(
+def test_doctor_reports_missing_compiled_code_for_spark_processes(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
 ) -> None:
     code = tmp_path / "code.pyc"
@@ -90,7 +90,7 @@ def test_doctor_tells_what_each_spark_process_would_compile(
     assert ("PYTHONDONTWRITEBYTECODE" in answer.err) is not compiled
 
 
-def test_doctor_says_what_to_change_when_the_lock_is_out_of_reach(
+def test_doctor_names_the_change_that_helps_when_the_lock_is_unreachable(
     table: Path, tmp_path: Path
 ) -> None:
     props = tmp_path / "gone.properties"
@@ -105,7 +105,7 @@ def test_doctor_says_what_to_change_when_the_lock_is_out_of_reach(
     assert "start the server" in run("locks", "doctor", table, "--props", props, "-o", "table").out
 
 
-def test_holders_shows_who_since_when_and_what_for(table: Path, props: Path) -> None:
+def test_holders_shows_owner_start_and_purpose(table: Path, props: Path) -> None:
     somebody(table, props).try_acquire(HOLDER)
     document = run("locks", "holders", table, "--props", props).document
     assert document["provider"] == "sql"
@@ -125,7 +125,7 @@ def test_holders_shows_who_since_when_and_what_for(table: Path, props: Path) -> 
     assert OWNER in run("locks", "holders", table, "--props", props, "-o", "table").out
 
 
-def test_holders_shows_that_writers_of_ours_have_it_together(table: Path, props: Path) -> None:
+def test_holders_shows_a_lock_shared_by_hoodoo_writers(table: Path, props: Path) -> None:
     somebody(table, props).try_acquire(shared_owner_note(HOLDER))
     (holder,) = run("locks", "holders", table, "--props", props).document["holders"]
     assert (holder["owner"], holder["shared"]) == (OWNER, True)
@@ -133,7 +133,7 @@ def test_holders_shows_that_writers_of_ours_have_it_together(table: Path, props:
     assert "other writers of hoodoo" in " ".join(shown.split())
 
 
-def test_holder_of_another_engine_is_shown_as_it_wrote_itself(table: Path, props: Path) -> None:
+def test_a_holder_of_another_engine_is_shown_with_its_own_text(table: Path, props: Path) -> None:
     somebody(table, props).try_acquire("application_id=spark \x1b[31m")
     (holder,) = run("locks", "holders", table, "--props", props).document["holders"]
     assert (holder["owner"], holder["ours"]) == (None, False)
@@ -141,11 +141,11 @@ def test_holder_of_another_engine_is_shown_as_it_wrote_itself(table: Path, props
     assert "\x1b" not in run("locks", "holders", table, "--props", props, "-o", "table").out
 
 
-def test_nobody_holds_a_free_lock(table: Path) -> None:
+def test_a_free_lock_has_no_holder(table: Path) -> None:
     assert run("locks", "holders", table).document["holders"] == []
 
 
-def test_audit_shows_what_was_recorded(tmp_path: Path, props: Path) -> None:
+def test_audit_shows_the_recorded_leases(tmp_path: Path, props: Path) -> None:
     table = table_with_rows(tmp_path)  # no other test holds its lock
     with props.open("a") as file:
         file.write("hoodoo.lock.audit=true\n")
@@ -160,7 +160,7 @@ def test_audit_shows_what_was_recorded(tmp_path: Path, props: Path) -> None:
     assert run("locks", "audit", table, "--since", "lately").exit_code == 1
 
 
-def test_break_frees_the_lock_and_leaves_a_line(table: Path, props: Path) -> None:
+def test_break_frees_the_lock_and_writes_an_audit_record(table: Path, props: Path) -> None:
     client = somebody(table, props)
     holding = client.try_acquire(HOLDER)
     answer = run("locks", "break", table, "--props", props, "--owner", OWNER, "--yes")
@@ -173,7 +173,7 @@ def test_break_frees_the_lock_and_leaves_a_line(table: Path, props: Path) -> Non
     holding.release()
 
 
-def test_break_says_that_it_broke_also_when_its_line_cannot_be_written(
+def test_break_reports_success_also_when_its_record_cannot_be_written(
     table: Path, props: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> str:
@@ -189,7 +189,7 @@ def test_break_says_that_it_broke_also_when_its_line_cannot_be_written(
     assert "no space left on device" in answer.err
 
 
-def test_break_promises_no_more_than_the_holder_knows(table: Path, props: Path) -> None:
+def test_break_says_when_the_holder_will_notice(table: Path, props: Path) -> None:
     holding = somebody(table, props).try_acquire(HOLDER)
     run("locks", "break", table, "--props", props, "--owner", OWNER, "--yes")
     assert holding.is_held(), "it has not asked since"
@@ -241,7 +241,7 @@ def test_run_holds_the_lock_meanwhile(table: Path, props: Path, tmp_path: Path) 
     assert somebody(table, props).try_acquire("next").fencing_token > token
 
 
-def test_run_has_its_own_exit_code_when_the_lock_is_taken(
+def test_run_has_its_own_exit_code_when_the_lock_is_held(
     table: Path, props: Path, tmp_path: Path
 ) -> None:
     somebody(table, props).try_acquire(HOLDER)
@@ -269,9 +269,7 @@ def test_run_ends_the_command_when_the_lock_is_lost(table: Path, tmp_path: Path)
     assert not (tmp_path / "survived").exists()
 
 
-def test_run_ends_what_the_command_started_when_the_lock_is_lost(
-    table: Path, tmp_path: Path
-) -> None:
+def test_run_ends_child_processes_when_the_lock_is_lost(table: Path, tmp_path: Path) -> None:
     """A shell ends at once, and what it started goes on with the work in its last words."""
     props = sql_lock(tmp_path, lease_ms=1_500)
     (tmp_path / "thief.py").write_text(

@@ -36,21 +36,21 @@ def test_a_first_write_that_is_refused_leaves_no_table(
     assert run("write", tmp_path / "t", "--input", source, "--key", "id").exit_code == 0
 
 
-def test_the_first_rows_are_written_as_the_properties_say(tmp_path: Path, source: Path) -> None:
+def test_the_first_rows_are_written_by_the_given_properties(tmp_path: Path, source: Path) -> None:
     words = ("write", tmp_path / "t", "--input", source, "--key", "id", *INSERT)
     assert run(*words, "--dry-run").document["operation"] == "insert"
     assert run(*words).document["operation"] == "insert"
     assert run("read", tmp_path / "t").rows == [{"id": 1, "name": "ann"}, {"id": 1, "name": "bob"}]
 
 
-def test_an_overwrite_asks_only_where_there_may_be_rows(tmp_path: Path, source: Path) -> None:
+def test_an_overwrite_asks_only_where_rows_may_exist(tmp_path: Path, source: Path) -> None:
     words = ("write", tmp_path / "t", "--input", source, "--operation", "insert_overwrite")
     assert run(*words, "--key", "id").exit_code == 0
     assert run(*words, "--output", "json").error["kind"] == "not_confirmed"
 
 
 @pytest.mark.parametrize("dry", [("--dry-run",), ()])
-def test_a_dry_run_refuses_what_the_creation_does(
+def test_a_dry_run_refuses_the_same_input_as_the_creation(
     tmp_path: Path, source: Path, dry: tuple[str, ...]
 ) -> None:
     words = ("table", "create", tmp_path / "t", "--schema-from", source, *dry, "--output", "json")

@@ -37,7 +37,7 @@ def test_a_csv_file_has_the_chosen_columns_and_rows(table: Path, tmp_path: Path)
     ]
 
 
-def test_an_existing_file_is_replaced_by_force_alone(table: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_by_force(table: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.csv"
     target.write_text("mine")
     refused = run("read", table, "--to", target, "-o", "json")

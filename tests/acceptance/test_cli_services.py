@@ -40,7 +40,7 @@ def actions(table: Path) -> list[tuple[str, str]]:
     return [(one["action"], one["state"]) for one in document["instants"]]
 
 
-def test_a_dry_run_tells_what_would_be_compacted(table: Path) -> None:
+def test_a_dry_run_lists_the_compaction(table: Path) -> None:
     before = contents(table)
     document = run("services", "plan", table, "--dry-run").document
     assert document["would_plan"]["file_groups"] == 1
@@ -120,9 +120,7 @@ def test_a_plan_is_cancelled_and_can_be_made_again(table: Path) -> None:
         ("ttl", {"would_delete_partitions": [], "file_groups": 0, "bytes": 0}),
     ],
 )
-def test_a_dry_run_tells_of_every_service(
-    table: Path, service: str, told: dict[str, object]
-) -> None:
+def test_a_dry_run_reports_each_service(table: Path, service: str, told: dict[str, object]) -> None:
     before = contents(table)
     document = run("services", "plan", table, "--dry-run", "--service", service).document
     found = document.get("would_plan", document)
@@ -130,7 +128,7 @@ def test_a_dry_run_tells_of_every_service(
     assert contents(table) == before
 
 
-def test_a_dry_run_of_cleaning_tells_file_groups_and_bytes(tmp_path: Path) -> None:
+def test_a_dry_run_of_cleaning_reports_file_groups_and_bytes(tmp_path: Path) -> None:
     source = tmp_path / "rows.csv"
     source.write_text(ROWS, encoding="utf-8")
     made = tmp_path / "people"
@@ -143,7 +141,7 @@ def test_a_dry_run_of_cleaning_tells_file_groups_and_bytes(tmp_path: Path) -> No
     assert told["bytes"] == sum((made / one).stat().st_size for one in told["would_delete"]) > 0
 
 
-def test_a_plan_of_a_living_executor_is_refused_or_waited_for(table: Path) -> None:
+def test_a_plan_of_a_live_executor_is_refused_or_waited_for(table: Path) -> None:
     planned = run("services", "plan", table).document["requested_time"]
     beat = table / ".hoodie" / ".heartbeat" / planned
     beat.parent.mkdir(exist_ok=True)
@@ -157,7 +155,7 @@ def test_a_plan_of_a_living_executor_is_refused_or_waited_for(table: Path) -> No
     assert run(*run_it, "--wait", "30", *silent).document["requested_time"] == planned
 
 
-def test_what_fails_in_a_worker_is_in_its_output_health_and_exit_code(
+def test_a_failure_in_a_worker_is_in_its_output_health_and_exit_code(
     table: Path, tmp_path: Path
 ) -> None:
     health = tmp_path / "health.json"
@@ -176,7 +174,7 @@ def test_what_fails_in_a_worker_is_in_its_output_health_and_exit_code(
     assert (failing["service"], failing["kind"]) == ("compact", "setting_value")
 
 
-def test_a_health_file_in_no_folder_is_the_caller_s_mistake(table: Path, tmp_path: Path) -> None:
+def test_a_health_file_in_a_missing_folder_is_an_input_error(table: Path, tmp_path: Path) -> None:
     health = tmp_path / "missing" / "health.json"
     answer = run("services", "worker", table, "--rounds", 1, "--health", health, "--output", "json")
     assert answer.exit_code == 1
@@ -209,7 +207,7 @@ def test_a_writer_compacts_inline_when_it_is_due(table: Path) -> None:
     assert run("services", "plan", table).document["requested_time"] is None
 
 
-def test_a_writer_only_plans_inline_when_told_so(table: Path) -> None:
+def test_a_writer_only_plans_inline_by_option(table: Path) -> None:
     source = table.parent / "more.csv"
     source.write_text("id,name,amount,day,version\n3,ev,9,2013-01-02,3\n", encoding="utf-8")
     answer = run("write", table, "--input", source,
@@ -220,7 +218,7 @@ def test_a_writer_only_plans_inline_when_told_so(table: Path) -> None:
     assert pending.name.endswith(".compaction.requested")
 
 
-def test_a_worker_has_imported_everything_before_a_signal_may_break_it_off() -> None:
+def test_a_worker_imports_everything_before_a_signal_may_interrupt_it() -> None:
     """Broken off amid PyArrow's import of pandas, it left half of it to those who clean up."""
     said = "import sys; import hoodoo.cli.services as r; {}; print('pandas' in sys.modules)"
     for call, there in (("r", "False"), ("r.import_all()", "True")):

@@ -58,7 +58,7 @@ def during_a_write(table: Path, *asked: Any) -> list[Any]:
     return answers
 
 
-def test_a_dry_run_tells_whom_the_write_would_meet(table: Path) -> None:
+def test_a_dry_run_names_the_writers_that_would_conflict(table: Path) -> None:
     expire = "hoodie.datasource.write.partitions.to.delete=2013-01-02"
     before, same, other, filtered, partition, after = during_a_write(
         table,
@@ -138,7 +138,7 @@ def test_a_process_that_disagrees_is_refused_with_the_differences(table: Path) -
     assert upsert(table, ANN).document["rows_updated"] == 1
 
 
-def test_a_killed_process_is_forgotten_and_a_living_one_only_by_force(table: Path) -> None:
+def test_a_killed_process_is_forgotten_and_a_live_one_only_by_force(table: Path) -> None:
     with worker(table) as process:
         (entry,) = run("writers", table).document["writers"]
         refused = run("writers", "forget", table, entry["writer_id"], "--yes", "--output", "json")

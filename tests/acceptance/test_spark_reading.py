@@ -75,7 +75,7 @@ def test_columns_and_types_are_those_asked_for(spark: Any, tmp_path: Path) -> No
     assert df.where("id = 'a00'").count() == 1
 
 
-def test_every_type_comes_through_a_merging_task(spark: Any, tmp_path: Path) -> None:
+def test_every_type_is_read_through_a_merging_task(spark: Any, tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_all_types", tmp_path)
     snapshot = golden_tables.account("v9_all_types")["snapshot"]
     found = loaded(spark, path)
@@ -95,7 +95,7 @@ def test_renamed_columns_are_read_by_our_tasks(spark: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "name", ["trips_logical_types_json_cow_read_v6", "trips_logical_types_json_mor_read_v8"]
 )
-def test_moments_of_older_writers_are_java_s(spark: Any, tmp_path: Path, name: str) -> None:
+def test_timestamps_of_older_writers_equal_javas(spark: Any, tmp_path: Path, name: str) -> None:
     account = json.loads((FOUND / f"{name}.json").read_text(encoding="utf-8"))
     with zipfile.ZipFile(FOUND / f"{name}.zip") as archive:
         archive.extractall(tmp_path)

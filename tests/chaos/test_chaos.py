@@ -34,7 +34,7 @@ REPORTS = ROOT / "build" / "chaos"
 @pytest.mark.integration
 @pytest.mark.xdist_group("busy")
 @pytest.mark.timeout(900)
-def test_every_kind_of_fault_once_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_every_kind_of_fault_occurs_once_and_no_row_is_lost(tmp_path: Path) -> None:
     report = _run(tmp_path, "zookeeper", SMOKE_S, "--seed", str(os.getpid()))
     assert report["violations"] == []
     assert report["operations"]["open"] == 0

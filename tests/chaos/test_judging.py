@@ -54,14 +54,14 @@ def done() -> tuple[pa.Table, list[OpRecord]]:
     return rows, records
 
 
-def test_acknowledged_operations_that_are_there_once_are_no_finding(
+def test_acknowledged_operations_that_exist_once_are_no_finding(
     done: tuple[pa.Table, list[OpRecord]],
 ) -> None:
     rows, records = done
     assert check_rows("t", rows, records, WRITERS) == []
 
 
-def test_an_acknowledged_operation_that_is_gone_is_found(
+def test_a_missing_acknowledged_operation_is_found(
     done: tuple[pa.Table, list[OpRecord]],
 ) -> None:
     rows, records = done
@@ -72,7 +72,7 @@ def test_an_acknowledged_operation_that_is_gone_is_found(
 
 
 @pytest.mark.parametrize("answer", ["fail", None])
-def test_an_operation_that_was_not_acknowledged_and_is_there_is_found(
+def test_an_operation_without_acknowledgement_that_exists_is_found(
     done: tuple[pa.Table, list[OpRecord]], answer: str | None
 ) -> None:
     rows, records = done
@@ -90,13 +90,13 @@ def test_an_operation_that_counts_twice_is_found(done: tuple[pa.Table, list[OpRe
     assert all("the operations make" in one for one in found)
 
 
-def test_a_row_that_is_there_twice_is_found(done: tuple[pa.Table, list[OpRecord]]) -> None:
+def test_a_duplicate_row_is_found(done: tuple[pa.Table, list[OpRecord]]) -> None:
     rows, records = done
     found = check_rows("t", pa.concat_tables([rows, rows.slice(0, 1)]), records, WRITERS)
     assert found == [f"t: row {rows['id'][0].as_py()} is there twice"]
 
 
-def test_a_line_that_a_kill_tore_is_left_out_and_its_successor_goes_on(tmp_path: Path) -> None:
+def test_a_torn_journal_line_is_ignored_and_the_next_process_continues(tmp_path: Path) -> None:
     path = tmp_path / "write-0.ops.jsonl"
     Told(path).tell("invoke", op=1, reads=[["5", "20260101000000000"]])
     with path.open("ab") as out:
@@ -108,7 +108,7 @@ def test_a_line_that_a_kill_tore_is_left_out_and_its_successor_goes_on(tmp_path:
     assert (found.answer, found.repeated, found.was_unknown) == ("ok", True, True)
 
 
-def test_the_journal_for_verify_tells_reads_only_of_attempts_that_were_made_from_them(
+def test_the_journal_for_verify_contains_reads_only_of_attempts_made_from_them(
     tmp_path: Path,
 ) -> None:
     records = [record(Op.of(SEED, number, TABLES), "ok") for number in (1, 2)]
@@ -136,14 +136,16 @@ def test_a_seed_gives_the_same_faults_and_calm_at_the_end_of_every_two_minutes()
 
 
 @pytest.mark.parametrize("without", [(), ON_THE_WIRE, (Kind.DISK,), (*ON_THE_WIRE, Kind.SERVER)])
-def test_a_long_run_has_as_many_faults_whatever_is_not_possible(without: Sequence[Kind]) -> None:
+def test_a_long_run_has_as_many_faults_without_the_impossible_kinds(
+    without: Sequence[Kind],
+) -> None:
     possible = [one for one in Kind if one not in without]
     counts = counts_for(1_200, possible)
     assert set(counts) == set(possible)
     assert 222 <= sum(counts.values()) <= 232
 
 
-def test_a_run_that_goes_on_counts_the_times_of_more_faults_from_then(tmp_path: Path) -> None:
+def test_an_extended_run_counts_the_times_of_further_faults_from_then(tmp_path: Path) -> None:
     late_s = 7.0  # what came late so far moved everything behind it
     nemesis = Nemesis(
         faults=[],
@@ -161,9 +163,7 @@ def test_a_run_that_goes_on_counts_the_times_of_more_faults_from_then(tmp_path: 
 
 
 @pytest.mark.parametrize(("hold_s", "calm_s"), [(4, 20), (10, 40)])
-def test_the_calm_is_long_enough_to_see_two_leases_behind_the_longest_pause(
-    hold_s: float, calm_s: float
-) -> None:
+def test_the_calm_covers_two_leases_after_the_longest_pause(hold_s: float, calm_s: float) -> None:
     faults = schedule(3, 1_200, counts_for(1_200, list(Kind)), hold_s=hold_s, crew=["write-0"])
     assert max(one.starts_s % 120 for one in faults) <= 120 - calm_s + 1
 
@@ -189,7 +189,7 @@ def test_figures_count_answers_and_the_longest_time_without_a_success() -> None:
     assert found["longest_ms"] == 8_000
 
 
-def test_a_fault_that_the_machine_cannot_bring_about_fails_a_test_where_servers_are_required(
+def test_a_fault_that_the_machine_cannot_cause_fails_a_test_where_servers_are_required(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nothing_is_lacking({"lacking": []})

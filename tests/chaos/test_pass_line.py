@@ -63,23 +63,23 @@ def test_throughput_that_is_back_within_a_lease_has_recovered() -> None:
     assert found == Recovered(usual=4.0, leases=(0.0,), never=0)
 
 
-def test_the_time_until_answers_come_at_half_the_usual_rate_is_the_recovery() -> None:
+def test_recovery_is_the_time_until_half_the_usual_rate_is_reached() -> None:
     found = recovered([struck(Kind.SERVER, 20, 24)], answers((0, 20), (36, 80)), lease_s=4, ends=80)
     assert found.leases == (3.0,)
 
 
-def test_throughput_that_never_comes_back_is_told() -> None:
+def test_throughput_that_never_recovers_is_reported() -> None:
     found = recovered([struck(Kind.DISK, 40, 44)], answers((0, 40)), lease_s=4, ends=64)
     assert (found.leases, found.never) == ((), 1)
 
 
-def test_a_kill_with_a_quiet_time_behind_it_is_judged() -> None:
+def test_a_kill_before_a_quiet_time_is_evaluated() -> None:
     killed = [struck(Kind.KILL, 20, 21, "write-0")]
     found = recovered(killed, answers((0, 20), (29, 60)), lease_s=4, ends=60)
     assert found.leases == (2.0,)
 
 
-def test_faults_with_others_behind_them_are_told_and_not_judged() -> None:
+def test_faults_before_other_faults_are_reported_and_not_evaluated() -> None:
     faults = [
         struck(Kind.DELAY, 20, 24),
         struck(Kind.KILL, 31, 32, "write-0"),
@@ -119,7 +119,7 @@ def held_by_one_that_waits(*files: int) -> Held | None:
     return held
 
 
-def test_files_threads_and_memory_of_a_process_are_seen() -> None:
+def test_files_threads_and_memory_of_a_process_are_measured() -> None:
     if not Path("/proc/self/fd").exists():
         pytest.skip("the system has no /proc")
     before = held_by_one_that_waits()
@@ -134,7 +134,7 @@ def test_files_threads_and_memory_of_a_process_are_seen() -> None:
     assert after.rss_kb > 1_000
 
 
-def test_a_process_that_ended_holds_nothing() -> None:
+def test_an_ended_process_has_no_measurements() -> None:
     assert held_by(2**22 + 1, 1.0) is None
 
 
@@ -142,7 +142,7 @@ def test_a_process_that_ended_holds_nothing() -> None:
     ("what", "more"),
     [("files", {"files": 14}), ("threads", {"threads": 8}), ("rss_kb", {"rss_kb": 120_000})],
 )
-def test_an_old_process_that_holds_a_tenth_more_in_its_second_half_leaks(
+def test_an_old_process_that_uses_a_tenth_more_in_its_second_half_leaks(
     what: str, more: dict[str, int]
 ) -> None:
     seen = [*looks(range(0, 600, 5)), *looks(range(600, 665, 5), **more)]
@@ -154,7 +154,7 @@ def test_an_old_process_that_holds_a_tenth_more_in_its_second_half_leaks(
     assert verdicts(grown=(found,))["growth of files, threads and memory"] == "missed"
 
 
-def test_a_process_that_holds_at_most_what_it_held_does_not_leak() -> None:
+def test_a_process_that_uses_at_most_as_much_as_before_does_not_leak() -> None:
     busy, idle = looks(range(300, 305), threads=9), looks(range(0, 300, 5), threads=2)
     again = looks(range(305, 665, 5), threads=9, files=12)  # two more files than ten are nothing
     [found] = growth(Watch({("read-0", 7): [*idle, *busy, *again]}))
@@ -164,20 +164,20 @@ def test_a_process_that_holds_at_most_what_it_held_does_not_leak() -> None:
 
 
 @pytest.mark.parametrize(("often", "leaks"), [(6, 0), (7, 1)])
-def test_a_burst_that_few_looks_met_is_no_growth(often: int, leaks: int) -> None:
+def test_a_short_burst_is_no_growth(often: int, leaks: int) -> None:
     burst = looks(range(600, 600 + 5 * often, 5), files=40)
     rest = looks(range(600 + 5 * often, 665, 5))
     [found] = growth(Watch({("read-0", 7): [*looks(range(0, 600, 5)), *burst, *rest]}))
     assert len(found.leaks) == leaks
 
 
-def test_what_a_process_gathers_in_its_first_minute_is_no_growth() -> None:
+def test_use_in_the_first_minute_of_a_process_is_no_growth() -> None:
     warm = looks(range(60, 665, 5), rss_kb=400_000)
     [found] = growth(Watch({("serve-0", 7): [*looks(range(0, 60, 5)), *warm]}))
     assert found.shares == {"files": 0.0, "threads": 0.0, "rss_kb": 0.0}
 
 
-def test_a_young_process_is_told_and_not_judged() -> None:
+def test_a_young_process_is_reported_and_not_evaluated() -> None:
     watch = Watch(
         {
             ("write-1", 8): [*looks(range(0, 200, 5)), *looks(range(200, 280, 5), rss_kb=900_000)],
@@ -190,7 +190,7 @@ def test_a_young_process_is_told_and_not_judged() -> None:
     assert verdicts(grown=(found,))["growth of files, threads and memory"] == "told"
 
 
-def test_a_watch_looks_every_few_seconds_and_keeps_what_it_saw(tmp_path: Path) -> None:
+def test_a_watch_measures_every_few_seconds_and_keeps_its_measurements(tmp_path: Path) -> None:
     watch = Watch()
     for _ in range(3):
         watch.look({"write-0": os.getpid(), "gone-0": 2**22 + 1})
@@ -203,7 +203,7 @@ def test_a_watch_looks_every_few_seconds_and_keeps_what_it_saw(tmp_path: Path) -
 # ---------------------------------------------------------------- the lines
 
 
-def test_a_run_that_meets_the_nightly_profile_meets_every_line_that_can_be_judged() -> None:
+def test_a_run_with_the_nightly_profile_passes_every_line_that_can_be_evaluated() -> None:
     assert verdicts() == {
         "violations": "met",
         "acknowledged commits": "met",
@@ -214,7 +214,7 @@ def test_a_run_that_meets_the_nightly_profile_meets_every_line_that_can_be_judge
     }
 
 
-def test_each_line_that_is_not_met_is_missed() -> None:
+def test_each_line_below_its_target_is_missed() -> None:
     assert verdicts(violations=("t: lost",))["violations"] == "missed"
     assert verdicts(commits=4_999)["acknowledged commits"] == "missed"
     assert verdicts(faults=199)["faults"] == "missed"
@@ -233,7 +233,7 @@ def test_counts_are_asked_for_by_the_length_of_the_run() -> None:
     assert verdicts(seconds=600, commits=2_499, faults=99)["faults"] == "missed"
 
 
-def test_a_smoke_run_is_judged_by_its_own_profile() -> None:
+def test_a_smoke_run_is_evaluated_by_its_own_profile() -> None:
     found = verdicts(seconds=90, commits=400, faults=18)
     assert found["acknowledged commits"] == found["faults"] == found["kills"] == "met"
     assert found["pauses beyond the lease"] == "missed"

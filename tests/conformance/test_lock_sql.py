@@ -66,11 +66,11 @@ class Suite(LockProviderSuite):
     capabilities = ENTRY.capabilities
     make_client = staticmethod(make_client)
 
-    def test_killed_holder_does_not_block_for_ever(self, folder: Path, new_lock) -> None:
+    def test_killed_holder_does_not_block_forever(self, folder: Path, new_lock) -> None:
         terms(folder, lease_ms=4_000, timeout_ms=500)
-        super().test_killed_holder_does_not_block_for_ever(folder, new_lock)
+        super().test_killed_holder_does_not_block_forever(folder, new_lock)
 
-    def test_stopped_holder_is_replaced_in_time_and_finds_out(self, folder: Path, new_lock) -> None:
+    def test_stopped_holder_is_replaced_in_time_and_learns_it(self, folder: Path, new_lock) -> None:
         clock, lease_ms = SystemClock(), 3_000
         terms(folder, lease_ms=lease_ms, timeout_ms=500)
         mine = new_lock().acquire("stopped")
@@ -88,7 +88,7 @@ class Suite(LockProviderSuite):
 
     @pytest.mark.integration
     @pytest.mark.slow
-    def test_a_process_that_is_stopped_three_leases_long_is_replaced(
+    def test_a_process_that_is_stopped_for_three_leases_is_replaced(
         self, folder: Path, new_lock
     ) -> None:
         lease_ms = 3_000
@@ -107,7 +107,7 @@ class Suite(LockProviderSuite):
             victim.kill()
             victim.wait(60)
 
-    def test_broken_lock_is_free_and_its_holder_finds_out(self, new_client) -> None:
+    def test_broken_lock_is_free_and_its_holder_learns_it(self, new_client) -> None:
         holder, other = new_client(), new_client()
         holding = holder.try_acquire("slow")
         assert not other.break_lock("somebody else")
@@ -124,7 +124,7 @@ class Suite(LockProviderSuite):
         told_ms = new_client().server_now_ms()
         assert before_ms - 2_000 < told_ms < SystemClock().now_ms() + 2_000
 
-    def test_renewals_push_the_end_back_here_and_in_the_database(
+    def test_renewals_extend_the_end_here_and_in_the_database(
         self, folder: Path, new_lock, new_client
     ) -> None:
         terms(folder, lease_ms=6_000, timeout_ms=300)
@@ -156,16 +156,14 @@ class _OnServer(Suite):
     """The same with a server, which can also go away."""
 
     @pytest.mark.integration
-    def test_stopped_holder_is_replaced_in_time_and_finds_out(self, folder: Path, new_lock) -> None:
-        super().test_stopped_holder_is_replaced_in_time_and_finds_out(folder, new_lock)
+    def test_stopped_holder_is_replaced_in_time_and_learns_it(self, folder: Path, new_lock) -> None:
+        super().test_stopped_holder_is_replaced_in_time_and_learns_it(folder, new_lock)
 
     @pytest.mark.integration
-    def test_renewals_push_the_end_back_here_and_in_the_database(
+    def test_renewals_extend_the_end_here_and_in_the_database(
         self, folder: Path, new_lock, new_client
     ) -> None:
-        super().test_renewals_push_the_end_back_here_and_in_the_database(
-            folder, new_lock, new_client
-        )
+        super().test_renewals_extend_the_end_here_and_in_the_database(folder, new_lock, new_client)
 
     @pytest.fixture
     def folder(self, tmp_path: Path, server) -> Path:
@@ -191,7 +189,7 @@ class _OnServer(Suite):
         assert again.fencing_token > holding.fencing_token
         again.release()
 
-    def test_silent_server_does_not_hold_anybody_up(
+    def test_a_silent_server_delays_no_client_beyond_its_timeout(
         self, folder: Path, server, new_lock, new_client
     ) -> None:
         terms(folder, lease_ms=4_000, timeout_ms=1_000)
@@ -223,7 +221,7 @@ class _OnServer(Suite):
             holding.release()
             assert client.holder() is None
 
-    def test_network_that_swallows_replies_is_no_answer(self, folder: Path, server) -> None:
+    def test_a_network_that_drops_replies_is_no_answer(self, folder: Path, server) -> None:
         terms(folder, timeout_ms=1_000)
         with through(server, folder) as (proxy, client):
             proxy.drop_replies()
@@ -237,7 +235,7 @@ class _OnServer(Suite):
     @pytest.mark.parametrize(
         ("wrong", "right"), [("geheim", "falsch"), ("/locks", "/nowhere"), ("lock:", "nobody:")]
     )
-    def test_wrong_access_is_a_matter_of_set_up(
+    def test_wrong_access_is_a_set_up_error(
         self, folder: Path, server, new_client, wrong: str, right: str
     ) -> None:
         url = server.url.replace(wrong, right)

@@ -49,9 +49,9 @@ class TestStorageBasedLock(LockProviderSuite):
         (tmp_path / ADDRESS_FILE).write_text(server.url, encoding="ascii")
         return tmp_path
 
-    def test_killed_holder_does_not_block_for_ever(self, folder: Path, new_lock) -> None:
+    def test_killed_holder_does_not_block_forever(self, folder: Path, new_lock) -> None:
         (folder / LEASE_FILE).write_text(str(SHORT_MS), encoding="ascii")
-        super().test_killed_holder_does_not_block_for_ever(folder, new_lock)
+        super().test_killed_holder_does_not_block_forever(folder, new_lock)
 
 
 def lock_file(server: S3Server, folder: Path) -> dict[str, object]:
@@ -78,7 +78,9 @@ def test_the_file_is_java_s_with_our_fields_behind(server: S3Server, folder: Pat
     assert lock_file(server, folder) == {**held, "expired": True}
 
 
-def test_a_java_holder_blocks_and_its_release_lets_us_in(server: S3Server, folder: Path) -> None:
+def test_a_java_holder_blocks_and_its_release_frees_the_lock(
+    server: S3Server, folder: Path
+) -> None:
     key = f"{folder.name}/.hoodie/.locks/table_lock.json"
     until = int(time.time() * 1000) + 60_000
     java = {"expired": False, "validUntil": until, "owner": "6a7b7c1e-0000-4000-8000-000000000001"}
@@ -93,7 +95,7 @@ def test_a_java_holder_blocks_and_its_release_lets_us_in(server: S3Server, folde
     assert (holding.fencing_token or 0) > until
 
 
-def test_a_lock_taken_by_java_after_our_end_is_lost_and_stays_java_s(
+def test_a_lock_that_java_took_after_our_end_is_lost_and_stays_java_s(
     server: S3Server, folder: Path
 ) -> None:
     holding = make_client(folder).try_acquire("zombie")

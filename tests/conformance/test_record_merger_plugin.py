@@ -29,7 +29,7 @@ NAME = "hoodoo-counter-merger"
 ALLOWED = {"hoodoo.plugins.allow": NAME}
 
 
-def test_it_travels_to_executors_by_name() -> None:
+def test_a_merger_is_sent_to_executors_by_name() -> None:
     merger = _PLUGIN.CounterMerger(prefix="n_")
     text = pickle.dumps(merger)
     assert pickle.loads(text) == merger
@@ -98,7 +98,7 @@ def test_a_table_of_counters_is_written_and_read(tmp_path: Path, table_type: str
 
 
 @pytest.mark.usefixtures("installed")
-def test_without_the_caller_s_word_nothing_is_loaded(tmp_path: Path) -> None:
+def test_no_merger_is_loaded_without_permission(tmp_path: Path) -> None:
     path = counting(tmp_path / "t", "MERGE_ON_READ")
     with hoodoo.open_table(path, properties=ALLOWED) as table:
         table.upsert(rows(page("a", 1, "A")))

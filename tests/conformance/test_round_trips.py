@@ -51,13 +51,13 @@ def test_opening_takes_no_more_than_two_requests(told: dict[tuple[str, str], Tol
 
 @pytest.mark.parametrize("write", ["first insert of a table", "first upsert"])
 @pytest.mark.parametrize(("lock", "rounds"), [("none", 18), ("lock", 23)])
-def test_the_first_write_of_a_process_makes_itself_known_within_so_many_rounds(
+def test_the_first_write_of_a_process_registers_it_within_these_rounds(
     told: dict[tuple[str, str], Told], lock: str, rounds: int, write: str
 ) -> None:
     assert told[lock, write].rounds <= rounds
 
 
-def test_after_the_data_only_look_slot_and_completed_file_come_before_the_ack(
+def test_after_the_data_a_write_needs_refresh_slot_and_completed_file_only(
     told: dict[tuple[str, str], Told],
 ) -> None:
     requests = told["none", "upsert"].requests
@@ -66,7 +66,7 @@ def test_after_the_data_only_look_slot_and_completed_file_come_before_the_ack(
     assert shown - data == 3
 
 
-def test_no_data_file_is_begun_before_its_marker_and_the_inflight_file_are_there(
+def test_no_data_file_is_started_before_its_marker_and_the_inflight_file_exist(
     told: dict[tuple[str, str], Told],
 ) -> None:
     requests = told["none", "upsert of two partitions"].requests

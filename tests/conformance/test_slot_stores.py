@@ -79,7 +79,7 @@ def open_told(folder: Path) -> SlotStore:
 class TestOnSqlite(SlotStoreSuite):
     open_store = staticmethod(open_told)
 
-    def test_slots_outlive_a_power_cut(self, store: SlotStore) -> None:
+    def test_slots_survive_a_power_cut(self, store: SlotStore) -> None:
         """Other than locks: the log is synced with every commit."""
         store.create("a/1", b"x")
         assert store._table.database.rows("SELECT synchronous FROM pragma_synchronous") == [(2,)]
@@ -109,7 +109,7 @@ class _OnServer(SlotStoreSuite):
 class _OnDatabaseServer(_OnServer):
     new_connections_only_read: tuple[str, str, str]  # how to set it, and how not and how
 
-    def test_clients_that_make_a_missing_table_at_once_all_go_on(
+    def test_clients_that_create_a_missing_table_concurrently_all_continue(
         self, folder: Path, server
     ) -> None:
         """PostgreSQL refuses IF NOT EXISTS in three ways when somebody else was quicker."""
@@ -124,9 +124,7 @@ class _OnDatabaseServer(_OnServer):
                 together(lambda racer, clients=clients: clients[racer].create(f"a/{racer}", b"x"))
                 assert len(clients[0].names("a")) == RACERS
 
-    def test_a_server_that_only_reads_is_left_for_the_one_its_name_leads_to(
-        self, folder: Path, server
-    ) -> None:
+    def test_a_read_only_server_is_skipped_for_the_primary(self, folder: Path, server) -> None:
         """After a failover the connection to what was the primary stays open and useless for ever."""
         setting, off, on = self.new_connections_only_read
         with closing(open_told(folder)) as store:
@@ -141,7 +139,7 @@ class _OnDatabaseServer(_OnServer):
             store.create("a/2", b"x")
             assert store.read("a/2") == b"x"
 
-    def test_lost_answer_is_told_and_the_repetition_shows_the_nonce(
+    def test_a_lost_answer_is_raised_and_the_repetition_finds_the_nonce(
         self, folder: Path, server
     ) -> None:
         """UNK-1: nobody knows, until the same name is asked for again."""
@@ -180,7 +178,7 @@ class TestOnMariaDb(_OnDatabaseServer):
         return mariadb
 
     @pytest.mark.spec("SLOT-6")
-    def test_slots_are_kept_in_an_engine_that_outlives_a_crash(
+    def test_slots_are_kept_in_an_engine_that_survives_a_crash(
         self, folder: Path, server: MariaDb
     ) -> None:
         """Whatever the server takes by default; a table that was made otherwise is refused."""
@@ -253,7 +251,7 @@ class TestOnPostgres(_OnDatabaseServer):
                 os.close(each)
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    def test_slots_outlive_the_server_whatever_its_commits_wait_for(
+    def test_slots_survive_a_server_crash_with_asynchronous_commits(
         self, folder: Path, server: Postgres
     ) -> None:
         """Other than locks: a number whose row is lost would be taken again."""

@@ -58,9 +58,7 @@ def test_a_folder_of_more_than_a_page_is_listed_whole(near: FarStore) -> None:
 
 
 @pytest.mark.parametrize(("size", "gets"), [(1_000, 1), (262_144, 1), (300_000, 2), (5_000_000, 1)])
-def test_reading_the_end_of_a_file_takes_one_request_and_no_look_before_it(
-    near: FarStore, size: int, gets: int
-) -> None:
+def test_reading_the_end_of_a_file_costs_one_request(near: FarStore, size: int, gets: int) -> None:
     table = storage_at(near, f"ends/{size}")
     content = bytes(range(250)) * (size // 250 + 1)
     table.create("p/x", content[:size])
@@ -72,7 +70,7 @@ def test_reading_the_end_of_a_file_takes_one_request_and_no_look_before_it(
         assert file.read() == content[:size]
 
 
-def test_racing_clients_are_delayed_side_by_side_and_one_of_them_wins() -> None:
+def test_racing_clients_are_delayed_concurrently_and_one_of_them_wins() -> None:
     with FarStore(DELAY_MS) as store:
         won = race(store.url, racers=8, names=10)
         told = accounts(store.url, "check/")

@@ -149,7 +149,7 @@ def test_a_large_data_file_is_sent_in_parts_and_read_in_ranges(
         assert read.read(300) == content[5_000_000:5_000_300]
 
 
-def test_a_data_file_whose_name_was_taken_meanwhile_is_not_kept(
+def test_a_data_file_whose_name_was_taken_meanwhile_is_discarded(
     server: S3Server, table: Storage
 ) -> None:
     other = storage_for(table.base_uri, options=s3_properties(server.url))

@@ -54,7 +54,9 @@ def failure_of(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str 
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS))
-def test_page_does_what_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_a_page_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if failure := failure_of(name, tmp_path, monkeypatch):
         pytest.fail(failure, pytrace=False)
 
@@ -109,7 +111,7 @@ def spark_failures(
 @pytest.mark.spark
 @pytest.mark.timeout(CHILD_SECONDS_MAX)
 @pytest.mark.parametrize("name", WITH_SPARK)
-def test_page_does_what_it_says_on_spark(name: str, spark_failures: dict[str, str]) -> None:
+def test_every_block_of_a_page_runs_on_spark(name: str, spark_failures: dict[str, str]) -> None:
     if name in spark_failures:
         pytest.fail(spark_failures[name], pytrace=False)
 
@@ -143,7 +145,7 @@ def addresses(needs: frozenset[str], folder: Path, stack: ExitStack) -> tuple[di
 @pytest.mark.integration
 @pytest.mark.timeout(CHILD_SECONDS_MAX)
 @pytest.mark.parametrize("name", WITH_SERVERS)
-def test_page_does_what_it_says_beside_a_server(name: str, tmp_path: Path) -> None:
+def test_every_block_of_a_page_runs_with_a_server(name: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         replaced, lines = addresses(NEEDS[name], tmp_path, stack)
         defaults = tmp_path / "conf" / "hudi-defaults.conf"

@@ -70,7 +70,7 @@ def wait_until(holds: Any) -> None:
         time.sleep(0.05)
 
 
-def test_a_worker_tells_how_it_fares_and_ends_at_sigterm(table: Any, tmp_path: Path) -> None:
+def test_a_worker_reports_its_health_and_ends_at_sigterm(table: Any, tmp_path: Path) -> None:
     health = tmp_path / "health.json"
     worker = started(tmp_path, "worker", tmp_path / "t", "--service", "compact",
                      "--health", health, "--events", "--max-file-groups", 1)  # fmt: skip
@@ -94,7 +94,9 @@ def test_a_worker_tells_how_it_fares_and_ends_at_sigterm(table: Any, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_second_signal_breaks_off_and_the_next_worker_goes_on(table: Any, tmp_path: Path) -> None:
+def test_a_second_signal_interrupts_a_worker_and_the_next_one_continues(
+    table: Any, tmp_path: Path
+) -> None:
     for number in (3, 4):
         ids = pa.array(range(400_000)).cast(pa.string())
         same = pa.repeat(number, len(ids))
@@ -121,9 +123,7 @@ def test_a_second_signal_breaks_off_and_the_next_worker_goes_on(table: Any, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", [HASTY], ids=["hasty"], indirect=True)
-def test_a_second_executor_executor_waits_and_replaces_a_killed_one(
-    table: Any, tmp_path: Path
-) -> None:
+def test_a_second_executor_waits_and_replaces_a_killed_one(table: Any, tmp_path: Path) -> None:
     planned = table.services.schedule("compact").requested_time
     beat = tmp_path / "t" / ".hoodie" / ".heartbeat" / planned
     hold = (

@@ -75,7 +75,7 @@ def levels(path: Path) -> list[int]:
 @pytest.mark.parametrize(
     "version", ["1.2.0", *(pytest.param(one, marks=pytest.mark.slow) for one in ("1.1.1", "1.0.2"))]
 )
-def test_both_engines_archive_one_table_in_turns(
+def test_both_engines_archive_one_table_alternately(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, version: str
 ) -> None:
     java, path = java_oracle(version), tmp_path / "t"

@@ -28,7 +28,7 @@ QUIET = {"hoodie.metadata.enable": "false", "hoodie.clean.automatic": "false"}
         pytest.param(MERGE, "OP_KEY_ONLY", marks=pytest.mark.slow),
     ],
 )
-def test_java_tells_our_changes_as_we_do(
+def test_java_returns_the_changes_that_hoodoo_returns(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, kind: str, mode: str
 ) -> None:
     java, path = java_oracle("1.2.0"), tmp_path / "table"

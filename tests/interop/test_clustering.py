@@ -97,7 +97,7 @@ def test_clustering_plans_cross_between_the_engines(
 
 
 @pytest.mark.slow
-def test_java_goes_on_over_what_we_clustered_beside_a_writer(
+def test_java_continues_on_a_table_that_hoodoo_clustered_during_a_write(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     """One group was left to a writer: its unpublished file is named as replaced, then gone."""
@@ -119,7 +119,7 @@ def test_java_goes_on_over_what_we_clustered_beside_a_writer(
 
 
 @pytest.mark.slow
-def test_a_writer_that_goes_first_cancels_what_java_planned(
+def test_a_preferred_writer_cancels_a_plan_of_java(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     """Java's clustering does not look again at its input, so a write into it would be lost."""

@@ -87,7 +87,7 @@ def test_java_shows_the_newer_rows_of_our_logs_where_texts_order_them(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("release", "version", "name"), CASES)
-def test_java_weighs_our_deletes_as_we_do(
+def test_java_compares_our_deletes_as_we_do(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, version: int, name: str
 ) -> None:
     java, path, kind = java_oracle(release), tmp_path / "t", KINDS[name]
@@ -166,7 +166,7 @@ def in_json(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("release", ["1.2.0", "1.1.1"])
-def test_java_weighs_our_deletes_by_several_fields(
+def test_java_compares_our_deletes_by_several_fields(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str
 ) -> None:
     java, path = java_oracle(release), tmp_path / "t"

@@ -39,7 +39,9 @@ pytestmark = [
 Sum = tuple[int, int]  # rows and checksum
 
 
-def test_now_and_three_times_of_the_past(java_oracle: Callable[..., JavaOracle]) -> None:
+def test_the_newest_and_three_earlier_snapshots_are_the_same(
+    java_oracle: Callable[..., JavaOracle],
+) -> None:
     java = java_oracle("1.2.0")
     with hoodoo.open_table(TABLE) as table:
         mine = checksum(table.current_state().to_arrow(with_hoodie_columns=True))
@@ -56,7 +58,7 @@ def test_now_and_three_times_of_the_past(java_oracle: Callable[..., JavaOracle])
 
 
 @pytest.mark.parametrize("index", ["BLOOM", "SIMPLE"])
-def test_java_carries_it_on(
+def test_java_continues_on_the_table(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, index: str
 ) -> None:
     java, path = java_oracle("1.2.0"), tmp_path / "demo"

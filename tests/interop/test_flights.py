@@ -89,7 +89,7 @@ def test_snapshot_is_the_same_in_ours_java_and_hudi_rs(made: Pair) -> None:
     assert_equal(rows, by_hudi_rs(made.path))
 
 
-def test_three_times_of_the_past_are_the_same(made: Pair) -> None:
+def test_three_earlier_snapshots_are_the_same(made: Pair) -> None:
     sizes = set()
     # Two writers share those between; wherever they met, most was loaded by the last of them.
     for time in (made.history.times[i] for i in (0, -4, -2)):
@@ -146,7 +146,7 @@ def test_java_lists_our_instants_and_slices(made: Pair) -> None:
     ],
     indirect=["made"],
 )
-def test_java_carries_our_table_on_and_we_java_s(
+def test_java_continues_on_our_table_and_we_on_javas(
     pair: Pair, ours: hoodoo.Table, index: str
 ) -> None:
     before = ours.to_arrow()
@@ -201,7 +201,7 @@ def test_java_carries_our_table_on_and_we_java_s(
     ],
     indirect=["made"],
 )
-def test_we_carry_java_s_table_on_and_roll_its_crash_back(
+def test_we_continue_on_javas_table_and_roll_its_crash_back(
     made: Pair, tmp_path: Path, form: str
 ) -> None:
     java, path = made.java, tmp_path / "by_java"

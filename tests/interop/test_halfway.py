@@ -145,7 +145,7 @@ def test_we_finish_a_clean_in_which_java_died(
 
 @pytest.mark.parametrize("release", RARELY)
 @pytest.mark.parametrize("shown", [False, True], ids=["slot", "shown, half done"])
-def test_java_goes_on_after_a_clean_in_which_we_died(
+def test_java_continues_after_a_clean_in_which_we_died(
     shared: Callable[[str, int], Shared], release: str, shown: bool
 ) -> None:
     table = shared(release, 5)
@@ -208,7 +208,7 @@ def test_we_finish_a_rollback_in_which_java_died(
 
 @pytest.mark.parametrize("release", RARELY)
 @pytest.mark.parametrize("steps", ["slot", "shown", "done but for its end"])
-def test_java_goes_on_after_a_rollback_in_which_we_died(
+def test_java_continues_after_a_rollback_in_which_we_died(
     either: Callable[[str, int], Shared], release: str, steps: str
 ) -> None:
     """Its lazy cleaner rolls the dead write back itself, or carries our plan out."""
@@ -236,7 +236,7 @@ def test_java_goes_on_after_a_rollback_in_which_we_died(
 
 
 @RARE
-def test_a_rollback_of_a_try_at_a_compaction_goes_once_we_ended_that(
+def test_a_rollback_of_an_attempt_at_a_compaction_is_deleted_once_we_completed_it(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     """Java was killed in a compaction, and killed again while it took that try back."""
@@ -304,7 +304,7 @@ def test_we_finish_a_restore_in_which_java_was_killed(
     ],
 )
 @pytest.mark.parametrize("heir", ["ours", pytest.param("java", marks=RARE)])
-def test_a_restore_in_which_we_died_stops_java_until_somebody_finishes_it(
+def test_a_restore_in_which_we_died_stops_java_until_it_is_finished(
     either: Callable[[str, int], Shared], release: str, done: bool, heir: str
 ) -> None:
     table = either(release, 2)
@@ -330,7 +330,7 @@ def test_a_restore_in_which_we_died_stops_java_until_somebody_finishes_it(
 
 
 @RARE
-def test_a_restore_killed_before_its_slot_is_finished_from_what_it_showed(
+def test_a_restore_killed_before_its_slot_is_finished_from_its_visible_plan(
     shared: Callable[[str, int], Shared],
 ) -> None:
     table = shared("1.2.0", 2)

@@ -157,7 +157,7 @@ def test_buckets_of_awkward_keys_are_java_s(java_oracle: Callable[..., JavaOracl
 
 
 @pytest.mark.slow
-def test_the_record_index_of_java_tells_where_every_key_lives(
+def test_javas_record_index_gives_the_file_group_of_every_key(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     """Several file groups, HFile base files after a compaction, and deletes in logs."""

@@ -169,7 +169,7 @@ def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Are
 
 @slow
 @pytest.mark.parametrize("provider", EVERY)
-def test_a_holder_of_either_language_keeps_the_other_out(
+def test_a_holder_of_either_language_excludes_the_other(
     arena: Callable[[str], Arena], provider: str
 ) -> None:
     print(arena(provider).contend())
@@ -214,7 +214,7 @@ def test_a_silent_holder_loses_the_lock_and_ours_knows(
 
 
 @pytest.mark.spec("LOCK-1")
-def test_java_is_kept_out_by_those_who_have_the_lock_together_and_has_its_turns(
+def test_java_is_excluded_by_a_shared_lock_and_gets_the_lock_in_between(
     arena: Callable[[str], Arena],
 ) -> None:
     """One of ours never gives it back; Java counts in between, and no number is lost."""
@@ -226,7 +226,7 @@ def test_java_is_kept_out_by_those_who_have_the_lock_together_and_has_its_turns(
 
 
 @pytest.mark.spec("LOCK-1")
-def test_one_that_has_it_together_and_is_stopped_leaves_it_soon_and_knows(
+def test_a_stopped_member_of_a_shared_lock_loses_it_soon_and_knows(
     arena: Callable[[str], Arena],
 ) -> None:
     crash = replace(arena("storage"), shares=True).crash("STOP", "python")

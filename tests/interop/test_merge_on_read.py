@@ -28,7 +28,7 @@ def appended(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return path, told
 
 
-def test_java_rolls_back_what_a_dead_writer_of_ours_appended(
+def test_java_rolls_back_the_logs_of_a_dead_writer_of_ours(
     java_oracle: Callable[..., JavaOracle], appended: tuple[Path, dict[str, str]]
 ) -> None:
     """By its markers alone: CREATE for a log file (fmt 1.4)."""

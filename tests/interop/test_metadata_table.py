@@ -66,7 +66,7 @@ def row(key: str, region: str) -> dict[str, Any]:
     return {"id": key, "ts": 1_000, "val": 1.0, "name": f"by us {key}", "region": region}
 
 
-def test_java_builds_anew_what_a_death_left_of_a_metadata_table(
+def test_java_rebuilds_a_metadata_table_after_a_crash(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     java, path = java_oracle("1.2.0"), golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)

@@ -166,7 +166,7 @@ def test_both_engines_read_compact_and_append(
     # 1.0.2 cannot read its own: "Partial merging logic is not implemented".
     [each for each in MATRIX if "1.0.2-v8-commit" not in str(each.id)],
 )
-def test_java_tells_single_columns_between_our_rows(
+def test_java_writes_single_columns_between_our_rows(
     java_oracle: Callable[..., JavaOracle],
     tmp_path: Path,
     release: str,
@@ -242,7 +242,7 @@ PARTIAL = [
 @pytest.mark.parametrize("release", ["1.2.0", "1.1.1"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("mode", "lacking"), PARTIAL)
-def test_both_engines_leave_the_columns_alone_that_an_update_does_not_tell(
+def test_both_engines_keep_columns_that_an_update_does_not_contain(
     java_oracle: Callable[..., JavaOracle],
     tmp_path: Path,
     release: str,

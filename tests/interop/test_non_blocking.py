@@ -127,7 +127,7 @@ def test_overlapping_logs_mean_the_same_to_both_engines(
     assert seen_by(path, told, java) == (expected,) * 3
 
 
-def test_a_log_that_completes_after_a_plan_lies_on_top_of_it(
+def test_a_log_that_completes_after_a_plan_is_on_top_of_it(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     """NBCC-3: ours says so from the plan on, Java and hudi-rs once it is carried out."""
@@ -147,7 +147,7 @@ def test_a_log_that_completes_after_a_plan_lies_on_top_of_it(
     assert seen_by(path, told, java) == (expected,) * 3
 
 
-def test_a_writer_of_java_and_one_of_ours_append_side_by_side(
+def test_a_java_writer_and_one_of_ours_append_at_the_same_time(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, lock: Mapping[str, str]
 ) -> None:
     java, path = java_oracle("1.2.0"), tmp_path / "t"

@@ -62,7 +62,7 @@ def state(*values: int) -> list[tuple[str, int]]:
     return sorted([*newest.items(), *((f"only{value}", value) for value in values)])
 
 
-def test_each_reads_what_the_other_restored(
+def test_each_engine_reads_a_restore_of_the_other(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     java, path = java_oracle("1.2.0"), tmp_path / "t"
@@ -96,7 +96,7 @@ def test_each_reads_what_the_other_restored(
         ("MERGE_ON_READ", "1.0.2"),
     ],
 )
-def test_java_and_hoodoo_go_back_on_one_table(
+def test_java_and_hoodoo_restore_one_table(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, table_type: str, version: str
 ) -> None:
     java, path = java_oracle(version), tmp_path / "t"
@@ -173,7 +173,7 @@ def test_java_and_hoodoo_go_back_on_one_table(
         ("MERGE_ON_READ", "1.0.2"),
     ],
 )
-def test_rows_below_an_archive_are_there_after_a_restore_by_either(
+def test_rows_below_an_archive_exist_after_a_restore_by_either(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, table_type: str, version: str
 ) -> None:
     """Savepoints keep every write that is left: Java's line is the first of them (fmt 6.3)."""
@@ -229,7 +229,7 @@ def test_rows_below_an_archive_are_there_after_a_restore_by_either(
 
 
 @pytest.mark.slow
-def test_an_upgrade_says_what_java_says_after_its_own(
+def test_an_upgrade_writes_the_same_properties_as_javas(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     java, ours, theirs = java_oracle("1.2.0"), tmp_path / "ours", tmp_path / "theirs"
@@ -260,7 +260,7 @@ def test_an_upgrade_says_what_java_says_after_its_own(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["v6_cow_clean_archive", "v6_overwrite", "v6_cow_clustering_done"])
-def test_java_goes_on_with_a_table_that_we_upgraded_from_version_6(
+def test_java_continues_on_a_table_that_we_upgraded_from_version_6(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str
 ) -> None:
     java, path = java_oracle("1.2.0"), golden_tables.unpack(name, tmp_path)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.mark.parametrize("version", [8, 9])
 @pytest.mark.parametrize("by_event", [False, True], ids=["commit_time", "event_time"])
 @pytest.mark.parametrize("partitioned", [False, True], ids=["flat", "partitioned"])
-def test_java_reads_what_random_operations_left(
+def test_java_reads_the_result_of_random_operations(
     java_oracle: Callable[..., JavaOracle],
     tmp_path: Path,
     appends: bool,

@@ -60,7 +60,7 @@ def in_time(times: list[str]) -> bool:
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 @pytest.mark.parametrize(("version", "written"), [("1.2.0", "9"), ("1.0.2", "8")])
 @pytest.mark.parametrize("says", [True, False])
-def test_java_and_ours_write_in_turn_in_their_common_zone(
+def test_java_and_ours_write_alternately_in_their_common_zone(
     java_oracle: Callable[..., JavaOracle],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -112,7 +112,7 @@ def _forget_zone(path: Path) -> None:
         checksum.unlink()
 
 
-def test_java_reads_and_writes_what_ours_made_of_zone_local(
+def test_java_reads_and_writes_a_table_that_hoodoo_created_in_zone_local(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", ZONE)

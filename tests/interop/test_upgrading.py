@@ -102,7 +102,7 @@ def kinds(java: JavaOracle, path: Path) -> Counter[tuple[str, str]]:
     return Counter((one["action"], one["state"]) for one in java.timeline(path))
 
 
-def test_java_goes_on_with_logs_that_we_merged_for_the_upgrade(
+def test_java_continues_on_logs_that_we_merged_for_the_upgrade(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     java, path = java_oracle("1.2.0"), golden_tables.unpack("v6_mor_logs", tmp_path)
@@ -117,7 +117,7 @@ def test_java_goes_on_with_logs_that_we_merged_for_the_upgrade(
 
 
 @pytest.mark.slow
-def test_an_upgrade_of_logs_leaves_what_java_leaves(
+def test_an_upgrade_of_logs_has_the_result_of_javas(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     old, path, copy = java_oracle("0.15.0"), tmp_path / "ours", tmp_path / "theirs"
@@ -157,7 +157,7 @@ def test_an_upgrade_of_logs_leaves_what_java_leaves(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_java", [False, True], ids=["ours", "java"])
-def test_whoever_comes_finishes_the_merge_of_an_upgrade_that_was_cut_off(
+def test_either_engine_finishes_the_merge_of_an_interrupted_upgrade(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, *, by_java: bool
 ) -> None:
     """Java 0.15 goes on writing on top of the pending plan, and may carry it out."""

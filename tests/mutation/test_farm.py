@@ -41,25 +41,25 @@ class Staged(Farm):
         return (Outcome.KILLED if culprit else Outcome.SURVIVED), culprit
 
 
-def test_a_test_that_fails_unchanged_kills_nobody() -> None:
+def test_a_test_that_fails_without_a_mutant_kills_none() -> None:
     farm = Staged(seeing=set(), failing={"a"})
     farm.play(NO_SESSION)
     assert farm.outcomes == [Outcome.SURVIVED, Outcome.SURVIVED]
 
 
-def test_a_mutant_is_seen_by_the_tests_that_are_left() -> None:
+def test_the_remaining_tests_run_against_a_mutant() -> None:
     farm = Staged(seeing={"a", "c"}, failing={"a"})
     farm.play(NO_SESSION)
     assert farm.outcomes == [Outcome.KILLED, Outcome.KILLED]
 
 
-def test_a_killer_is_asked_once_whether_it_passes_unchanged_and_goes_first_from_then_on() -> None:
+def test_a_killing_test_is_run_once_without_a_mutant_and_then_runs_first() -> None:
     farm = Staged(seeing={"b"}, failing=set())
     farm.play(NO_SESSION)
     assert farm.runs == [(True, ("a", "b")), (False, ("b",)), (True, ("b", "a"))]
 
 
-def test_tests_that_take_too_long_unchanged_end_the_run() -> None:
+def test_tests_that_take_too_long_without_a_mutant_end_the_run() -> None:
     farm = Staged(seeing=set(), failing=set(), slow=Outcome.TIMEOUT)
     with pytest.raises(RuntimeError, match=r"unchanged: m\.py"):
         farm.play(NO_SESSION)

@@ -112,7 +112,7 @@ def test_every_kept_equivalent_has_a_reason():
     assert all(kept_equivalents().values())
 
 
-def test_every_rule_and_every_step_of_a_publication_is_in_one_group():
+def test_every_rule_and_every_step_of_a_commit_is_in_one_group():
     paths = [path for several in groups().values() for path in several]
     expected = {
         file.relative_to(ROOT).as_posix()
@@ -124,7 +124,7 @@ def test_every_rule_and_every_step_of_a_publication_is_in_one_group():
     assert set(paths) == {*expected, *BATCHES, *CONCURRENCY, "timeline/commit_log.py"}
 
 
-def test_what_is_imported_before_the_forks_never_leads_to_the_changed_module():
+def test_modules_imported_before_the_forks_do_not_import_the_changed_module():
     graph = {
         "p": set(),
         "p.changed": {"p"},
@@ -148,7 +148,7 @@ def test_a_sample_is_the_same_for_a_seed():
     assert len(sampled(mutants, 0, 1)) == 50
 
 
-def test_tests_that_reach_the_line_are_chosen_and_unlike_ones_come_first():
+def test_tests_that_execute_the_line_are_chosen_and_different_ones_run_first():
     module = "timeline/heartbeat.py"
     lines = {
         IMPORTED: {},
@@ -176,7 +176,7 @@ def test_the_table_counts_timeouts_as_killed():
     ]
 
 
-def test_the_kept_page_says_of_which_state_it_is():
+def test_the_kept_page_names_the_commit_it_describes():
     row = Row(group="g", name="m.py", all=9, excluded=3, killed=7, timeouts=1, survived=0)
     page = results([row], {"docstring": 3}, RULES, "Of one state.")
     assert "Of one state." in page.splitlines()

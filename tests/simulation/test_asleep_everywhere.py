@@ -73,7 +73,7 @@ def saves(_: ActorPorts, context: TableContext) -> None:
         pytest.param(saves, SHARED, False, marks=pytest.mark.slow),
     ],
 )
-def test_nothing_comes_back_by_the_hand_of_a_sleeper(
+def test_a_resumed_process_restores_no_restored_away_file(
     sleeper: Callable[[ActorPorts, TableContext], None],
     limits: TableLimits,
     far: bool,

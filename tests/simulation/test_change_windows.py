@@ -309,7 +309,7 @@ def played(seed: int) -> tuple[Windows, str]:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_each_change_is_told_in_one_window(part: int) -> None:
+def test_each_change_is_returned_in_one_window(part: int) -> None:
     each = 1_000 if NIGHTLY else 15
     checked = 0
     for seed in range(part * each, (part + 1) * each):

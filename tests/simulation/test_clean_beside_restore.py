@@ -42,7 +42,7 @@ def rolls_back(context: TableContext) -> None:
 @pytest.mark.spec("RST-1")
 @pytest.mark.parametrize("what", [restores, rolls_back])
 @pytest.mark.parametrize("table_type", list(TableType))
-def test_a_clean_beside_a_restore_brings_nothing_back(
+def test_a_concurrent_clean_restores_no_restored_away_file(
     what: Callable[[TableContext], None], table_type: TableType
 ) -> None:
     """What has pending files and no completed one any more is no dead write that published."""

@@ -109,7 +109,7 @@ def cleans(world: SimulatedSystem) -> list[str]:
 @pytest.mark.spec("FOR-9")
 @FAULTS
 @pytest.mark.parametrize("calls", [(SLOT, LOOK), (SLOT, LOOK, HELD), INFLIGHT[:4]])
-def test_what_another_engine_kept_before_a_clean_showed_is_not_cleaned(
+def test_a_savepoint_of_another_engine_before_the_clean_is_visible_keeps_its_files(
     calls: Sequence[str], fault: Sequence[Fault]
 ) -> None:
     world = kept_beside(calls, fault)
@@ -122,11 +122,11 @@ def test_what_another_engine_kept_before_a_clean_showed_is_not_cleaned(
     assert broken(world) == []
 
 
-def test_mutant_whose_clean_slot_tells_nothing_of_the_look_is_found() -> None:
+def test_mutant_whose_clean_slot_has_no_timeline_digest_is_found() -> None:
     assert broken(kept_beside((SLOT, SHOW), (Fault.CRASH_BEFORE,), ours=alone)) != []
 
 
-def test_a_clean_whose_first_file_came_late_is_taken_away_again() -> None:
+def test_a_late_first_file_of_an_ended_clean_is_deleted() -> None:
     """The request was on its way when others ended the slot; nothing was deleted for it."""
     world, keep_first = much_written("clean-too-late")
     wakes = acting("B", shared, lambda context: apply_pending_slots(context, "settle"))
@@ -142,7 +142,7 @@ def test_a_clean_whose_first_file_came_late_is_taken_away_again() -> None:
 @pytest.mark.parametrize(
     "calls", [INFLIGHT[:5], INFLIGHT, (*INFLIGHT, LOOK), (*INFLIGHT, LOOK, HELD)]
 )
-def test_a_clean_that_showed_is_finished_by_whoever_comes(
+def test_a_visible_clean_is_finished_by_any_process(
     calls: Sequence[str], fault: Sequence[Fault]
 ) -> None:
     """It may have begun to delete, or nothing came since. Its owner deletes nothing once the lock is another's."""
@@ -173,7 +173,7 @@ def as_java(keep: Callable[[TableContext], object]) -> Callable[[TableContext], 
 
 
 @pytest.mark.spec("RST-4")
-def test_a_helper_that_slept_leaves_nothing_of_a_clean_that_was_ended() -> None:
+def test_a_paused_helper_leaves_no_file_of_an_ended_clean() -> None:
     """B finishes what A's death left, and sleeps over the inflight file; C ends it meanwhile."""
     world, keep_first = much_written("clean-helper")
     later = acting("B", shared, lambda context: apply_pending_slots(context, "settle"))
@@ -193,7 +193,7 @@ def test_a_helper_that_slept_leaves_nothing_of_a_clean_that_was_ended() -> None:
 
 
 @FAULTS
-def test_a_clean_that_deleted_nothing_is_ended_when_something_came(fault: Sequence[Fault]) -> None:
+def test_a_clean_without_deletes_is_ended_when_a_commit_came_first(fault: Sequence[Fault]) -> None:
     """Its requested file is there; a helper that looks sees that another engine kept a state."""
     world, keep_first = much_written("clean-requested")
     began = [*stopped(INFLIGHT[:4], ()), Until("A", LOOK, *fault)]
@@ -206,7 +206,7 @@ def test_a_clean_that_deleted_nothing_is_ended_when_something_came(fault: Sequen
 
 
 @pytest.mark.parametrize("later", [open_table, shared], ids=["ours", "a slot from before"])
-def test_a_clean_is_finished_by_anybody_where_its_slot_tells_nothing_of_a_look(
+def test_a_clean_without_a_timeline_digest_is_finished_by_any_process(
     later: MakeContext,
 ) -> None:
     world, _ = much_written("clean-for-all")
@@ -217,7 +217,7 @@ def test_a_clean_is_finished_by_anybody_where_its_slot_tells_nothing_of_a_look(
 
 
 @pytest.mark.spec("UNK-3")
-def test_resolve_ends_a_clean_that_nobody_showed() -> None:
+def test_resolve_ends_a_clean_without_files() -> None:
     world, _ = much_written("clean-unknown")
     play(world, [acting("A", shared, cleaning)], stopped((SLOT, LOOK), (Fault.CRASH_BEFORE,)))
     world.now_ms += 4 * TOLERATED_MS

@@ -163,7 +163,7 @@ MET = [(plan, mode) for plan in (UPSERTS, INSERTS) for mode in MODES]
     ("plan", "mode"),
     [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in MET if one not in QUICK)],
 )
-def test_a_committer_that_wakes_behind_its_writers_publishes_nothing_twice(
+def test_a_committer_that_resumes_after_its_writers_commits_no_row_twice(
     plan: WriteRequest, mode: str
 ) -> None:
     host, limits = Host(plan), MODES[mode]

@@ -181,7 +181,7 @@ def test_one_plan_has_one_end(second: Callable[[TableContext], None]) -> None:
     assert len(ended) > 1
 
 
-def test_planning_beside_writers_loses_no_log() -> None:
+def test_concurrent_planning_and_writing_lose_no_log() -> None:
     """PLAN-2: a log is in the plan or on top of it, whoever is late."""
     for seed in range(300 if NIGHTLY else 5):
         world = logged("plan-and-log")
@@ -220,7 +220,7 @@ def test_log_compactor_killed_at_every_call() -> None:
         expect_healed(case.world, case.trace, why)
 
 
-def test_log_compaction_beside_a_compaction_and_writers() -> None:
+def test_log_compaction_concurrent_with_a_compaction_and_writers() -> None:
     """LC-1: it never lies on top of newer rows."""
     for seed in range(300 if NIGHTLY else 5):
         world = twice_logged("two-compactions")
@@ -235,7 +235,7 @@ def test_log_compaction_beside_a_compaction_and_writers() -> None:
         expect_healed(world, trace, f"seed {seed}")
 
 
-def test_a_key_that_a_compaction_drops_comes_back_once() -> None:
+def test_a_key_that_a_compaction_drops_is_inserted_again_once() -> None:
     """CMP-4, C14: writers bring a deleted key back while its delete is compacted, and after."""
     ends = set()
     for seed in range(300 if NIGHTLY else 30):

@@ -77,7 +77,7 @@ def test_remembered_work_makes_every_call_of_the_real_one() -> None:
     assert [world.files["out"].data for world in worlds] == [b"abab", b"abab"]
 
 
-def test_an_answer_that_was_never_heard_is_worked_on_and_remembered_beside_the_other() -> None:
+def test_an_unheard_answer_is_remembered_along_with_the_other_one() -> None:
     talks: Conversations[int] = Conversations(8)
     work = Doubling()
     for data in (b"ab", b"xyz", b"ab", b"xyz"):
@@ -109,7 +109,7 @@ def test_a_fault_within_remembered_work_ends_as_in_the_real_one(fault: Fault, ca
     assert contents[0] == contents[1]
 
 
-def test_what_failed_is_not_remembered() -> None:
+def test_failed_work_is_not_remembered() -> None:
     talks: Conversations[int] = Conversations(8)
     work = Doubling()
     assert ask(world_of({}), talks, work)[0].outcomes == {"A": "ObjectMissingError"}
@@ -117,7 +117,7 @@ def test_what_failed_is_not_remembered() -> None:
     assert work.done == 2
 
 
-def test_a_key_that_does_not_decide_the_work_is_told() -> None:
+def test_a_key_that_does_not_determine_the_work_is_reported() -> None:
     talks: Conversations[int] = Conversations(8)
 
     def asks(*paths: str) -> Callable[[EngineWorld], int]:
@@ -139,7 +139,7 @@ def test_a_key_that_does_not_decide_the_work_is_told() -> None:
         ("aabbcbab", "abca"),  # of those the last to be used stays
     ],
 )
-def test_what_was_met_once_is_forgotten_before_what_was_met_again(met: str, done: str) -> None:
+def test_work_used_once_is_evicted_before_work_used_again(met: str, done: str) -> None:
     talks: Conversations[str] = Conversations(2)
     really: list[str] = []
 

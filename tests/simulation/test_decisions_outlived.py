@@ -63,7 +63,7 @@ def cleans(context: TableContext) -> object:
     ],
     ids=["archive's batches", "archive", "clean", "savepoint"],
 )
-def test_a_decision_whose_slots_another_collected_is_made_anew(
+def test_a_decision_whose_slots_were_truncated_is_made_again(
     act: Act, module: ModuleType, before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = copied(4)
@@ -92,7 +92,7 @@ def test_a_decision_whose_slots_another_collected_is_made_anew(
         expect_whole(world, EngineObserver(world, commits_retained=RETAINED), before)
 
 
-def test_a_slot_that_is_gone_without_an_archive_is_told() -> None:
+def test_a_slot_that_is_missing_without_an_archive_is_reported() -> None:
     world = copied(4)
     looked_at = open_table(outside(world)).commit_log.head()
     play(world, [writer("V", ["v0", "v1"])], [])

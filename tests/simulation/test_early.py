@@ -57,7 +57,7 @@ def open_queueing(world: EngineWorld) -> TableContext:
 
 
 @pytest.mark.spec("BEG-8")
-def test_the_later_writer_waits_and_merges_into_what_the_first_one_made() -> None:
+def test_the_later_writer_waits_and_merges_into_the_file_of_the_first() -> None:
     world = seeded("early", ("a1",))
     answers: Answers = {}
     actors = [
@@ -81,7 +81,7 @@ def test_the_later_writer_waits_and_merges_into_what_the_first_one_made() -> Non
 @pytest.mark.parametrize(
     "call", [ANNOUNCED, "create .hoodie/.hoodoo/slots/", "create .hoodie/timeline/"]
 )
-def test_who_waits_for_the_dead_goes_on(call: str) -> None:
+def test_a_writer_that_waits_for_a_dead_one_continues(call: str) -> None:
     """Before its slot the dead one's write is nothing; after it the next one shows it."""
     world = seeded("early-dead", ("a1",))
     answers: Answers = {}
@@ -110,7 +110,7 @@ def test_who_waits_for_the_dead_goes_on(call: str) -> None:
     assert healing.failure is None, healing.story()
 
 
-def test_four_writers_of_one_file_group_all_get_through() -> None:
+def test_four_writers_of_one_file_group_all_commit() -> None:
     """Queue held or not, deaths or lost leases: each wait ends, and everything told is there."""
     waited = 0
     for seed in range(200 if NIGHTLY else 5):
@@ -179,7 +179,7 @@ def test_mutant_that_waits_for_later_writers_too_is_found() -> None:
     assert not any(refused_in(seed, open_bounded) for seed in range(4))
 
 
-def test_mutant_that_gives_way_to_nobody_is_found() -> None:
+def test_mutant_that_waits_for_no_announced_write_is_found() -> None:
     """B publishes while A computes: A has done it in vain."""
     world = seeded("early-rude", ("a1",))
     actors = [

@@ -277,7 +277,7 @@ class Without:
             self._inner.create(path, data, durable=durable)
 
 
-def test_an_owner_that_wakes_before_its_file_finds_its_slot_still_there() -> None:
+def test_a_paused_writer_with_a_live_low_water_mark_finds_its_slot() -> None:
     world, facts, found, failure = waking_owner(sleep_ms=0)
     assert failure == ""
     assert found == []
@@ -286,7 +286,7 @@ def test_an_owner_that_wakes_before_its_file_finds_its_slot_still_there() -> Non
 
 
 @pytest.mark.spec("UNK-4")
-def test_an_owner_that_wakes_after_the_grace_brings_nothing_back() -> None:
+def test_a_writer_that_resumes_after_the_grace_restores_no_file() -> None:
     world, facts, found, failure = waking_owner(sleep_ms=2 * GRACE_MS)
     assert failure == ""
     assert found == []
@@ -295,7 +295,7 @@ def test_an_owner_that_wakes_after_the_grace_brings_nothing_back() -> None:
 
 
 @pytest.mark.spec("GC-6")
-def test_mutant_that_ignores_pins_is_found() -> None:
+def test_mutant_that_ignores_low_water_marks_is_found() -> None:
     _, _, found, failure = waking_owner(sleep_ms=0, pins=False)
     assert "GC-3" in failure + str(found)
 
@@ -335,12 +335,12 @@ def late_creator(
 
 
 @pytest.mark.spec("GC-2")
-def test_a_slot_created_below_the_boundary_decides_nothing() -> None:
+def test_a_slot_created_below_the_truncation_point_decides_nothing() -> None:
     assert late_creator() == ""
 
 
 @pytest.mark.spec("GC-4")
-def test_nor_does_one_of_a_process_that_is_in_no_registry() -> None:
+def test_a_slot_of_an_unregistered_process_decides_nothing() -> None:
     assert late_creator(make_writer=lambda world, make: make(world)) == ""
 
 
@@ -386,23 +386,23 @@ def trusted_at_once(context: TableContext) -> None:
 
 
 @pytest.mark.spec("GC-4")
-def test_a_beat_that_hangs_does_not_hide_that_the_pin_was_overrun() -> None:
+def test_a_hanging_heartbeat_does_not_hide_a_lost_low_water_mark() -> None:
     assert hanging_beat() == ""
 
 
 @pytest.mark.spec("GC-4")
-def test_mutant_that_trusts_a_pin_that_it_shows_again_is_found() -> None:
+def test_mutant_that_trusts_a_restored_low_water_mark_is_found() -> None:
     assert hanging_beat(trusted_at_once) not in ("", "nothing was collected")
 
 
-def test_mutant_that_moves_no_boundary_is_found() -> None:
+def test_mutant_that_moves_no_truncation_point_is_found() -> None:
     def boundless(world: object) -> TableContext:
         return registered(replace(world, storage=Without(world.storage, BOUNDARIES)))  # type: ignore[type-var, attr-defined]
 
     assert late_creator(boundless) != ""
 
 
-def test_an_archiver_that_listed_before_another_does_not_put_the_version_back() -> None:
+def test_an_archiver_with_an_older_listing_does_not_lower_the_version() -> None:
     """It saw manifest n, another made n + 1 and said so: the smaller number is not written."""
     world = grown(5)
     archive(registered(outside(world)), RULES)
@@ -425,7 +425,7 @@ def test_an_archiver_that_listed_before_another_does_not_put_the_version_back() 
 
 
 @pytest.mark.spec("GC-6")
-def test_upkeep_that_was_archived_over_its_sleeping_owner_is_not_begun_again() -> None:
+def test_a_rollback_that_was_archived_while_its_owner_paused_is_not_started_again() -> None:
     """Its slot makes the pending files, too, and there are none of what is archived."""
     world = copied(4)
     newest = open_table(outside(world)).commit_log.read(5)

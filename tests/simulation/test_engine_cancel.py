@@ -88,7 +88,7 @@ def ends_of_plans(world: SimulatedSystem) -> list[list[SlotKind]]:
     return list(ends.values())
 
 
-def test_executor_killed_at_every_call_before_a_writer_that_goes_first() -> None:
+def test_executor_killed_at_every_call_with_a_preferred_writer() -> None:
     def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return planned_world("cancel-executor"), [clusterer(plans=False), preferred(), successor()]
 
@@ -106,7 +106,7 @@ def test_executor_killed_at_every_call_before_a_writer_that_goes_first() -> None
 
 
 @pytest.mark.slow
-def test_writer_that_goes_first_killed_at_every_call() -> None:
+def test_preferred_writer_killed_at_every_call() -> None:
     def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return planned_world("cancel-writer"), [preferred(), clusterer(plans=False), successor()]
 
@@ -168,7 +168,7 @@ def test_mutant_that_completes_a_cancelled_plan_is_found() -> None:
     assert any(story(seed, stubborn)[0] for seed in range(30))
 
 
-def test_executors_and_writers_that_go_first_in_any_order_end_each_plan_once() -> None:
+def test_executors_and_preferred_writers_in_any_order_end_each_plan_once() -> None:
     ended: set[SlotKind] = set()
     for seed in range(300 if NIGHTLY else 20):
         failure, kinds = story(seed, crowd)

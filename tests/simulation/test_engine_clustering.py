@@ -107,7 +107,7 @@ def expect_healed(world: SimulatedSystem, trace: Trace, why: str) -> None:
 
 
 @pytest.mark.parametrize("table_type", list(TableType) if NIGHTLY else [TableType.MERGE_ON_READ])
-def test_clusterer_killed_at_every_call_and_carried_out_by_another(table_type: TableType) -> None:
+def test_clusterer_killed_at_every_call_and_finished_by_another(table_type: TableType) -> None:
     def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return small_files("crash-clusterer", table_type), [clusterer(), successor()]
 
@@ -120,7 +120,7 @@ def test_clusterer_killed_at_every_call_and_carried_out_by_another(table_type: T
         expect_healed(case.world, case.trace, why)
 
 
-def test_clusterer_killed_at_every_call_beside_a_writer() -> None:
+def test_clusterer_killed_at_every_call_during_a_write() -> None:
     """The writer updates a group of the plan between the plan and its completion."""
 
     def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
@@ -167,7 +167,7 @@ def test_two_executors_and_two_writers_in_any_order_lose_nothing() -> None:
 
 
 @pytest.mark.spec("CL-1")
-def test_mutant_that_does_not_look_again_in_its_turn_is_found() -> None:
+def test_mutant_that_does_not_validate_again_in_its_commit_section_is_found() -> None:
     """CL-1: between the look and the slot a writer publishes, and its rows vanish."""
     blind = partial(crowd, mutants.with_chain(mutants.BlindChain))
     found = [story(seed, blind) for seed in range(30)]
@@ -230,12 +230,12 @@ def _doubled(world: SimulatedSystem) -> list[str]:
 
 
 @pytest.mark.spec("RB-10")
-def test_what_an_executor_that_slept_writes_after_the_archive_is_never_seen() -> None:
+def test_files_of_an_executor_that_resumed_after_the_archive_are_invisible() -> None:
     assert outslept() == []
 
 
 @pytest.mark.spec("GC-1")
-def test_mutant_that_archives_what_hides_a_sleepers_file_is_found(
+def test_mutant_that_archives_a_plan_too_early_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And its owner does not take it back: its rows are there twice for good."""

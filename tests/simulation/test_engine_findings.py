@@ -86,7 +86,7 @@ class _BrokenLock(SimLock):
         return _BrokenLease(self._world, self._actor, self.identity, lease.fencing_token or 0)
 
 
-def test_error_behind_the_slot_deletes_nothing_of_what_was_published() -> None:
+def test_an_error_after_the_slot_deletes_no_committed_file() -> None:
     """The failed write cleaned its data files away although its slot stood, and said "failed"."""
     world = seeded("finding-3")
     told: list[object] = []
@@ -102,7 +102,7 @@ def test_error_behind_the_slot_deletes_nothing_of_what_was_published() -> None:
     assert heal(world, EngineObserver(world)).failure is None
 
 
-def test_helper_that_cannot_finish_anothers_slot_says_that_its_own_write_failed() -> None:
+def test_a_helper_that_cannot_apply_anothers_slot_raises_for_its_own_write() -> None:
     """It said "published, do not repeat": the other's instant, not its own."""
     world = seeded("finding-4")
     crashed = play(
@@ -153,7 +153,7 @@ class _Unanswered(PlannedPolicy):
         return move
 
 
-def test_begin_that_fails_behind_its_requested_file_stops_beating() -> None:
+def test_a_begin_that_fails_after_its_requested_file_stops_its_heartbeat() -> None:
     """A living process must not keep an instant alive that nobody works on."""
     world = seeded("finding-5")
 
@@ -174,7 +174,7 @@ def test_begin_that_fails_behind_its_requested_file_stops_beating() -> None:
 
 
 @pytest.mark.spec("RB-10")
-def test_file_written_after_its_rollback_had_looked_is_swept_by_a_later_clean() -> None:
+def test_a_file_written_after_the_listing_of_its_rollback_is_deleted_by_a_later_clean() -> None:
     """
     A's rollback deleted what it had listed; A then wrote a file and failed to clean up (seed 1976).
 

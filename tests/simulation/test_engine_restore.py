@@ -198,7 +198,7 @@ RARE = pytest.mark.slow
         pytest.param(keeping, MOR, marks=RARE),
     ],
 )
-def test_going_back_killed_at_every_call(
+def test_restore_and_rollback_killed_at_every_call(
     make: Callable[[TableType], tuple[SimulatedSystem, Sequence[Actor]]], table_type: TableType
 ) -> None:
     cases = list(crash_points(partial(make, table_type), "R"))
@@ -250,7 +250,7 @@ def taking_over(*, vanished: bool) -> tuple[SimulatedSystem, Sequence[Actor]]:
 
 
 @pytest.mark.parametrize("vanished", [False, pytest.param(True, marks=RARE)])
-def test_a_rollback_that_java_left_ends_once_whoever_dies_over_it(vanished: bool) -> None:
+def test_a_rollback_that_java_abandoned_ends_once_after_any_death(vanished: bool) -> None:
     for case in crash_points(partial(taking_over, vanished=vanished), "R"):
         expect_whole(case.world, f"call {case.call} {case.fault}", case.trace.story())
         shown = [one.rpartition("/")[2] for one in case.world.files if ".rollback" in one]
@@ -260,7 +260,7 @@ def test_a_rollback_that_java_left_ends_once_whoever_dies_over_it(vanished: bool
 
 
 @RARE
-def test_a_kept_state_comes_back_after_cleaning_whatever_was_killed() -> None:
+def test_a_savepoint_is_restored_after_cleaning_and_any_death() -> None:
     for case in crash_points(partial(keeping, TableType.COPY_ON_WRITE), "R"):
         world = case.world
         jobs = [Job(operation="V", keys=JOBS["V"]) for _ in range(4)]
@@ -277,7 +277,7 @@ def test_a_kept_state_comes_back_after_cleaning_whatever_was_killed() -> None:
 
 
 @pytest.mark.parametrize("table_type", TYPES)
-def test_a_restore_among_writers_loses_nothing_but_what_it_takes(table_type: TableType) -> None:
+def test_a_restore_during_writes_loses_only_restored_away_rows(table_type: TableType) -> None:
     """Forced, so that it takes the ground from under writers; one of them may die."""
     restored = 0
     for seed in range(200 if NIGHTLY else 10):

@@ -46,7 +46,7 @@ def test_processes_share_the_schedules_of_a_block_and_leave_none_out(workers: in
         assert max(map(len, shared)) < 2 * min(map(len, shared))
 
 
-def test_a_schedule_that_cannot_be_judged_is_a_failure_and_ends_no_others(
+def test_a_schedule_that_cannot_be_checked_is_a_failure_and_ends_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def play(family: Family, number: int) -> Played:
@@ -99,7 +99,7 @@ def test_schedule_that_holds_has_nothing_to_shrink() -> None:
     assert smallest(BY_ID["S1"], 0) is None
 
 
-def test_unknown_name_says_what_a_name_is_like() -> None:
+def test_an_unknown_name_is_refused_with_an_example() -> None:
     with pytest.raises(LookupError, match="S3:17"):
         of_name("S99:1")
     waiting = replace(BY_ID["S1"], build=None, missing="what it waits for")

@@ -26,7 +26,7 @@ from timeline.model.commit_metadata import TableType
 @pytest.mark.parametrize("dies", [True, False])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("table_type", list(TableType))
-def test_rows_of_a_rolled_back_first_write_are_never_seen(
+def test_rows_of_a_rolled_back_first_write_are_invisible(
     first: bool, table_type: TableType, dies: bool
 ) -> None:
     """Nothing was archived, and what lies below the timeline does not count for that alone."""

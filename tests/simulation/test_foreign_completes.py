@@ -66,7 +66,7 @@ def write_later(world: SimulatedSystem) -> None:
 @pytest.mark.parametrize(
     "call", ["create .hoodie/timeline/", "delete "], ids=["before the plan", "before the deletes"]
 )
-def test_a_write_that_woke_and_completed_is_not_deleted(
+def test_a_rolled_back_write_that_java_completed_is_not_deleted(
     fault: tuple[Fault, ...], call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Java's: a late beat revives it, and it asks for no rollback that is planned.
@@ -101,7 +101,7 @@ def test_a_write_that_woke_and_completed_is_not_deleted(
 
 @pytest.mark.spec("RB-12")
 @FAULTS
-def test_a_plan_that_was_completed_beside_its_cancel_keeps_its_files(
+def test_a_plan_that_was_completed_and_cancelled_at_once_keeps_its_files(
     fault: tuple[Fault, ...],
 ) -> None:
     world = compactions.planned("cancelled")
@@ -129,7 +129,7 @@ def test_a_plan_that_was_completed_beside_its_cancel_keeps_its_files(
 
 @pytest.mark.spec("RST-3")
 @pytest.mark.parametrize("make", [open_table, shared], ids=["ours", "shared"])
-def test_a_plan_that_java_restored_away_stays_away(
+def test_a_plan_that_java_restored_away_stays_restored_away(
     make: Callable[[EngineWorld], TableContext],
 ) -> None:
     """Its files are gone, so nobody could carry it out."""
@@ -171,7 +171,7 @@ def restore_as_java(storage: Storage, kept: Instant, gone: tuple[Instant, ...]) 
 
 
 @pytest.mark.spec("PUB-6")
-def test_a_plan_whose_rollback_is_planned_is_not_completed() -> None:
+def test_a_plan_with_a_planned_rollback_is_not_completed() -> None:
     """Its files would be deleted when that rollback is carried out."""
     world = compactions.planned("planned")
 
@@ -198,7 +198,7 @@ def test_a_plan_whose_rollback_is_planned_is_not_completed() -> None:
 
 @pytest.mark.spec("FOR-4")
 @FAULTS
-def test_one_plan_that_both_engines_carry_out_has_one_end(fault: tuple[Fault, ...]) -> None:
+def test_one_plan_that_both_engines_execute_has_one_end(fault: tuple[Fault, ...]) -> None:
     world = compactions.planned("both")
 
     def ours(ports: ActorPorts) -> None:

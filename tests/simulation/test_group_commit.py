@@ -181,7 +181,7 @@ def played(
 
 @pytest.mark.spec("GRP-3")
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_leader_that_dies_at_any_call_loses_and_doubles_nothing(joined: bool) -> None:
+def test_a_leader_that_dies_at_any_call_neither_loses_nor_duplicates_a_row(joined: bool) -> None:
     told: list[Told] = []
 
     def make_run() -> tuple[SimulatedSystem, Sequence[Actor]]:
@@ -201,7 +201,9 @@ def test_a_leader_that_dies_at_any_call_loses_and_doubles_nothing(joined: bool) 
 @pytest.mark.spec("GRP-2")
 @pytest.mark.spec("GRP-7")
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_group_beside_a_stranger_loses_and_doubles_nothing(joined: bool) -> None:
+def test_a_group_concurrent_with_another_writer_neither_loses_nor_duplicates_a_row(
+    joined: bool,
+) -> None:
     shared = alone = 0
     for seed in range(600 if NIGHTLY else 16):
         budgets = {

@@ -215,7 +215,7 @@ def deaths(plan: WriteRequest, *, every: int = 1) -> Iterator[tuple[Writers, lis
 @pytest.mark.spec("GRP-6")
 @pytest.mark.spec("GRP-8")
 @pytest.mark.parametrize("plan", [UPSERTS, INSERTS], ids=["upserts", "inserts"])
-def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
+def test_writers_continue_after_their_committer_dies_at_any_call(
     plan: WriteRequest,
 ) -> None:
     found = alone = 0
@@ -238,7 +238,7 @@ MUTANTS: dict[str, tuple[str, Callable[..., object]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_writer_without_one_of_its_looks_is_caught(
+def test_a_writer_without_one_of_its_checks_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, mutant = MUTANTS[name]
@@ -264,7 +264,7 @@ def played(
 
 @pytest.mark.spec("GRP-5")
 @pytest.mark.spec("GRP-8")
-def test_a_committer_beside_a_stranger_and_silent_writers_loses_and_doubles_nothing() -> None:
+def test_a_committer_with_other_and_silent_writers_neither_loses_nor_duplicates_a_row() -> None:
     lost = refused = 0
     for seed in range(400 if NIGHTLY else 18):
         budgets = {

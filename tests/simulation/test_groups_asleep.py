@@ -135,7 +135,9 @@ MET = [(who, mode, joined) for who in MEANWHILE for mode in MODES for joined in 
     ("who", "mode", "joined"),
     [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in MET if one not in QUICK)],
 )
-def test_a_committer_that_slept_publishes_what_it_tells(who: str, mode: str, joined: bool) -> None:
+def test_a_paused_committer_commits_the_results_that_it_reports(
+    who: str, mode: str, joined: bool
+) -> None:
     group, limits = Group(joined=joined), MODES[mode]
     found = sweep(
         Story(

@@ -17,19 +17,19 @@ def test_table_has_thirty_guards_with_names_of_their_own() -> None:
     assert len(PLACES) == len(GUARDS) >= 30
 
 
-def test_every_guard_has_a_schedule_or_a_story_that_notices() -> None:
+def test_every_guard_has_a_schedule_or_a_story_that_detects_its_loss() -> None:
     told = {guard.name for guard in GUARDS if guard.story is not None}
     assert told | set(known_kills()) == set(PLACES)
 
 
 @pytest.mark.parametrize("name", ["judges nothing", "batch looked for once", "pins not read"])
-def test_mutant_is_killed_by_what_is_kept(name: str) -> None:
+def test_mutant_is_killed_by_a_stored_schedule(name: str) -> None:
     verdict = judge(PLACES[name], search=False, limit=100)
     assert verdict.killer is not None
     assert verdict.shows
 
 
-def test_schedule_that_kills_a_mutant_shrinks_to_what_matters() -> None:
+def test_schedule_that_kills_a_mutant_shrinks_to_its_essential_moves() -> None:
     """Two changes of actor and no fault: one publishes while the other has looked already."""
     guard = GUARDS[PLACES["judges nothing"]]
     family, number = of_name(known_kills()[guard.name])

@@ -51,7 +51,7 @@ open_impatient = opens(lock_short_ms=IMPATIENT_MS)
 @pytest.mark.parametrize(
     ("make_context", "refusals_max"), [(open_queueing, AFTER), (open_short, 1)]
 )
-def test_nobody_loses_more_often_than_the_queue_allows(
+def test_no_writer_conflicts_more_often_than_the_commit_lock_permits(
     make_context: Opens, refusals_max: int
 ) -> None:
     """Four writers of one file group, two writes each: somebody must have asked for the queue."""
@@ -82,7 +82,7 @@ def test_nobody_loses_more_often_than_the_queue_allows(
 
 
 @pytest.mark.spec("PUB-11")
-def test_a_redo_that_turns_out_long_gives_the_queue_back_and_goes_on() -> None:
+def test_a_long_retry_releases_the_commit_lock_and_continues() -> None:
     """B wins over A's first attempt; while A does it again for too long, C is let through."""
     world = seeded("held-queue-late", ("a1",))
     answers: dict[str, CommitResult | HoodooError] = {}
@@ -111,7 +111,7 @@ def test_a_redo_that_turns_out_long_gives_the_queue_back_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize("make_context", [open_queueing, open_short, open_impatient])
-def test_a_lost_lease_or_a_death_in_the_queue_costs_no_row(make_context: Opens) -> None:
+def test_a_lost_lease_or_a_death_under_the_commit_lock_costs_no_row(make_context: Opens) -> None:
     for seed in range(300 if NIGHTLY else 6):
         world = seeded("held-queue-faults", ("a1",))
         facts = EngineObserver(world, commits_retained=RETAINED)

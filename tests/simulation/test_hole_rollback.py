@@ -53,7 +53,7 @@ def beats_of_first_instant(world: SimulatedSystem) -> int:
     )
 
 
-def test_hole_5_heartbeat_never_comes_back_after_a_pause() -> None:
+def test_hole_5_no_heartbeat_is_written_after_a_pause() -> None:
     """HB-3: the writer fences itself for good and begins anew."""
     world, trace = paused(open_table)
     assert found_by(world, trace) == ""
@@ -81,7 +81,7 @@ def woken(undo: Undo, make_context: MakeContext = open_table) -> tuple[Simulated
     return world, play(world, actors, [*stages, UntilEnd("A")])
 
 
-def test_hole_6_woken_writer_cannot_publish_what_was_rolled_back() -> None:
+def test_hole_6_a_resumed_writer_cannot_commit_after_its_rollback() -> None:
     """Its slot is taken by the abort; it begins anew and its rows are there in the end."""
     world, trace = woken(roll_back_dead_writers)
     assert trace.failure is None
@@ -95,7 +95,7 @@ def test_hole_6_mutant_that_deletes_without_an_abort_slot_is_found() -> None:
     assert "I9" in found_by(world, trace)
 
 
-def test_hole_6_writer_that_published_first_is_helped_instead_of_undone() -> None:
+def test_hole_6_a_writer_that_committed_first_is_helped_and_not_rolled_back() -> None:
     """A stands still between its slot and its completed file (RB-3)."""
     world = seeded("hole-6-helped")
     actors = [writer("A", [Job(operation="A", keys=("a1", "a2"))]), undoer()]
@@ -114,7 +114,7 @@ def test_hole_6_writer_that_published_first_is_helped_instead_of_undone() -> Non
 
 
 @pytest.mark.parametrize("call", ["open_output", "close", "marker", ".inflight", "sync_folders"])
-def test_hole_6_writer_rolled_back_at_any_step_leaves_nothing_and_tries_again(call: str) -> None:
+def test_hole_6_a_writer_rolled_back_at_any_step_leaves_no_file_and_retries(call: str) -> None:
     """RB-10: it deletes what it wrote after its abort."""
     world = seeded("hole-6-any")
     actors = [writer("A", [Job(operation="A", keys=("a1", "c1"))]), undoer()]
@@ -141,7 +141,7 @@ def just_committed(undo: Undo) -> tuple[SimulatedSystem, Trace]:
 
 
 @pytest.mark.spec("HB-4")
-def test_hole_8_just_committed_instant_without_heartbeat_is_left_alone() -> None:
+def test_hole_8_an_instant_just_committed_is_not_rolled_back_without_heartbeat() -> None:
     world, trace = just_committed(roll_back_dead_writers)
     assert trace.failure is None
     assert rows_now(world) == {"a1": "A", "a2": "A", "b1": "seed"}
@@ -149,6 +149,6 @@ def test_hole_8_just_committed_instant_without_heartbeat_is_left_alone() -> None
     assert found_by(world, trace) == ""
 
 
-def test_hole_8_mutant_that_believes_its_old_listing_is_found() -> None:
+def test_hole_8_mutant_that_trusts_its_old_listing_is_found() -> None:
     world, trace = just_committed(mutants.delete_dead_writers)
     assert "I7" in found_by(world, trace)

@@ -67,7 +67,7 @@ def zombie(make_context: MakeContext, call: str) -> tuple[SimulatedSystem, Trace
 
 @pytest.mark.spec("SLOT-1")
 @pytest.mark.spec("FOR-3")
-def test_hole_4_writer_that_lost_its_lease_cannot_publish_over_another() -> None:
+def test_hole_4_a_writer_that_lost_its_lease_cannot_commit_over_another() -> None:
     world, trace = zombie(open_table, CREATE)
     assert trace.failure is None
     assert rows_now(world) == {"a1": "A", "a2": "A", "a3": "B", "b1": "seed"}
@@ -80,7 +80,7 @@ def test_hole_4_mutant_that_trusts_its_lease_is_found() -> None:
     assert found_by(world, trace)
 
 
-def test_hole_15_lock_taken_away_by_a_stranger_costs_a_turn_and_frees_no_other_lock() -> None:
+def test_hole_15_a_deleted_lock_costs_a_commit_section_and_frees_no_other_lock() -> None:
     """The stranger deletes A's lock; B holds the next one while A notices and gives back."""
     world = seeded("hole-15")
     actors = [
@@ -179,7 +179,7 @@ def test_hole_17_mutant_that_takes_a_lost_answer_for_a_failure_is_found(
 
 
 @pytest.mark.parametrize("fault", UNANSWERED)
-def test_hole_17_no_create_of_a_write_can_make_it_dishonest(fault: Fault) -> None:
+def test_hole_17_no_lost_create_makes_a_write_report_a_wrong_outcome(fault: Fault) -> None:
     """Every create of a writer in turn (marker, requested, inflight, slot, completed)."""
 
     def attempt(call: int | None) -> tuple[SimulatedSystem, Trace]:
@@ -218,7 +218,7 @@ def crashed_publication(make_context: MakeContext) -> tuple[SimulatedSystem, Tra
 
 
 @pytest.mark.spec("HELP-1")
-def test_helper_finishes_a_crashed_publication_before_its_own_slot() -> None:
+def test_helper_applies_a_crashed_commit_before_its_own_slot() -> None:
     """PUB-3: completed files appear in the order of the slots."""
     world, trace = crashed_publication(open_table)
     assert trace.outcomes["A"] == "crashed"
@@ -227,13 +227,13 @@ def test_helper_finishes_a_crashed_publication_before_its_own_slot() -> None:
     assert len(events_of(world, "publish.helped")) >= 1
 
 
-def test_helper_mutant_that_believes_every_slot_settled_is_found() -> None:
+def test_helper_mutant_that_assumes_every_slot_applied_is_found() -> None:
     world, trace = crashed_publication(mutants.no_helper)
     found = [found_by(world, trace), *map(str, check_files_in_slot_order(world))]
     assert any(found)
 
 
-def test_writer_that_meets_an_unsettled_publication_helps_it_instead_of_being_refused() -> None:
+def test_a_writer_that_finds_an_unapplied_commit_helps_it_instead_of_being_rejected() -> None:
     """Both insert c1 into a new partition; the winner is dead and shows nothing yet."""
     world = seeded("helper-refused")
     actors = [
@@ -268,7 +268,7 @@ def repeated_batch(fault: Fault, *, batch_id: str | None) -> tuple[SimulatedSyst
 
 
 @pytest.mark.parametrize("fault", UNANSWERED[:3])
-def test_batch_repeated_after_an_unknown_outcome_is_published_once(fault: Fault) -> None:
+def test_a_batch_repeated_after_an_unknown_outcome_is_committed_once(fault: Fault) -> None:
     world, trace = repeated_batch(fault, batch_id="source/1")
     assert found_by(world, trace) == ""
     operations = [op for slot in EngineObserver(world).structure().slots for op in slot.operations]
@@ -280,7 +280,7 @@ def test_batch_mutant_without_an_id_is_found() -> None:
     assert "I12" in found_by(world, trace)
 
 
-def test_batch_whose_first_slot_lands_between_check_and_slot_of_the_second() -> None:
+def test_a_late_first_slot_of_a_batch_rejects_the_second() -> None:
     """The late request of the first attempt wins the slot the second one wants."""
     world = seeded("batch-late")
 

@@ -92,7 +92,7 @@ def disordered(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
     return world, play(world, actors, [], facts=facts)
 
 
-def test_hole_2_times_ascend_whatever_the_clocks_say() -> None:
+def test_hole_2_times_ascend_with_any_clocks() -> None:
     world, trace = disordered(open_table)
     assert found_by(world, trace) == ""
     flat = [time for pair in slots_of(world) for time in pair]
@@ -140,7 +140,7 @@ def older_requested_completes_late(make_context: MakeContext) -> tuple[Simulated
     return world, play(world, actors, stages)
 
 
-def test_hole_20_rival_requested_before_me_and_completed_after_my_snapshot_is_seen() -> None:
+def test_hole_20_a_concurrent_commit_with_an_earlier_requested_time_is_validated() -> None:
     world, trace = older_requested_completes_late(open_table)
     assert found_by(world, trace) == ""
     assert rows_now(world) == {
@@ -150,7 +150,7 @@ def test_hole_20_rival_requested_before_me_and_completed_after_my_snapshot_is_se
     assert "C1" in str(refusal["why"])
 
 
-def test_hole_20_mutant_that_looks_by_requested_time_is_found() -> None:
+def test_hole_20_mutant_that_selects_by_requested_time_is_found() -> None:
     world, trace = older_requested_completes_late(mutants.requested_window)
     assert "I5" in found_by(world, trace)
 
@@ -186,7 +186,7 @@ def test_hole_23_mutant_that_keeps_its_time_is_found() -> None:
     assert "I5" in found_by(world, trace)
 
 
-def test_beg_5_ends_under_the_lock_when_others_keep_publishing() -> None:
+def test_beg_5_a_begin_takes_the_lock_when_others_keep_committing() -> None:
     """Three draws are lost to others, the fourth happens in the queue."""
     world = seeded("beg-5")
     rivals = [

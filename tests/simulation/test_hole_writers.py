@@ -114,7 +114,7 @@ def second_writer(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
 
 
 @pytest.mark.spec("SGL-1")
-def test_hole_13_single_writer_notices_a_second_one_and_nothing_is_lost() -> None:
+def test_hole_13_a_single_writer_detects_a_second_one_and_no_row_is_lost() -> None:
     """SGL-1: the slots decide in this mode too, so it is a warning that names the other."""
     world, trace = second_writer(single)
     assert found_by(world, trace) == ""
@@ -125,7 +125,7 @@ def test_hole_13_single_writer_notices_a_second_one_and_nothing_is_lost() -> Non
     assert rows_now(world)["a2"] == "B"
 
 
-def test_hole_13_writers_that_expect_each_other_notice_nothing() -> None:
+def test_hole_13_writers_that_expect_each_other_report_nothing() -> None:
     world, _ = second_writer(open_table)
     assert events_of(world, "writer.second_noticed") == []
 
@@ -158,7 +158,7 @@ def test_hole_3_mutant_that_compares_no_keys_is_found() -> None:
     assert "I14" in found_by(world, trace)
 
 
-def test_hole_3_rebase_still_looks_at_keys_in_other_file_groups() -> None:
+def test_hole_3_a_rebase_still_compares_keys_of_other_file_groups() -> None:
     """
     B shares one file group with A and inserts a key that A inserted into another one.
 
@@ -175,7 +175,7 @@ def test_hole_3_rebase_still_looks_at_keys_in_other_file_groups() -> None:
     assert rows_now(world) == {"a1": "B", "a9": "B", "b1": "seed"}
 
 
-def test_hole_3_delete_of_an_absent_key_meets_its_concurrent_first_insert() -> None:
+def test_hole_3_a_delete_of_an_absent_key_conflicts_with_its_first_insert() -> None:
     """
     B deletes a1 and a9; meanwhile A updates a1 and inserts a9 into another file group.
 
@@ -211,7 +211,7 @@ def overwrite(make_context: MakeContext, other: WriteOperation) -> tuple[Simulat
 
 
 @pytest.mark.parametrize("other", [WriteOperation.INSERT_OVERWRITE, WriteOperation.INSERT])
-def test_hole_9_overwrite_of_an_empty_partition_sees_who_wrote_into_it(
+def test_hole_9_an_overwrite_of_an_empty_partition_conflicts_with_writes_into_it(
     other: WriteOperation,
 ) -> None:
     world, trace = overwrite(open_table, other)
@@ -227,7 +227,7 @@ def test_hole_9_mutant_that_knows_file_ids_only_is_found() -> None:
         rows_now(world)
 
 
-def test_hole_9_insert_meets_an_overwrite_that_came_first() -> None:
+def test_hole_9_an_insert_conflicts_with_an_earlier_overwrite() -> None:
     """The other way round: the claim of the overwrite stands against the insert."""
     world = seeded("hole-9-insert", ("a1", "b1"))
     actors = [

@@ -348,6 +348,6 @@ def test_a_mutant_is_killed(
     assert "no order explains" in first_failure(cast, level, level, 300)
 
 
-def test_the_mutant_that_builds_on_unseen_rows_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mutant_that_reads_unseen_rows_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "_shared", lambda mine, rival: [])
     assert "no order explains" in first_failure(built_on, SOME, SOME, 300)

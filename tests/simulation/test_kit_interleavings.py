@@ -46,12 +46,12 @@ def calls(*paths: Sequence[str]) -> Coverage:
     return cover(make)
 
 
-def test_calls_that_touch_different_files_have_one_interleaving() -> None:
+def test_calls_on_different_files_have_one_interleaving() -> None:
     found = calls(["a/1", "a/2", "a/3"], ["b/1", "b/2", "b/3"])
     assert (found.runs, found.cut_short, found.complete) == (1, 0, True)
 
 
-def test_calls_that_touch_one_file_have_every_interleaving_once() -> None:
+def test_calls_on_one_file_have_every_interleaving_once() -> None:
     found = calls(["x", "x", "x"], ["x", "x"])
     assert (found.runs, found.complete) == (comb(5, 2), True)
 
@@ -104,7 +104,7 @@ def test_pct_repeats_itself_and_finds_the_put() -> None:
     assert any(pct(seed).failure for seed in range(20))
 
 
-def test_pct_of_depth_one_runs_everybody_to_the_end_at_once() -> None:
+def test_pct_of_depth_one_runs_every_actor_to_its_end_at_once() -> None:
     actors = [step.actor for step in pct(3, depth=1).steps]
     assert sum(one != other for one, other in pairwise(actors)) == 2
 
@@ -124,7 +124,7 @@ def test_shrunk_schedule_fails_in_the_same_way_and_is_smaller() -> None:
     assert shrunk.cost[1] <= 4
 
 
-def test_copied_world_goes_its_own_way() -> None:
+def test_a_copied_system_is_independent() -> None:
     world = SimulatedSystem()
     world.put("a", "x/y", b"1", durable=True, new=True)
     other = world.copy("other")

@@ -76,12 +76,12 @@ def test_i1_fires_when_an_acknowledged_operation_is_in_no_slot() -> None:
     assert broken(table.facts()) == {"I1"}
 
 
-def test_i1_fires_when_an_operation_was_published_twice() -> None:
+def test_i1_fires_when_an_operation_was_committed_twice() -> None:
     facts = change_slot(two_commits(), 2, operations=frozenset({"op1", "op2"}))
     assert broken(facts) == {"I1"}
 
 
-def test_i1_fires_when_a_row_is_gone() -> None:
+def test_i1_fires_when_a_row_is_missing() -> None:
     table = two_commits()
     rows = {**table.facts().rows, 2: {"k2": ("op2",)}}
     assert broken(table.facts(rows=rows)) == {"I1"}
@@ -124,7 +124,7 @@ def test_i2_fires_when_a_failed_operation_is_in_a_row() -> None:
     assert broken(table.facts(rows={1: {"k1": ("op1",), "k2": ("op2",)}})) == {"I2"}
 
 
-def test_i2_fires_when_an_unknown_operation_was_published_twice() -> None:
+def test_i2_fires_when_an_unknown_operation_was_committed_twice() -> None:
     table = two_commits()
     table.say(ClientEventKind.INFO, "op3")
     slots = tuple(
@@ -139,7 +139,7 @@ def test_i2_fires_when_a_client_got_two_answers() -> None:
     assert broken(table.facts()) == {"I2"}
 
 
-def test_i3_fires_when_a_read_saw_what_is_in_no_slot() -> None:
+def test_i3_fires_when_a_read_contains_an_uncommitted_row() -> None:
     table = two_commits()
     table.say(ClientEventKind.READ, "read1", snapshot=7, rows={"k1": ("dirty",)})
     assert broken(table.facts()) == {"I3"}
@@ -191,7 +191,7 @@ def forked_base(source: str | None) -> ObservedTable:
     return change_instant(facts, 1, stats=(stat,))
 
 
-def test_i5_fires_when_a_base_file_was_made_from_nothing() -> None:
+def test_i5_fires_when_a_base_file_has_no_source() -> None:
     assert broken(forked_base(None)) == {"I5"}
 
 
@@ -276,7 +276,7 @@ def test_i6_fires_when_the_completed_file_says_another_time_than_its_slot() -> N
 
 
 @pytest.mark.spec("PUB-3")
-def test_i6_fires_for_an_unsettled_slot_below_the_last_two_commits_only() -> None:
+def test_i6_fires_for_an_unapplied_slot_below_the_last_two_commits_only() -> None:
     table = two_commits()
     table.commit("op3", "k3")
     facts = table.facts()
@@ -288,7 +288,7 @@ def test_i6_fires_for_an_unsettled_slot_below_the_last_two_commits_only() -> Non
 
 
 @pytest.mark.spec("PUB-3")
-def test_i6_fires_for_a_commit_that_upkeep_followed_unsettled() -> None:
+def test_i6_fires_for_an_unapplied_commit_before_a_table_service() -> None:
     table = two_commits()
     table.abort(table.next_time())
     facts = table.facts()
@@ -315,7 +315,7 @@ def test_i7_fires_when_a_file_of_a_snapshot_is_missing_or_short() -> None:
     assert broken(replace(facts, files=without)) == {"I7"}
 
 
-def test_i7_looks_at_every_snapshot_from_the_floor_on() -> None:
+def test_i7_checks_every_snapshot_from_the_floor_on() -> None:
     facts = two_commits().facts()
     without_first = {facts.slots[1].stats[0].path: 101}
     assert broken(replace(facts, files=without_first, floor=1)) == {"I7"}
@@ -346,7 +346,7 @@ def test_i8_fires_when_an_aborted_instant_is_committed() -> None:
     assert "I8" in broken(table.facts())
 
 
-def test_i9_fires_when_a_published_file_is_deleted_without_a_clean() -> None:
+def test_i9_fires_when_a_committed_file_is_deleted_without_a_clean() -> None:
     table = two_commits()
     table.delete(table.facts().slots[0].stats[0].path, actor="a")
     assert broken(table.facts(floor=2)) == {"I9"}

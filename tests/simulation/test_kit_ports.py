@@ -46,7 +46,7 @@ def test_storage_outside_a_run_answers_at_once() -> None:
     assert [change.kind for change in world.journal] == ["create", "delete"]
 
 
-def test_version_of_a_name_never_comes_back() -> None:
+def test_the_version_of_a_name_never_repeats() -> None:
     _, ports = outside()
     versions = []
     for data in (b"1", b"2"):
@@ -58,7 +58,7 @@ def test_version_of_a_name_never_comes_back() -> None:
     assert versions == ["1", "2"]
 
 
-def test_output_file_is_whole_after_close_and_gone_after_an_error() -> None:
+def test_an_output_file_is_complete_after_close_and_missing_after_an_error() -> None:
     world, ports = outside()
     with ports.storage.open_output("p/f") as sink:
         sink.write(b"rows")
@@ -71,7 +71,7 @@ def test_output_file_is_whole_after_close_and_gone_after_an_error() -> None:
         ports.storage.open_output("p/f")
 
 
-def test_power_cut_keeps_what_was_synced() -> None:
+def test_a_power_cut_keeps_synced_files() -> None:
     def body(ports: ActorPorts) -> None:
         ports.storage.create("kept", b"whole")
         ports.storage.create("loose", b"whole", durable=False)
@@ -155,7 +155,7 @@ def test_fault_of_a_create_answers_and_applies_as_named(
     assert ("x" in world.files) is (applied or fault is Fault.AMBIGUOUS_LATE)
 
 
-def test_sleep_moves_time_only_when_nobody_can_run() -> None:
+def test_sleep_advances_time_only_when_no_actor_can_run() -> None:
     seen = []
 
     def sleeper(ports: ActorPorts) -> None:
@@ -257,7 +257,7 @@ def test_waiting_for_the_lock_ends_with_its_budget() -> None:
     assert trace.outcomes == {"h": "returned", "w": "LockTimeoutError"}
 
 
-def test_ticks_come_at_their_interval_and_end_with_their_actor() -> None:
+def test_ticks_follow_their_interval_and_end_with_their_actor() -> None:
     def body(ports: ActorPorts) -> None:
         ticker = ports.executor.every(1000, lambda: ports.storage.write("beat", b""))
         ports.clock.sleep_ms(3500)
@@ -348,7 +348,7 @@ def test_parquet_is_written_and_read_through_the_simulated_storage() -> None:
     ]
 
 
-def test_process_that_exits_with_the_lock_leaves_a_lease_that_ends() -> None:
+def test_a_process_that_exits_with_the_lock_leaves_a_lease_that_ends() -> None:
     def careless(ports: ActorPorts) -> None:
         ports.lock.acquire("never released")
 

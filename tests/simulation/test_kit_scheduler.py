@@ -64,7 +64,7 @@ def test_lease_checked_before_the_put_still_loses_updates() -> None:
     assert failing_seeds(Publish.LOCKED_PUT, 500, faults)
 
 
-def test_lost_answer_taken_for_a_failure_is_dishonest() -> None:
+def test_a_lost_answer_reported_as_a_failure_violates_i2() -> None:
     seeds = failing_seeds(Publish.CREATE, 200, CREATE_FAULTS)
     assert seeds
     assert "I2" in (toy_run(Publish.CREATE, seeds[0], CREATE_FAULTS).failure or "")
@@ -130,7 +130,7 @@ def test_unexpected_exception_of_an_actor_fails_the_run() -> None:
     )
 
 
-def test_endless_actor_meets_the_step_limit() -> None:
+def test_an_endless_actor_reaches_the_step_limit() -> None:
     def body(ports: object) -> None:
         while True:
             ports.storage.stat("x")  # type: ignore[attr-defined]

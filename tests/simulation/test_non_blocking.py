@@ -295,7 +295,7 @@ def test_three_writers_and_a_compactor_in_any_order() -> None:
     assert compacted
 
 
-def test_both_kinds_of_compaction_beside_writers() -> None:
+def test_both_kinds_of_compaction_concurrent_with_writers() -> None:
     """NBCC-5: a log compaction never covers a log that lies between those it puts together."""
     for seed in range(400 if NIGHTLY else 15):
         world = empty("free-services")

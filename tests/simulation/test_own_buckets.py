@@ -52,7 +52,7 @@ def newcomers(*ways: tuple[Enter, str]) -> tuple[SimulatedSystem, list[Actor]]:
 
 @pytest.mark.spec("OWN-1")
 @pytest.mark.parametrize("second", [at_once, after_services])
-def test_of_two_newcomers_to_one_bucket_one_is_refused(second: Enter) -> None:
+def test_of_two_newcomers_to_one_bucket_at_least_one_is_refused(second: Enter) -> None:
     ways = (at_once, "0-4"), (second, EVERY_BUCKET if second is at_once else "4-7")
     seen = explore(lambda: newcomers(*ways), check_end=both_entered)
     assert seen.failed is None
@@ -60,7 +60,7 @@ def test_of_two_newcomers_to_one_bucket_one_is_refused(second: Enter) -> None:
 
 
 @pytest.mark.parametrize("second", [at_once, after_services])
-def test_one_that_compares_only_before_its_entry_is_found(
+def test_a_newcomer_that_compares_only_before_its_entry_is_found(
     second: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = registry._refuse_overlapping

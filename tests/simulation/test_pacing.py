@@ -80,7 +80,7 @@ def played(
 
 @pytest.mark.spec("PACE-1")
 @pytest.mark.parametrize("burst", [1, 3])
-def test_writers_together_keep_the_pace(burst: int) -> None:
+def test_concurrent_writers_keep_the_rate_limit(burst: int) -> None:
     pace = RateLimit(per_minute=120, burst=burst)
     worst, held = [], 0
     for seed in range(200 if NIGHTLY else 3):
@@ -94,7 +94,7 @@ def test_writers_together_keep_the_pace(burst: int) -> None:
     assert held > len(worst)
 
 
-def test_a_death_or_a_lost_lease_costs_no_row_and_no_pace() -> None:
+def test_a_death_or_a_lost_lease_costs_no_row_and_keeps_the_rate_limit() -> None:
     pace = RateLimit(per_minute=120, burst=2)
     for seed in range(200 if NIGHTLY else 3):
         budgets = {Fault.CRASH_BEFORE: 1, Fault.LEASE_LOST: seed % 2, Fault.AMBIGUOUS_LATE: 1}
@@ -102,7 +102,7 @@ def test_a_death_or_a_lost_lease_costs_no_row_and_no_pace() -> None:
         assert most_too_many(times, pace) <= SLACK, f"seed {seed}"
 
 
-def test_a_pace_that_nobody_keeps_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violated_rate_limit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_path, "wait_for_rate_limit", lambda _: False)
     pace = RateLimit(per_minute=120)
     assert max(most_too_many(played(pace, seed, Faults())[2], pace) for seed in range(2)) > SLACK

@@ -37,7 +37,7 @@ EXPIRY_MS = PlannedServiceSettings().expiry_ms
         pytest.param(Action.CLUSTERING, SHARED, marks=pytest.mark.slow),
     ],
 )
-def test_who_carries_a_plan_out_ends_the_restore_that_died_amid_its_deletes(
+def test_an_executor_finishes_a_restore_that_died_during_its_deletes(
     action: Action, limits: TableLimits
 ) -> None:
     """The files go before the plan, and nobody but a worker may ever come."""
@@ -68,7 +68,7 @@ def test_who_carries_a_plan_out_ends_the_restore_that_died_amid_its_deletes(
 
 
 @pytest.mark.spec("RST-1")
-def test_logs_that_a_restore_took_while_they_were_looked_through_are_left_out_of_a_plan() -> None:
+def test_logs_deleted_by_a_restore_during_planning_are_left_out_of_the_plan() -> None:
     world = grown(Action.LOGCOMPACTION, MOR).copy("log-plan-beside-restore")
     script = Script([Until("S", "open_input a/"), UntilEnd("R"), UntilEnd("S")])
     actors = [
@@ -86,7 +86,7 @@ def test_logs_that_a_restore_took_while_they_were_looked_through_are_left_out_of
 @pytest.mark.spec("RST-1")
 @pytest.mark.parametrize("part", [Phase.BOTH, Phase.EXECUTE])
 @pytest.mark.parametrize("action", SERVICES)
-def test_no_plan_is_made_or_completed_while_a_restore_is_shown_and_not_decided(
+def test_no_plan_is_made_or_completed_while_a_restore_is_visible_and_undecided(
     action: Action, part: Phase
 ) -> None:
     """As another engine's: it takes away what it planned to, and merged rows would come back."""

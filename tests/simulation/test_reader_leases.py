@@ -144,7 +144,7 @@ def unbroken(told: Told) -> Callable[[SimulatedSystem], list[Violation]]:
 
 @pytest.mark.spec("RDL-1")
 @pytest.mark.spec("CLN-1")
-def test_whenever_they_meet_a_held_state_is_read_or_refused() -> None:
+def test_a_pinned_snapshot_is_read_or_refused_in_every_order() -> None:
     told: Told = []
     endings: Counter[str] = Counter()
     for trace in interrupted(told):
@@ -187,7 +187,7 @@ def does_not_look_again(world: EngineWorld) -> TableContext:
 @pytest.mark.parametrize(
     "mutant", [{"cleaning": looks_before_its_slot}, {"reading": does_not_look_again}]
 )
-def test_mutant_that_looks_too_early_is_found(mutant: dict[str, MakeContext]) -> None:
+def test_mutant_that_checks_leases_too_early_is_found(mutant: dict[str, MakeContext]) -> None:
     assert any("RDL-1" in str(trace.failure) for trace in interrupted([], **mutant))
 
 
@@ -201,7 +201,7 @@ def test_reader_and_cleaner_killed_at_every_call(victim: str) -> None:
         assert case.world.paths_below(DEFERRED_DELETES) == [], f"call {case.call}"
 
 
-def test_whoever_settles_a_dead_cleaner_s_slot_spares_what_is_held() -> None:
+def test_the_helper_of_a_dead_cleaner_keeps_pinned_files() -> None:
     """HELP-1: the cleaner dies right after its slot; a writer does what the slot decided."""
     patient = replace(LIMITS, reader_lease_ms=60_000)
     told: Told = []
@@ -218,7 +218,7 @@ def test_whoever_settles_a_dead_cleaner_s_slot_spares_what_is_held() -> None:
     assert len(world.paths_below(DEFERRED_DELETES)) == 1
 
 
-def test_a_held_state_outlives_its_lease_by_renewals() -> None:
+def test_a_pinned_snapshot_outlives_its_lease_by_renewals() -> None:
     told: Told = []
     for seed in range(20):
         world, actors = both(told, pause_ms=2 * LEASE_MS)

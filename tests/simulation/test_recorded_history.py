@@ -33,7 +33,7 @@ def test_the_engine_s_runs_have_no_finding() -> None:
     assert [found_in(seed, open_table) for seed in range(15)] == [set()] * 15
 
 
-def test_a_mutant_that_publishes_over_another_s_slot_loses_updates() -> None:
+def test_a_mutant_that_commits_over_another_slot_loses_updates() -> None:
     """A loses its lease right before its slot; B publishes; A wakes and goes on (hole 4)."""
     overwriting: MakeContext = mutants.with_chain(mutants.OverwritingChain)  # type: ignore[assignment]
     world = seeded_world("recorded", ("a1", "b1"))

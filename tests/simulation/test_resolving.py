@@ -97,7 +97,7 @@ def unanswered(fault: Fault) -> PlannedFault:
 
 @pytest.mark.spec("UNK-3")
 @pytest.mark.parametrize("fault", UNANSWERED)
-def test_who_asks_decides_and_the_rows_agree(fault: Fault) -> None:
+def test_resolve_decides_and_the_rows_agree(fault: Fault) -> None:
     lost = unanswered(fault)
     _, unknown, told, whole = played([lost])
     assert unknown
@@ -117,7 +117,7 @@ def test_who_asks_decides_and_the_rows_agree(fault: Fault) -> None:
         assert again.outcome is expected
 
 
-def test_a_write_that_runs_is_left_alone() -> None:
+def test_a_running_write_is_not_resolved() -> None:
     world = seeded("resolve-running")
     found: list[Resolution] = []
 
@@ -137,7 +137,7 @@ def test_a_write_that_runs_is_left_alone() -> None:
 
 
 @pytest.mark.spec("UNK-3")
-def test_a_write_that_another_rolls_back_meanwhile_is_no_write_without_a_trace() -> None:
+def test_a_write_that_another_process_rolls_back_meanwhile_has_a_trace() -> None:
     """Asked between the look at the slots and that at the timeline, which it just left."""
     world = seeded("resolve-beside")
 
@@ -164,6 +164,6 @@ def test_a_write_that_another_rolls_back_meanwhile_is_no_write_without_a_trace()
     assert [one.outcome for one in found] == [WriteOutcome.NOT_PUBLISHED]
 
 
-def test_what_left_no_trace_is_refused() -> None:
+def test_a_write_without_a_trace_is_refused() -> None:
     with pytest.raises(HoodooError, match="no trace of this write"):
         resolve(open_table(outside(seeded("resolve-none"))), "20200101000000000")

@@ -72,7 +72,7 @@ def sealed_in(world: SimulatedSystem) -> int:
 
 
 @pytest.mark.spec("SLOT-7")
-def test_no_schedule_tears_the_chain() -> None:
+def test_no_schedule_breaks_the_hash_chain() -> None:
     for seed in SEEDS:
         with mutation(partial(sealing, SIGNED)):
             outcome = run_seed(seed)
@@ -93,7 +93,7 @@ def outrun(kind: type[CommitLog] = CommitLog) -> SimulatedSystem:
 
 
 @pytest.mark.spec("SLOT-7")
-def test_whoever_lost_a_number_seals_upon_the_slot_that_won_it() -> None:
+def test_a_writer_that_lost_a_number_links_its_slot_to_the_winner() -> None:
     assert torn(outrun()) == []
 
 
@@ -105,7 +105,7 @@ class SealsOnce(CommitLog):
         return super().take(replace(slot, hash_link=first), **looks)
 
 
-def test_mutant_that_keeps_its_seal_when_it_lost_its_number_is_found() -> None:
+def test_mutant_that_keeps_its_hash_link_after_a_lost_number_is_found() -> None:
     assert torn(outrun(SealsOnce)) == [3]
 
 
@@ -120,7 +120,7 @@ def test_mutant_that_keeps_its_seal_when_it_lost_its_number_is_found() -> None:
     ],
     ids=["void", "noop"],
 )
-def test_slots_that_decide_about_another_are_sealed_as_well(
+def test_void_and_cancel_slots_have_hash_links_too(
     stages: list[ScriptStage], kind: SlotKind
 ) -> None:
     with mutation(partial(sealing, SIGNED)):

@@ -210,7 +210,7 @@ STOPS = pytest.mark.parametrize("calls", BEFORE.values(), ids=BEFORE)
 @pytest.mark.spec("FOR-4")
 @EARLY
 @STOPS
-def test_what_came_between_slot_and_file_makes_the_slot_void(
+def test_a_commit_between_slot_and_completed_file_voids_the_slot(
     calls: tuple[str, ...], early: bool
 ) -> None:
     world, answers, trace = played(between(calls, early=early))
@@ -224,14 +224,14 @@ def test_what_came_between_slot_and_file_makes_the_slot_void(
 
 
 @STOPS
-def test_mutant_that_does_not_look_a_second_time_loses_a_row(calls: tuple[str, ...]) -> None:
+def test_mutant_without_the_second_refresh_loses_a_row(calls: tuple[str, ...]) -> None:
     world, answers, trace = played(between(calls, early=False), ours=alone)
     assert (is_ok(answers, "A"), is_ok(answers, "J")) == (True, True), trace.story()
     assert lost_rows(world, answers) != [] or shown_below(world) != []
 
 
 @STOPS
-def test_a_lease_that_ends_between_them_costs_nothing_when_nobody_came(
+def test_a_lease_that_ends_in_between_costs_nothing_without_other_commits(
     calls: tuple[str, ...],
 ) -> None:
     stops = [Until("A", call) for call in calls]
@@ -242,7 +242,9 @@ def test_a_lease_that_ends_between_them_costs_nothing_when_nobody_came(
 
 
 @STOPS
-def test_another_of_ours_calls_it_void_while_its_owner_sleeps(calls: tuple[str, ...]) -> None:
+def test_another_hoodoo_writer_voids_the_slot_while_its_owner_pauses(
+    calls: tuple[str, ...],
+) -> None:
     stages: list[ScriptStage] = [*between(calls, early=False), UntilEnd("B"), UntilEnd("A")]
     world, answers, _ = played(stages)
     assert [is_ok(answers, name) for name in "AJB"] == [True, True, True]
@@ -252,7 +254,7 @@ def test_another_of_ours_calls_it_void_while_its_owner_sleeps(calls: tuple[str, 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("call", [SLOT, LOOK, HELD, SHOW, HELD_AGAIN])
-def test_whoever_comes_next_decides_what_a_dead_owner_left(call: str, fault: Fault) -> None:
+def test_the_next_writer_decides_the_slot_of_a_dead_owner(call: str, fault: Fault) -> None:
     """The file is made, or the slot void and the write rolled back; J and B lose nothing."""
     died = [SLOT, LOOK, HELD, SHOW, HELD_AGAIN].index(call)
     way = [SLOT, LOOK, HELD, SHOW, HELD_AGAIN][:died]
@@ -279,7 +281,9 @@ def outcome_of(world: SimulatedSystem) -> WriteOutcome:
 
 
 @pytest.mark.parametrize("fault", [None, Fault.CRASH_BEFORE], ids=["it lives", "it dies"])
-def test_what_a_foreign_rollback_took_is_not_told_as_published(fault: Fault | None) -> None:
+def test_a_write_that_another_engine_rolled_back_is_not_reported_as_committed(
+    fault: Fault | None,
+) -> None:
     """Java takes the sleeper for dead and leaves neither pending nor completed file (FOR-4)."""
     world = seeded("second-look-rollback", ("a1",))
     answers: Answers = {}
@@ -376,7 +380,7 @@ def test_no_row_is_lost_in_any_schedule() -> None:
 
 
 @pytest.mark.parametrize("fault", [None, Fault.CRASH_BEFORE], ids=["it lives", "it dies"])
-def test_a_void_compaction_is_completed_once_more(fault: Fault | None) -> None:
+def test_a_void_compaction_is_completed_again(fault: Fault | None) -> None:
     """Its plan is there as before, and so are its files; a log of J's came between."""
     world = compactions.planned("second-look-compaction")
     answers: Answers = {}
@@ -416,7 +420,7 @@ def void_of_the_dead() -> SimulatedSystem:
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_batch_in_a_void_slot_is_written_anew() -> None:
+def test_a_batch_in_a_void_slot_is_written_again() -> None:
     world = void_of_the_dead()
     world.now_ms += 4 * TOLERATED_MS
     ports = make_ports(world, world.new_actor("again", seed=0))
@@ -427,7 +431,7 @@ def test_a_batch_in_a_void_slot_is_written_anew() -> None:
     assert rows_now(world)["a2"] == "A"
 
 
-def test_a_batch_that_is_undecided_is_decided_before_it_is_answered() -> None:
+def test_an_undecided_batch_is_decided_before_its_result_is_returned() -> None:
     died = Until("A", LOOK, Fault.CRASH_BEFORE)
     world, _, _ = played([Until("A", SLOT), died, UntilEnd("J")], batch="n1", others="J")
     assert kinds(world) == [SlotKind.COMMIT, SlotKind.COMMIT]
@@ -439,7 +443,7 @@ def test_a_batch_that_is_undecided_is_decided_before_it_is_answered() -> None:
     assert rows_now(world)["a2"] == "A"
 
 
-def test_it_is_explained_before_and_after_its_files_went() -> None:
+def test_a_void_write_is_explained_before_and_after_its_files_are_deleted() -> None:
     world = void_of_the_dead()
     table = TableReader(open_table(outside(world), SHARED))
     begun = table.context.commit_log.read(2)
@@ -453,7 +457,7 @@ def test_it_is_explained_before_and_after_its_files_went() -> None:
     assert (answer.outcome, answer.completion_time) == (WriteOutcome.NOT_PUBLISHED, None)
 
 
-def test_archiving_collects_both_slots() -> None:
+def test_archiving_truncates_both_slots() -> None:
     world = void_of_the_dead()
     survive(world)
     ports = make_ports(world, world.new_actor("later", seed=0))

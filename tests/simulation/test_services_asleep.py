@@ -211,7 +211,7 @@ QUICK = [
     ("action", "table_type", "who", "mode"),
     [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in MET if one not in QUICK)],
 )
-def test_a_plan_ends_once_and_for_good_whoever_slept_over_it(
+def test_a_plan_ends_once_while_its_executor_pauses(
     action: Action, table_type: TableType, who: str, mode: str
 ) -> None:
     far = mode != "shared"
@@ -285,7 +285,7 @@ AMID_A_CUT: dict[str, Sequence[Act]] = {
 @pytest.mark.parametrize("mode", LIMITS_OF)
 @pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize("who", AMID_A_CUT)
-def test_an_archiver_that_slept_amid_its_cut_moves_nothing_back(
+def test_an_archiver_that_paused_during_its_truncation_moves_nothing_back(
     who: str, past: bool, mode: str
 ) -> None:
     limits, every = LIMITS_OF[mode], 1 if NIGHTLY else 4
@@ -304,7 +304,7 @@ def test_an_archiver_that_slept_amid_its_cut_moves_nothing_back(
         pytest.param(cancels, "create .hoodie/timeline/", marks=pytest.mark.slow),
     ],
 )
-def test_an_executor_of_a_plan_archived_long_ago_takes_back_its_own_and_no_more(
+def test_an_executor_of_a_plan_archived_long_ago_deletes_only_its_own_files(
     ended_by: Act, call: str
 ) -> None:
     """It is about to begin the plan, or writes for it, and sleeps for longer than the grace."""
@@ -326,7 +326,7 @@ def test_an_executor_of_a_plan_archived_long_ago_takes_back_its_own_and_no_more(
 
 
 @pytest.mark.spec("HELP-2")
-def test_a_plan_that_was_restored_away_and_collected_over_its_owner_is_not_shown() -> None:
+def test_a_plan_that_was_restored_away_and_truncated_during_a_pause_stays_invisible() -> None:
     """The restore's slot is gone as well, so that nobody could tell afterwards."""
     world = compactions.twice_logged("collected-plan")
     acts = (restores, writes_on, cleans_and_archives)
@@ -415,7 +415,7 @@ def own_slots(world: SimulatedSystem) -> list[Change]:
 
 
 @pytest.mark.spec("SLOT-10")
-def test_an_archiver_that_slept_while_its_table_was_replaced_leaves_nothing_in_its_history() -> (
+def test_an_archiver_that_paused_while_its_table_was_replaced_leaves_no_file_in_its_archive() -> (
     None
 ):
     assert replaced(archives_all, old_commits(), OURS, far=False, pins=True, every=EVERY) == []
@@ -426,7 +426,7 @@ def test_an_archiver_that_slept_while_its_table_was_replaced_leaves_nothing_in_i
     ("action", "table_type"),
     [(Action.COMPACTION, MOR), pytest.param(Action.CLUSTERING, COW, marks=pytest.mark.slow)],
 )
-def test_an_executor_that_slept_while_its_table_was_replaced_begins_nothing_there(
+def test_an_executor_that_paused_while_its_table_was_replaced_starts_nothing_there(
     action: Action, table_type: TableType
 ) -> None:
     assert replaced(does(action), grown(action, table_type), OURS, far=False, every=3) == []

@@ -230,7 +230,7 @@ def play_lock(seed: int) -> tuple[str, Holders]:
 
 
 @pytest.mark.spec("LOCK-1")
-def test_who_shares_the_lock_never_meets_one_that_has_it_alone_or_java() -> None:
+def test_a_shared_lock_never_overlaps_with_an_exclusive_holder_or_java() -> None:
     seen: set[str] = set()
     crowd = 0
     for seed in range(SCHEDULES):
@@ -246,21 +246,21 @@ def first_failure() -> str:
     return next(filter(None, (play_lock(seed)[0] for seed in range(600))), "")
 
 
-def test_one_that_does_not_wait_for_those_who_share_it_is_noticed(
+def test_an_exclusive_holder_that_does_not_wait_for_members_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(StorageHolding, "ready_in_ms", lambda self: 0)
     assert "have it" in first_failure()
 
 
-def test_a_time_that_is_counted_from_the_answer_for_ever_is_noticed(
+def test_a_lease_that_is_counted_from_the_answer_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(SharedFileHolding, "expires_in_ms", lambda self: LENGTH_MS)
     assert "have it" in first_failure()
 
 
-def test_one_of_those_who_share_it_giving_it_back_is_noticed(
+def test_a_member_that_releases_the_shared_lock_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = SharedLockState.again
@@ -372,14 +372,14 @@ def play_engine(seed: int) -> SimulatedSystem:
     return world
 
 
-def test_a_slot_under_java_s_lock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_under_javas_lock_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StorageClient, "_is_free", lambda *_: True)
     with pytest.raises(AssertionError, match="a slot while Java has the lock"):
         deque(map(play_engine, range(200)), maxlen=0)
 
 
 @pytest.mark.spec("LOCK-1")
-def test_writers_far_away_publish_together_and_lose_no_row_and_java_is_kept_out() -> None:
+def test_on_a_high_latency_store_writers_share_the_lock_and_exclude_java() -> None:
     shared = alone = queued = places = 0
     for seed in range(1_000 if NIGHTLY else 40):
         world = play_engine(seed)

@@ -136,13 +136,13 @@ def test_a_file_group_has_one_pending_compaction(
     assert shared(outside(world)).active().pending == ()
 
 
-def test_mutant_whose_plan_slot_tells_nothing_of_the_look_is_found() -> None:
+def test_mutant_whose_plan_slot_has_no_timeline_digest_is_found() -> None:
     assert planned_for(planned_twice((SLOT, LOOK), (), ours=alone)) != [1, 1]
 
 
 @FAULTS
 @pytest.mark.parametrize("calls", [(SLOT, LOOK), (SLOT, LOOK, HELD, SHOW)])
-def test_a_plan_that_nobody_showed_is_made_again(
+def test_a_plan_without_its_file_is_made_again(
     calls: Sequence[str], fault: Sequence[Fault]
 ) -> None:
     """Its owner notices that the lock is gone, or the next round plans."""
@@ -158,7 +158,7 @@ def test_a_plan_that_nobody_showed_is_made_again(
     assert shared(outside(world)).active().pending == ()
 
 
-def test_a_plan_that_came_late_is_taken_away_again() -> None:
+def test_a_plan_file_that_arrives_late_is_deleted() -> None:
     """The request was on its way when others ended the slot; the owner plans nothing more."""
     world = logged("planned-too-late")
     stages = [*cut_short((SLOT, LOOK, HELD, SHOW), ()), UntilEnd("J"), UntilEnd("B"), UntilEnd("A")]
@@ -168,7 +168,7 @@ def test_a_plan_that_came_late_is_taken_away_again() -> None:
     assert planned_for(world) == [1, 1]
 
 
-def test_a_plan_that_appeared_while_its_lock_was_lost_is_kept() -> None:
+def test_a_plan_file_created_while_the_lock_was_lost_is_kept() -> None:
     """The file is there when its owner asks whether it still has the lock: the next turn tells."""
     world = logged("planned-late")
     stages = [Until("A", SLOT), Until("A", LOOK), Until("A", SHOW), Until("A", HELD)]
@@ -178,7 +178,7 @@ def test_a_plan_that_appeared_while_its_lock_was_lost_is_kept() -> None:
 
 
 @pytest.mark.parametrize("later", [open_table, shared], ids=["ours", "a slot from before"])
-def test_a_plan_is_shown_by_anybody_where_its_slot_tells_nothing_of_a_look(
+def test_a_plan_without_a_timeline_digest_is_applied_by_any_process(
     later: MakeContext,
 ) -> None:
     world = logged("planned-for-all")
@@ -190,7 +190,7 @@ def test_a_plan_is_shown_by_anybody_where_its_slot_tells_nothing_of_a_look(
 
 
 @pytest.mark.spec("UNK-3")
-def test_resolve_ends_a_plan_that_nobody_showed() -> None:
+def test_resolve_ends_a_plan_without_its_file() -> None:
     world = logged("planned-unknown")
     play(world, [acting("A", shared, plan)], stopped((SLOT, LOOK), (Fault.CRASH_BEFORE,)))
     world.now_ms += 4 * TOLERATED_MS
@@ -250,7 +250,7 @@ WHOLE = ["savepoint", "savepoint.inflight"]
     [(SLOT, LOOK), (SLOT, LOOK, HELD, SHOW), (SLOT, LOOK, HELD, SHOW, LOOK, HELD, SHOW)],
     ids=["before the second look", "before its first file", "before its second file"],
 )
-def test_a_savepoint_whose_owner_died_is_none(calls: Sequence[str]) -> None:
+def test_a_savepoint_whose_owner_died_does_not_count(calls: Sequence[str]) -> None:
     world = seeded("savepoint-died", ("a1",))
     play(world, [acting("A", shared, keep)], stopped(calls, (Fault.CRASH_BEFORE,)))
     world.now_ms += 4 * TOLERATED_MS

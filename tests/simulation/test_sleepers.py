@@ -58,7 +58,7 @@ def asleep(world: SimulatedSystem, sleeper: Actor, meanwhile: Callable[[ActorPor
 
 
 @pytest.mark.parametrize("goes_back", [restores, rolls_back])
-def test_a_commit_that_was_taken_back_stays_away(
+def test_a_restored_away_commit_stays_restored_away(
     goes_back: Callable[[TableContext], None],
 ) -> None:
     """With a delete of a partition hidden files would be shown, or cleaned for good."""

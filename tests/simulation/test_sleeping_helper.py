@@ -85,22 +85,22 @@ def slept(before: str, key: str = "b1") -> dict[str, str]:
 
 
 @pytest.mark.spec("RST-4")
-def test_a_helper_that_has_the_next_slot_brings_nothing_back() -> None:
+def test_a_paused_helper_with_the_next_slot_restores_no_file() -> None:
     assert slept("{showing}") == SEED
 
 
 @pytest.mark.spec("RST-4")
-def test_a_helper_that_lost_the_next_slot_brings_nothing_back() -> None:
+def test_a_paused_helper_that_lost_the_next_slot_restores_no_file() -> None:
     assert slept(SLOT) == {**SEED, "b1": "H", "e1": "H"}
 
 
 @pytest.mark.spec("RST-4")
-def test_a_helper_whom_that_commit_refused_brings_nothing_back() -> None:
+def test_a_paused_helper_that_conflicts_with_the_helped_commit_restores_no_file() -> None:
     assert slept("{showing}", key="a1") == {**SEED, "a1": "H", "e1": "H"}
 
 
 @pytest.mark.spec("RST-4")
-def test_one_who_has_a_lock_that_others_do_not_take_brings_nothing_back() -> None:
+def test_a_paused_writer_with_a_lock_that_others_do_not_take_restores_no_file() -> None:
     """Under ``auto`` only who lost two slots has the lock, and it keeps nobody out."""
     world = seeded("auto", tuple(SEED))
     seed = open_table(outside(world)).commit_log.read(1)
@@ -140,7 +140,7 @@ def restored_by_auto(requested_time: str, context: TableContext) -> None:
 
 
 @pytest.mark.spec("RST-4")
-def test_one_who_slept_over_a_savepoint_that_others_ended_leaves_nothing_of_it() -> None:
+def test_a_process_that_paused_during_the_end_of_a_savepoint_leaves_no_file_of_it() -> None:
     world = seeded("slept-over-savepoint", tuple(SEED))
     seed = open_table(outside(world)).commit_log.read(1)
     assert seed is not None
@@ -168,7 +168,7 @@ def test_one_who_slept_over_a_savepoint_that_others_ended_leaves_nothing_of_it()
 
 @pytest.mark.spec("FOR-4")
 @pytest.mark.parametrize("kind", [UPSERT, OVERWRITE])
-def test_a_helper_that_slept_does_not_show_what_was_called_void_long_ago(
+def test_a_paused_helper_does_not_apply_a_slot_that_was_voided_long_ago(
     kind: WriteOperation,
 ) -> None:
     """A dies behind its slot; H looks, is about to show it, and the lock is lost."""

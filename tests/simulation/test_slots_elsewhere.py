@@ -148,12 +148,12 @@ def unsettled() -> set[int]:
     return found
 
 
-def test_plan_that_its_planner_could_not_show_is_shown_by_the_next() -> None:
+def test_a_plan_without_its_file_is_applied_by_the_next_process() -> None:
     """PUB-3: its requested file is fixed by its slot, and no claim may stand in the way."""
     assert unsettled() == set()
 
 
-def test_mutant_that_claims_requested_files_of_plans_is_found(
+def test_mutant_that_reserves_requested_files_of_plans_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     claims = re.compile(r"\.hoodie/timeline/[^/]+\.requested")
@@ -186,7 +186,7 @@ def first_writers() -> tuple[SimulatedSystem, Sequence[Actor]]:
 
 
 @pytest.mark.parametrize("seed", range(200 if NIGHTLY else 15))
-def test_first_writers_share_one_identity_and_one_chain(seed: int) -> None:
+def test_concurrent_first_writers_have_one_table_id_and_one_commit_log(seed: int) -> None:
     world, actors = first_writers()
     facts = EngineObserver(world, commits_retained=RETAINED)
     trace = run(world, actors, seed=seed, faults=archives.FAULTS, check_step=facts.check_step)
@@ -216,14 +216,14 @@ def collide() -> tuple[SimulatedSystem, Trace]:
 
 
 @pytest.mark.spec("TL-REQ-1")
-def test_hole_1_a_requested_time_is_claimed_before_it_is_shown() -> None:
+def test_hole_1_a_requested_time_is_reserved_before_it_is_visible() -> None:
     world, trace = collide()
     assert found_by(world, trace) == ""
     assert rows_now(world)["a2"] == "A"
     assert rows_now(world)["b2"] == "B"
 
 
-def test_hole_1_mutant_that_claims_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hole_1_mutant_that_reserves_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decided, "_CLAIMED", re.compile("nothing"))
     world, trace = collide()
     assert "I7" in found_by(world, trace)
@@ -274,13 +274,13 @@ def all_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spec("GC-2")
 @pytest.mark.usefixtures("all_elsewhere")
-def test_a_collected_number_that_a_stalled_creator_takes_again_decides_nothing() -> None:
+def test_a_truncated_number_that_a_stalled_creator_takes_again_decides_nothing() -> None:
     """SlateDB's RFC-0026: no slot store keeps deleted numbers, so the boundary tells."""
     assert archives.late_creator() == ""
 
 
 @pytest.mark.usefixtures("all_elsewhere")
-def test_mutant_that_moves_no_boundary_is_found() -> None:
+def test_mutant_that_moves_no_truncation_point_is_found() -> None:
     def boundless(world: object) -> object:
         storage = archives.Without(world.storage, archives.BOUNDARIES)
         return archives.registered(replace(world, storage=storage))

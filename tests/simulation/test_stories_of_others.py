@@ -45,12 +45,12 @@ def first_failure(family: str, build: Build, limit: int) -> str:
 
 
 @pytest.mark.parametrize("client_of", [Hasty, Rude])
-def test_a_lock_that_two_hold_is_noticed(client_of: type[StorageClient]) -> None:
+def test_a_lock_with_two_holders_is_detected(client_of: type[StorageClient]) -> None:
     found = first_failure("S10", lambda draw, name: locking(draw, name, client_of), 300)
     assert "hold the lock at once" in found or "took what" in found
 
 
-def test_a_holding_that_renews_after_its_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_is_renewed_after_its_end_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StorageHolding, "is_held", lambda self: True)
     monkeypatch.setattr(StorageHolding, "expires_in_ms", lambda self: TERMS.validity_ms)
     assert "at once" in first_failure("S10", locking, 300)
@@ -87,7 +87,7 @@ def test_every_rule_of_the_lock_file_can_be_broken(
     assert (found in told) if found else (told == "")
 
 
-def test_slots_that_nobody_looks_at_again_lose_rows() -> None:
+def test_without_the_second_refresh_rows_are_lost() -> None:
     """Without the second look (FOR-4) the other engine's rows or ours go missing."""
 
     def build(draw, name: str):

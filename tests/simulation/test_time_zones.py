@@ -31,7 +31,7 @@ def zone_of(name: str) -> TimelineZone:
         ("Australia/Lord_Howe", "2026-04-04T15:00:00+00:00"),
     ],
 )
-def test_every_promise_holds_while_the_clock_of_the_table_is_turned(
+def test_every_invariant_holds_while_the_clock_of_the_table_changes(
     name: str, turned: str, seed: int
 ) -> None:
     start_ms = int(datetime.fromisoformat(turned).timestamp() * 1000) - 1_000

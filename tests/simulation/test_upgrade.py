@@ -41,7 +41,7 @@ def rows_seen(world: SimulatedSystem) -> list[dict[str, object]]:
     return sorted(found, key=lambda row: str(row["id"]))
 
 
-def test_an_upgrade_killed_at_every_call_leaves_a_whole_table_and_is_done_again() -> None:
+def test_an_upgrade_killed_at_every_call_leaves_a_complete_table_and_is_repeated() -> None:
     before = rows_seen(old_table())
 
     def make() -> tuple[SimulatedSystem, Sequence[Actor]]:

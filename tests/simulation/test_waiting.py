@@ -27,7 +27,7 @@ def executing_while_another_waits() -> tuple[SimulatedSystem, Sequence[Actor]]:
     ]
 
 
-def test_who_waits_completes_the_plan_of_an_executor_killed_at_any_call() -> None:
+def test_a_waiting_executor_completes_the_plan_of_one_killed_at_any_call() -> None:
     cases = list(crash_points(executing_while_another_waits, "C"))
     assert len(cases) >= 20
     waits = 0

@@ -72,19 +72,19 @@ def test_a_schema_without_a_column_of_the_table_still_counts_the_rows(
     assert loaded(spark, path, "later map<string, int>") == [(None,), (None,)]
 
 
-def test_a_range_is_read_without_the_column_that_tells_its_rows(spark: Any, path: str) -> None:
+def test_a_range_is_read_without_the_column_that_selects_its_rows(spark: Any, path: str) -> None:
     assert loaded(spark, path, "v long", **RANGE) == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
-def test_old_days_are_those_that_were_written_whatever_the_session_rebases(
+def test_old_dates_are_read_as_written_under_every_rebase_mode(
     spark: Any, path: str, said: Any, mode: str
 ) -> None:
     said("spark.sql.parquet.datetimeRebaseModeInRead", mode)
     assert loaded(spark, path, "born date") == [(LONG_AGO,), (LONG_AGO,)]
 
 
-def test_rows_of_a_lost_file_are_missed_whatever_the_session_ignores(
+def test_rows_of_a_lost_file_raise_an_error_under_every_session_setting(
     spark: Any, path: str, said: Any
 ) -> None:
     said("spark.sql.files.ignoreMissingFiles", "true")

@@ -59,7 +59,9 @@ def test_a_hudi_job_writes_and_reads_unchanged(spark: Any, path: str, name: str)
 
 
 @pytest.mark.parametrize("name", by_both(soon="org.apache.hudi"))
-def test_streams_go_by_hudis_name_too(spark: Any, path: str, tmp_path: Path, name: str) -> None:
+def test_streams_are_served_by_hudis_name_too(
+    spark: Any, path: str, tmp_path: Path, name: str
+) -> None:
     if not hasattr(spark, "dataSource"):
         pytest.skip("this Spark has no Python data sources")
     source, copy = str(tmp_path / "source"), str(tmp_path / "copy")
@@ -99,7 +101,7 @@ def with_bundle(found: object) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bundle_on_the_class_path_keeps_its_names_and_this_is_told_once(
+def test_a_bundle_on_the_class_path_keeps_its_names_and_one_message_says_so(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = with_bundle("jar:file:hudi-bundle.jar!/org/apache/hudi/DefaultSource.class")
@@ -112,7 +114,7 @@ def test_a_bundle_on_the_class_path_keeps_its_names_and_this_is_told_once(
     assert record.getMessage() == ('spark.hudi_left_to_bundle formats="hudi, org.apache.hudi"')
 
 
-def test_without_a_bundle_hudis_names_are_ours_and_nothing_is_told(
+def test_without_a_bundle_hudis_names_are_served_without_a_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, logger="hoodoo"):
@@ -121,7 +123,7 @@ def test_without_a_bundle_hudis_names_are_ours_and_nothing_is_told(
     assert caplog.records == []
 
 
-def test_a_jar_that_keeps_spark_from_registering_is_told_and_saving_goes_on(
+def test_a_jar_that_prevents_the_registration_is_reported_and_saves_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     from pyspark.errors import AnalysisException

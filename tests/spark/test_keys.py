@@ -25,7 +25,7 @@ def save(spark: Any, path: Path, rows: list[tuple[Any, ...]], **options: str) ->
     df.write.format("hoodoo").options(**named).mode("append").save(str(path))
 
 
-def test_rows_without_keys_are_added_and_never_found_again(spark: Any, tmp_path: Path) -> None:
+def test_rows_without_keys_are_added_and_never_updated(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t"
     for _ in range(2):
         save(spark, path, [("a", "eu", 1, 1.0)] * 3, hoodie__table__name="t")
@@ -36,7 +36,7 @@ def test_rows_without_keys_are_added_and_never_found_again(spark: Any, tmp_path:
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_rows_that_were_read_are_written_back_without_key_fields(
+def test_read_rows_are_written_back_without_key_fields(
     spark: Any, tmp_path: Path, table_type: str
 ) -> None:
     path = tmp_path / "t"
@@ -140,7 +140,7 @@ def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("far_west")
-def test_partitions_of_moments_are_deleted_whatever_the_clock_of_the_driver(
+def test_partitions_of_timestamps_are_deleted_under_every_zone_of_the_driver(
     spark: Any, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "t")

@@ -63,7 +63,7 @@ def test_an_insert_that_drops_known_keys_takes_a_deleted_one_for_new(
 
 
 @pytest.mark.parametrize("index", ["SIMPLE", "BLOOM", "GLOBAL_SIMPLE"])
-def test_keys_that_only_logs_hold_are_replaced_and_deleted(
+def test_keys_that_are_only_in_logs_are_replaced_and_deleted(
     save: Any, rows: Any, path: str, index: str
 ) -> None:
     """A bucket writer put them there, before the table was written without buckets."""
@@ -86,7 +86,7 @@ def test_keys_that_only_logs_hold_are_replaced_and_deleted(
     ]
 
 
-def test_a_range_of_partial_updates_tells_whole_rows(save: Any, rows: Any, path: str) -> None:
+def test_a_range_of_partial_updates_returns_whole_rows(save: Any, rows: Any, path: str) -> None:
     since = save(START, **MERGE_ON_READ).completion_time
     with hoodoo.open_table(path) as table:
         table.upsert([{"id": 1, "day": "mon", "at": 12}], partial=True)

@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
 )
 
 
-def test_a_spark_job_and_a_local_writer_open_one_bucket_together(
+def test_a_spark_job_and_a_local_writer_create_one_bucket_together(
     save: Any, rows: Any, path: str
 ) -> None:
     options = {key.replace(".", "__"): value for key, value in FREE.items()}

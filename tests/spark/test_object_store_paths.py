@@ -21,11 +21,11 @@ def test_files_on_s3_keep_the_scheme_of_the_table(table: str, read: str) -> None
     assert _as_spelled("s3://lake/t/p/f.parquet", table) == read
 
 
-def test_local_files_stay_as_they_are() -> None:
+def test_local_files_keep_their_paths() -> None:
     assert _as_spelled("file:/data/t/f.parquet", "/data/t") == "file:/data/t/f.parquet"
 
 
-def test_executors_get_what_reaches_the_store_and_nothing_of_the_table_s() -> None:
+def test_executors_get_the_store_options_of_the_caller_and_none_of_the_table() -> None:
     said = (
         PropertySet()
         .with_layer(TABLE_LAYER, {"fs.s3a.endpoint": "https://thief.example"})

@@ -44,7 +44,7 @@ def said(spark: Any, **values: str) -> Iterator[None]:
             spark.conf.unset(key)
 
 
-def test_a_save_and_a_load_each_tell_once(save: Any, rows: Any) -> None:
+def test_a_save_and_a_load_each_report_ignored_options_once(save: Any, rows: Any) -> None:
     more = {SYNC: "true", "hoodie.datasource.write.recordkey.feild": "id"}
     more["hoodie.metadata.enable"] = "true"  # Hudi's own default: taken, with a word
     with heard() as texts:
@@ -64,7 +64,7 @@ def test_a_save_and_a_load_each_tell_once(save: Any, rows: Any) -> None:
     assert texts == []
 
 
-def test_a_table_over_spark_tells_once(save: Any, spark: Any, path: str) -> None:
+def test_a_spark_table_reports_ignored_options_once(save: Any, spark: Any, path: str) -> None:
     save(THREE)
     with heard() as texts, hoodoo.spark.table(spark, path, {SYNC: "true"}) as table:
         table.upsert(spark.createDataFrame(THREE, COLUMNS))
@@ -73,7 +73,9 @@ def test_a_table_over_spark_tells_once(save: Any, spark: Any, path: str) -> None
 
 
 @pytest.mark.slow
-def test_a_stream_tells_once_for_all_its_batches(spark: Any, path: str, tmp_path: Path) -> None:
+def test_a_stream_reports_ignored_options_once_for_all_batches(
+    spark: Any, path: str, tmp_path: Path
+) -> None:
     for number in range(3):
         source = spark.createDataFrame([(number, "wed", 11, 7.0)], COLUMNS)
         source.coalesce(1).write.mode("append").parquet(str(tmp_path / "source"))
@@ -93,7 +95,7 @@ def test_a_stream_tells_once_for_all_its_batches(spark: Any, path: str, tmp_path
     assert len(texts) == 1
 
 
-def test_what_set_says_reaches_writes_and_reads_and_options_win(
+def test_set_options_reach_writes_and_reads_and_explicit_options_win(
     save: Any, spark: Any, path: str, rows: Any
 ) -> None:
     save(THREE)
@@ -114,9 +116,7 @@ def test_what_set_says_reaches_writes_and_reads_and_options_win(
     assert [text for text in texts if "did you mean hoodie.clean.automatic" in text]
 
 
-def test_what_set_says_wins_over_what_the_session_began_with(
-    spark: Any, save: Any, path: str
-) -> None:
+def test_set_options_win_over_the_initial_session_options(spark: Any, save: Any, path: str) -> None:
     spark.conf.set("spark.hoodie.write.application.id", "begun")
     try:
         with said(spark, hoodie__write__application__id="set"):
@@ -136,7 +136,7 @@ def test_what_set_says_wins_over_what_the_session_began_with(
         ("hoodie.datasource.read.incr.path.glob", "mon*"),
     ],
 )
-def test_a_load_is_refused_whose_answer_an_option_would_change(
+def test_a_load_whose_result_an_unsupported_option_would_change_is_refused(
     save: Any, rows: Any, key: str, value: str
 ) -> None:
     save(THREE)

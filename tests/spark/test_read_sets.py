@@ -48,7 +48,7 @@ def test_serializable_writers_cannot_skew(spark: Any, duty: str, rows: Any) -> N
 
 
 @pytest.mark.slow
-def test_snapshot_lets_write_skew_be_and_no_reads_are_no_promise(
+def test_snapshot_permits_write_skew_and_no_reads_are_no_promise(
     spark: Any, duty: str, rows: Any
 ) -> None:
     mine, theirs = (spark.read.format("hoodoo").load(duty) for _ in range(2))
@@ -58,7 +58,9 @@ def test_snapshot_lets_write_skew_be_and_no_reads_are_no_promise(
 
 
 @pytest.mark.slow
-def test_what_was_not_asked_for_disturbs_nobody(spark: Any, duty: str, rows: Any) -> None:
+def test_commits_outside_the_read_partitions_do_not_conflict(
+    spark: Any, duty: str, rows: Any
+) -> None:
     mine = spark.read.format("hoodoo").load(duty)
     go(spark.read.format("hoodoo").load(duty), 1, duty, "serializable")
     go(mine, 2, duty, "serializable", reads=hoodoo.spark.reads(mine, partitions=["tue"]))
@@ -69,7 +71,7 @@ def test_what_was_not_asked_for_disturbs_nobody(spark: Any, duty: str, rows: Any
 @pytest.mark.parametrize(
     ("level", "left"), [("snapshot", [0.0, 0.0]), ("serializable", [0.0, 1.0])]
 )
-def test_a_held_state_is_what_writes_of_a_table_are_made_from(
+def test_writes_of_a_spark_table_are_validated_against_a_pinned_snapshot(
     spark: Any, duty: str, rows: Any, level: str, left: list[float]
 ) -> None:
     with (
@@ -89,7 +91,7 @@ def test_a_held_state_is_what_writes_of_a_table_are_made_from(
     assert amounts(rows) == left
 
 
-def test_only_a_dataframe_that_shows_the_newest_state_tells_reads(spark: Any, duty: str) -> None:
+def test_only_a_dataframe_of_the_newest_snapshot_has_a_read_set(spark: Any, duty: str) -> None:
     reader = spark.read.format("hoodoo")
     with pytest.raises(InvalidInputError) as derived:
         hoodoo.spark.reads(reader.load(duty).where("id = 1"))
@@ -110,7 +112,7 @@ def test_only_a_dataframe_that_shows_the_newest_state_tells_reads(spark: Any, du
 
 
 @pytest.mark.slow
-def test_reads_of_an_empty_table_are_of_its_emptiness(spark: Any, path: str, rows: Any) -> None:
+def test_reads_of_an_empty_table_conflict_with_inserts(spark: Any, path: str, rows: Any) -> None:
     one = spark.createDataFrame(TWO[:1], COLUMNS).write.format("hoodoo").options(**SHARED)
     one.save(path)
     spark.createDataFrame(TWO[:1], COLUMNS).write.format("hoodoo").options(**SHARED).option(
@@ -127,7 +129,7 @@ def test_reads_of_an_empty_table_are_of_its_emptiness(spark: Any, path: str, row
 
 
 @pytest.mark.slow
-def test_a_delete_of_partitions_is_judged_by_its_reads(spark: Any, duty: str, rows: Any) -> None:
+def test_a_partition_delete_is_validated_by_its_reads(spark: Any, duty: str, rows: Any) -> None:
     mine = spark.read.format("hoodoo").load(duty)
     go(spark.read.format("hoodoo").load(duty), 1, duty, "serializable")
     drop = mine.where("id = 2").write.format("hoodoo").options(**SHARED).mode("append")

@@ -53,7 +53,7 @@ def test_a_dataframe_is_read_although_its_files_were_cleaned_meanwhile(
         lease.end()
 
 
-def test_a_lease_is_renewed_no_more_when_nobody_can_read(
+def test_a_lease_is_not_renewed_after_the_last_job_that_can_read(
     spark: Any, path: str, save: Any, jobs: Callable[[], Any]
 ) -> None:
     save([(1, "mon", 1, 1.0)])

@@ -21,7 +21,7 @@ THREE = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
 OWN = ["id", "day", "at", "amount"]
 
 
-def test_meta_columns_come_first(save: Any, spark: Any, path: str) -> None:
+def test_meta_columns_are_first(save: Any, spark: Any, path: str) -> None:
     receipt = save(THREE)
     df = spark.read.format("hoodoo").load(path)
     assert df.columns == [
@@ -84,7 +84,7 @@ def test_columns_are_pruned_and_filters_pushed(save: Any, spark: Any, path: str)
     assert "GreaterThan(amount,2.0)" in plan
 
 
-def test_characters_of_patterns_in_a_path_mean_themselves(
+def test_characters_of_patterns_in_a_path_are_literal(
     save: Any, spark: Any, path: str, tmp_path: Path
 ) -> None:
     save(THREE)
@@ -93,7 +93,7 @@ def test_characters_of_patterns_in_a_path_mean_themselves(
     assert spark.read.format("hoodoo").load(odd).count() == 3
 
 
-def test_a_path_without_a_table_is_told(spark: Any, path: str) -> None:
+def test_a_path_without_a_table_is_reported(spark: Any, path: str) -> None:
     with pytest.raises(TableNotFoundError):
         spark.read.format("hoodoo").load(path)
 
@@ -118,7 +118,7 @@ def test_installing_again_changes_nothing(spark: Any) -> None:
     assert type(spark.range(0)).write is before
 
 
-def test_what_is_not_supported_is_refused_by_name(spark: Any, path: str) -> None:
+def test_unsupported_calls_are_refused_by_name(spark: Any, path: str) -> None:
     if not hasattr(spark, "dataSource"):
         with pytest.raises(InvalidInputError, match="readStream"):
             spark.readStream.format("hoodoo").load(path)
@@ -154,7 +154,9 @@ def test_micro_batches_are_written_once(
     assert rows()[0] == (1, "mon", 11, 9.0)
 
 
-def test_a_stream_gives_each_change_once(save: Any, spark: Any, path: str, tmp_path: Path) -> None:
+def test_a_stream_returns_each_change_once(
+    save: Any, spark: Any, path: str, tmp_path: Path
+) -> None:
     if not hasattr(spark, "dataSource"):
         pytest.skip("this Spark has no Python data sources")
     seen: list[tuple[Any, ...]] = []

@@ -63,7 +63,7 @@ def test_a_clustering_runs_on_the_cluster(
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 11, 9.0)]
 
 
-def test_what_a_task_meets_reaches_the_caller(
+def test_an_error_of_a_task_reaches_the_caller(
     spark: Any, save: Callable[..., Any], path: str
 ) -> None:
     save(START, **MERGE_ON_READ)

@@ -35,7 +35,7 @@ def source(path: str, begin: str) -> Any:
 @pytest.mark.parametrize(
     "begin", ["earliest", "Earliest", "0", "000", "2024-01-01", "20240101000000"]
 )
-def test_a_stream_that_begins_before_a_row_gives_it(path: str, begin: str) -> None:
+def test_a_stream_that_begins_before_a_row_returns_it(path: str, begin: str) -> None:
     stream = source(path, begin)
     partitions = stream.partitions(stream.initialOffset(), stream.latestOffset())
     try:

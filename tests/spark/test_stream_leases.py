@@ -62,7 +62,7 @@ def test_a_batch_is_read_although_its_files_were_cleaned_meanwhile(table: Any, s
     assert ids_and_values(source, partitions) == [ROW]
 
 
-def test_a_batch_is_let_go_when_the_next_one_is_asked_for(table: Any, source: Any) -> None:
+def test_a_batch_is_released_when_the_next_one_is_requested(table: Any, source: Any) -> None:
     context = table.context
     first = source.latestOffset()
     began = time.monotonic()
@@ -76,7 +76,7 @@ def test_a_batch_is_let_go_when_the_next_one_is_asked_for(table: Any, source: An
 
 
 @pytest.mark.parametrize("end", ["commit", "stop"])
-def test_a_batch_is_let_go_when_it_is_done_and_when_the_stream_ends(
+def test_a_batch_is_released_when_it_is_done_and_when_the_stream_ends(
     table: Any, source: Any, end: str
 ) -> None:
     source.partitions(EARLIEST, source.latestOffset())
@@ -85,7 +85,7 @@ def test_a_batch_is_let_go_when_it_is_done_and_when_the_stream_ends(
     assert registered_readers(table.context) == []
 
 
-def test_tasks_get_a_source_that_holds_nothing(source: Any) -> None:
+def test_tasks_get_a_source_without_a_lease(source: Any) -> None:
     source.partitions(EARLIEST, source.latestOffset())
     assert pickle.loads(pickle.dumps(source)).held is None
     assert source.held is not None
@@ -94,7 +94,7 @@ def test_tasks_get_a_source_that_holds_nothing(source: Any) -> None:
 # ---------------------------------------------------------------- tasks of views
 
 
-def test_a_task_that_lasts_holds_what_it_reads_up_to_its_end(table: Any) -> None:
+def test_a_long_task_pins_its_files_to_its_end(table: Any) -> None:
     context = table.context
     moment = context.snapshot().newest_completion
     table.upsert([{**ROW, "v": 1}])
@@ -108,7 +108,7 @@ def test_a_task_that_lasts_holds_what_it_reads_up_to_its_end(table: Any) -> None
     assert registered_readers(context) == []
 
 
-def test_a_view_is_read_although_its_files_are_cleaned_under_its_task(
+def test_a_view_is_read_although_its_files_are_cleaned_during_its_task(
     table: Any, tmp_path: Path
 ) -> None:
     reader = datasource.HoodooDataSourceReader(
@@ -125,7 +125,7 @@ def test_a_view_is_read_although_its_files_are_cleaned_under_its_task(
         assert ids_and_values(reader, [partition]) == [ROW]
 
 
-def test_a_task_whose_table_cannot_be_opened_yet_reads_on(table: Any) -> None:
+def test_a_task_continues_while_the_lease_cannot_be_written(table: Any) -> None:
     answers = [StorageUnavailableError("not now"), table]
 
     def opened() -> Any:

@@ -24,7 +24,7 @@ def writer(spark: Any, tmp_path: Path) -> Any:
     return stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
 
 
-def test_micro_batches_that_nobody_could_know_again_are_refused(
+def test_micro_batches_without_a_repeatable_id_are_refused(
     save: Any, spark: Any, path: str, tmp_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(THREE)
@@ -36,9 +36,7 @@ def test_micro_batches_that_nobody_could_know_again_are_refused(
     assert rows() == THREE
 
 
-def test_an_output_mode_that_tells_all_rows_again_is_refused(
-    spark: Any, path: str, tmp_path: Path
-) -> None:
+def test_output_mode_complete_is_refused(spark: Any, path: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="output mode complete"):
         writer(spark, tmp_path).outputMode("complete").start(path)
 
@@ -74,7 +72,7 @@ def test_a_stream_is_read_by_the_settings_of_its_session(save: Any, spark: Any, 
     assert stream.isStreaming
 
 
-def test_what_reaches_the_store_comes_along_to_a_process_without_a_session(spark: Any) -> None:
+def test_store_options_are_passed_to_a_process_without_a_session(spark: Any) -> None:
     spark.conf.set("spark.hadoop.fs.s3a.endpoint", "http://store:9000")
     try:
         carried = session_settings(spark)

@@ -13,7 +13,7 @@ VARIANT = getattr(types, "VariantType", None)
 
 @pytest.mark.skipif(VARIANT is None, reason="Spark has it since 4.0")
 @pytest.mark.parametrize("wrap", ["{}", "array<{}>", "map<string,{}>", "struct<x:{}>"])
-def test_a_variant_is_refused_wherever_it_stands(wrap: str) -> None:
+def test_a_variant_is_refused_at_every_level(wrap: str) -> None:
     shapes = {
         "{}": VARIANT(),
         "array<{}>": types.ArrayType(VARIANT()),

@@ -22,7 +22,7 @@ def state(path: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in files if file.is_file()}
 
 
-def test_a_save_switches_it_off_when_it_is_published(spark: Any, tmp_path: Path) -> None:
+def test_a_committed_save_switches_the_metadata_table_off(spark: Any, tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
     before = state(path)
 

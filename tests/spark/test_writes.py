@@ -71,7 +71,7 @@ def test_insert_keeps_duplicates_and_upsert_updates_every_copy(save: Any, rows: 
     assert rows()[:2] == [(1, "mon", 11, 7.0), (1, "mon", 11, 7.0)]
 
 
-def test_insert_may_drop_keys_that_are_there(save: Any, rows: Any) -> None:
+def test_insert_may_drop_known_keys(save: Any, rows: Any) -> None:
     save(THREE)
     dropping = {OPERATION: "insert", "hoodie__datasource__insert__dup__policy": "drop"}
     save([(1, "mon", 99, 9.0), (5, "mon", 10, 5.0)], **dropping)
@@ -88,19 +88,19 @@ def test_delete_needs_keys_and_partitions_only(save: Any, rows: Any) -> None:
     assert [row[0] for row in rows()] == [1, 3]
 
 
-def test_insert_overwrite_replaces_the_partitions_it_meets(save: Any, rows: Any) -> None:
+def test_insert_overwrite_replaces_the_partitions_of_its_rows(save: Any, rows: Any) -> None:
     save(THREE)
     save([(9, "mon", 1, 9.0)], **{OPERATION: "insert_overwrite"})
     assert rows() == [(3, "tue", 10, 3.0), (9, "mon", 1, 9.0)]
 
 
-def test_delete_partition_takes_the_partitions_of_the_rows(save: Any, rows: Any) -> None:
+def test_delete_partition_deletes_the_partitions_of_the_rows(save: Any, rows: Any) -> None:
     save(THREE)
     save([(0, "mon", 0, 0.0)], **{OPERATION: "delete_partition"})
     assert rows() == [(3, "tue", 10, 3.0)]
 
 
-def test_mode_overwrite_replaces_all_and_keeps_the_past(save: Any, rows: Any) -> None:
+def test_mode_overwrite_replaces_all_rows_and_keeps_earlier_snapshots(save: Any, rows: Any) -> None:
     before = save(THREE)
     receipt = save([(9, "wed", 2, 9.0), (9, "wed", 1, 8.0)], mode="overwrite")
     assert receipt.operation == "insert_overwrite_table"
@@ -108,7 +108,7 @@ def test_mode_overwrite_replaces_all_and_keeps_the_past(save: Any, rows: Any) ->
     assert len(rows(as__of__instant=before.requested_time)) == 3
 
 
-def test_modes_ignore_and_errorifexists_leave_a_table_alone(save: Any, rows: Any) -> None:
+def test_modes_ignore_and_errorifexists_leave_a_table_unchanged(save: Any, rows: Any) -> None:
     save(THREE, mode="errorifexists")
     with pytest.raises(InvalidInputError) as caught:
         save([(9, "wed", 2, 9.0)], mode="errorifexists")
@@ -135,7 +135,7 @@ def test_new_columns_grow_the_schema(save: Any, rows: Any) -> None:
     ]
 
 
-def test_a_null_key_is_told_as_it_is_and_changes_nothing(save: Any, path: str) -> None:
+def test_a_null_key_is_refused_and_changes_nothing(save: Any, path: str) -> None:
     save(THREE)
     with pytest.raises(InvalidInputError, match="rows have no record key") as caught:
         save([(None, "mon", 10, 1.0)] * 3)
@@ -145,7 +145,7 @@ def test_a_null_key_is_told_as_it_is_and_changes_nothing(save: Any, path: str) -
     assert len(hoodoo.open_table(path).timeline) == 1
 
 
-def test_a_null_key_is_told_although_the_table_changed_since_the_last_group(
+def test_a_null_key_is_refused_although_the_schema_changed_since_the_last_group(
     save: Any, spark: Any, path: str, rows: Any
 ) -> None:
     save(THREE)
@@ -217,7 +217,7 @@ def test_a_failing_task_leaves_nothing_behind(save: Any, spark: Any, path: str, 
     assert len(rows()) == 3
 
 
-def test_rows_that_come_out_otherwise_when_they_are_computed_again_are_refused(
+def test_rows_that_differ_when_they_are_computed_again_are_refused(
     save: Any, spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(THREE)
@@ -279,7 +279,7 @@ def test_every_type_survives_the_way_through_spark(spark: Any, path: str) -> Non
     ]
 
 
-def test_handle_upserts_and_deletes(save: Any, spark: Any, path: str) -> None:
+def test_spark_table_upserts_and_deletes(save: Any, spark: Any, path: str) -> None:
     save(THREE)
     with hoodoo.spark.table(spark, path) as table:
         table.merge(
@@ -292,7 +292,7 @@ def test_handle_upserts_and_deletes(save: Any, spark: Any, path: str) -> None:
     assert found == [(1, 5.0), (2, 2.0)]
 
 
-def test_a_conflict_redoes_the_overlapping_file_group_only(
+def test_a_conflict_rebases_the_overlapping_file_group_only(
     save: Any, spark: Any, path: str, rows: Any
 ) -> None:
     save(THREE)
@@ -359,7 +359,7 @@ def test_a_batch_without_rows_changes_no_schema(
     assert rows() == []
 
 
-def test_columns_of_nothing_take_the_tables_types(
+def test_columns_of_nulls_take_the_types_of_the_table(
     save: Any, rows: Any, spark: Any, path: str
 ) -> None:
     save(THREE)

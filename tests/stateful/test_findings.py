@@ -13,7 +13,7 @@ def row(key: str, ts: int, *, gone: bool = False) -> dict[str, object]:
     return {"id": key, "p": "x", "ts": ts, "_hoodie_is_deleted": gone}
 
 
-def test_a_row_that_deletes_what_another_writer_just_inserted_deletes_it() -> None:
+def test_a_row_marked_deleted_deletes_a_row_that_another_writer_just_inserted() -> None:
     """Both change q, the rival first: what it inserted then must not outlive the delete."""
     table = new_table(MemoryStorage())
     rival = opened(table)

@@ -37,7 +37,7 @@ def anchors(path: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("name", documents())
-def test_every_link_of_a_page_arrives(name: str) -> None:
+def test_every_link_of_a_page_has_a_target(name: str) -> None:
     page = ROOT / name
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     wrong = []

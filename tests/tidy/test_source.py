@@ -64,7 +64,7 @@ def label(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
-def test_no_module_outgrows_a_reader() -> None:
+def test_no_module_is_longer_than_the_limit() -> None:
     lengths = {label(f): len(f.read_text(encoding="utf-8").splitlines()) for f in sources()}
     assert {name: n for name, n in lengths.items() if n > MODULE_LINES_MAX} == {}
 
@@ -75,11 +75,11 @@ def test_conftest_files_stay_small() -> None:
     assert {name: n for name, n in lengths.items() if n > CONFTEST_LINES_MAX} == {}
 
 
-def test_no_module_is_named_after_nothing() -> None:
+def test_no_module_has_a_meaningless_name() -> None:
     assert [label(f) for f in sources() if f.stem in BANNED_MODULES] == []
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [
         label(f)
         for f in sources()
@@ -92,7 +92,7 @@ def test_every_package_ships_its_types() -> None:
     assert [p for p in PACKAGES if not (ROOT / p / "py.typed").is_file()] == []
 
 
-def test_nothing_is_left_for_later_in_the_source() -> None:
+def test_no_open_task_is_left_in_the_source() -> None:
     pattern = re.compile(r"\b(?:" + "|".join(BANNED_WORDS) + r")\b")
     found = [
         f"{label(f)}:{number}"
@@ -104,7 +104,7 @@ def test_nothing_is_left_for_later_in_the_source() -> None:
 
 
 @pytest.mark.parametrize("what", LEAKS)
-def test_nothing_of_one_machine_leaks_into_the_repository(what: str) -> None:
+def test_no_path_or_registry_of_one_machine_is_in_the_repository(what: str) -> None:
     found = [
         f"{label(f)}:{number}: {line.strip()[:80]}"
         for f in written()

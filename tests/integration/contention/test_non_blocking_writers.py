@@ -72,7 +72,7 @@ def defined(commits: list[Commit], plans: list[str]) -> dict[str, tuple[int, int
     return found
 
 
-def test_rows_are_the_defined_ones_and_nobody_is_refused(tmp_path: Path) -> None:
+def test_rows_are_the_defined_ones_and_no_writer_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t"
     hoodoo.create_table(path, schema=SCHEMA, record_key="id", properties=PROPERTIES).close()
     started = prepared_processes()

@@ -112,7 +112,9 @@ def tell(name: str, commits: list[Commit]) -> None:
 
 
 @pytest.mark.parametrize("careless", [False, True], ids=["engine", "read then write"])
-def test_looking_before_writing_a_slot_loses_commits(careless: bool, tmp_path: Path) -> None:
+def test_a_mutant_that_checks_before_it_writes_a_slot_loses_commits(
+    careless: bool, tmp_path: Path
+) -> None:
     """The slot is created, never checked and then written: that mutant loses what it acked."""
     make(tmp_path / "t")
     with hoodoo.open_table(tmp_path / "t") as table:

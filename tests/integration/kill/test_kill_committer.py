@@ -145,7 +145,7 @@ OPERATIONS = pytest.mark.parametrize("operation", ["insert", "upsert"])  # by ea
 @pytest.mark.spec("GRP-6")
 @pytest.mark.spec("GRP-8")
 @OPERATIONS
-def test_writers_go_on_when_their_committer_is_killed_and_find_the_next_one(
+def test_writers_continue_when_their_committer_is_killed_and_find_the_next_one(
     host: Host, tmp_path: Path, operation: str
 ) -> None:
     first = host.committer(tmp_path / "first")

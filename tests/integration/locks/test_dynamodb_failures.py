@@ -73,7 +73,7 @@ def said(holder: subprocess.Popen[str]) -> str:
     return holder.stdout.readline().strip()
 
 
-def test_frozen_holder_is_followed_within_a_lease_and_finds_out(
+def test_frozen_holder_is_followed_within_a_lease_and_learns_it(
     server: ChildServer, key: str
 ) -> None:
     clock = SystemClock()
@@ -102,7 +102,7 @@ def test_frozen_holder_is_followed_within_a_lease_and_finds_out(
         holder.wait()
 
 
-def test_killed_server_that_comes_back_in_time_costs_nobody_the_lock(
+def test_killed_server_that_restarts_in_time_costs_no_lock(
     dynalite: DynaliteServer, key: str
 ) -> None:
     lock = build_lock_over(client_of(dynalite.url, key, lease_ms=LONG_MS // 2))

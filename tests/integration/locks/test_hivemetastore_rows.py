@@ -181,7 +181,7 @@ def test_both_ways_count_right_together(make: Callable[..., LockClient], tmp_pat
     assert (tmp_path / COUNTER).read_text() == "60"
 
 
-def test_stopped_holder_is_succeeded_and_knows_when_it_wakes(
+def test_stopped_holder_is_replaced_and_knows_it_when_resumed(
     make: Callable[..., LockClient], properties: dict[str, str]
 ) -> None:
     said = [f"{key}={value}" for key, value in properties.items()]
@@ -269,7 +269,7 @@ class CutAtCommit(MetastoreRows):
         return answer
 
 
-def test_commit_whose_answer_is_lost_is_recognised(
+def test_commit_with_a_lost_answer_is_recognised(
     database: MariaDb, properties: dict[str, str]
 ) -> None:
     with FaultProxy(database.port) as proxy:
@@ -302,7 +302,7 @@ def test_process_stopped_in_a_transaction_does_not_keep_the_metastores_mutex(
     stopped.drop()
 
 
-def test_user_with_the_documented_rights_can_lock_and_one_without_is_told(
+def test_user_with_the_documented_rights_can_lock_and_one_without_gets_an_error(
     make: Callable[..., LockClient], database: MariaDb
 ) -> None:
     here = f"'{database.host}'"
@@ -351,7 +351,7 @@ def test_names_are_values_and_never_statements(
 
 
 @pytest.mark.slow
-def test_metastore_in_another_time_zone_is_noticed_by_its_rows(
+def test_metastore_in_another_time_zone_is_detected_by_its_rows(
     make: Callable[..., LockClient],
     database: MariaDb,
     properties: dict[str, str],
@@ -383,7 +383,7 @@ def test_server_without_tls_is_refused_when_tls_is_asked_for(
     assert caught.value.kind == "tls"
 
 
-def test_server_with_tls_proves_itself(
+def test_server_with_tls_authenticates(
     make: Callable[..., LockClient], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     if shutil.which("openssl") is None:

@@ -167,7 +167,7 @@ def test_lock_outlives_a_killed_and_restarted_metastore(
         assert rows_of(metastore, table) == []
 
 
-def test_lease_ends_while_the_metastore_is_frozen_and_its_late_grant_is_given_back(
+def test_lease_ends_while_the_metastore_is_frozen_and_its_late_grant_is_released(
     metastore: HiveMetastore, table: str, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     client = new_client(metastore.uri)
@@ -191,7 +191,7 @@ def test_lease_ends_while_the_metastore_is_frozen_and_its_late_grant_is_given_ba
     until(lambda: rows_of(metastore, table) == [])
 
 
-def test_grant_whose_answer_is_lost_is_given_back(
+def test_grant_with_a_lost_answer_is_released(
     metastore: HiveMetastore, table: str, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     with FaultProxy(metastore.port) as proxy:
@@ -210,7 +210,7 @@ def test_grant_whose_answer_is_lost_is_given_back(
         assert rows_of(metastore, table) == []
 
 
-def test_holder_whose_answers_are_dropped_stops_before_the_next_one_starts(
+def test_holder_without_answers_stops_before_the_next_one_starts(
     metastore: HiveMetastore, table: str, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     with FaultProxy(metastore.port) as proxy:
@@ -238,7 +238,7 @@ def test_holder_whose_answers_are_dropped_stops_before_the_next_one_starts(
         heir.release()
 
 
-def test_silent_holder_is_taken_away_and_its_next_beat_tells(
+def test_silent_holder_is_removed_and_learns_it_at_its_next_heartbeat(
     metastore: HiveMetastore, table: str, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     began = time.monotonic()
@@ -251,7 +251,7 @@ def test_silent_holder_is_taken_away_and_its_next_beat_tells(
         holding.renew()
 
 
-def test_addresses_are_tried_in_turn(
+def test_addresses_are_tried_one_after_another(
     metastore: HiveMetastore, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     with FaultProxy(metastore.port) as proxy:
@@ -296,7 +296,7 @@ def test_waiting_writers_do_not_starve_one_that_asks_like_java(
             worker.join()
 
 
-def test_broken_holder_finds_out(
+def test_broken_holder_learns_it(
     metastore: HiveMetastore, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     holding = new_client(metastore.uri).try_acquire("holder")
@@ -328,7 +328,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HiveMetastor
         yield server, certificate
 
 
-def test_tls_is_spoken_and_the_server_proves_itself(
+def test_tls_is_used_and_the_server_authenticates(
     tls: tuple[HiveMetastore, Path], new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     server, certificate = tls

@@ -114,7 +114,7 @@ def client_of(url: str, authority: Path | str = "") -> SqlClient:
     return SqlClient(settings.database(ids), "t", settings=settings, clock=SystemClock(), ids=ids)
 
 
-def test_proven_server_is_talked_to_in_cipher(database, certificates) -> None:
+def test_a_verified_server_is_used_with_encryption(database, certificates) -> None:
     client = client_of(database.url, certificates.authority)
     holding = client.try_acquire("me")
     ((_, cipher),) = client._table.database.rows(database.user_in_tls)
@@ -128,12 +128,12 @@ def test_server_of_an_unknown_authority_is_refused(database, tmp_path) -> None:
         client_of(database.url, made_in(tmp_path).authority).try_acquire("me")
 
 
-def test_server_that_proves_another_address_is_refused(database, certificates) -> None:
+def test_server_with_a_certificate_for_another_address_is_refused(database, certificates) -> None:
     url = database.url.replace("127.0.0.1", "localhost")
     with pytest.raises(UnsafeSetupError):
         client_of(url, certificates.authority).try_acquire("me")
 
 
-def test_server_without_tls_is_refused_and_gets_nothing(database, certificates) -> None:
+def test_server_without_tls_is_refused_and_receives_nothing(database, certificates) -> None:
     with pytest.raises(UnsafeSetupError):
         client_of(database.plain_url, certificates.authority).try_acquire("me")

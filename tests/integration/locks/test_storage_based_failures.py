@@ -61,7 +61,7 @@ def said(holder: subprocess.Popen[str]) -> str:
     return holder.stdout.readline().strip()
 
 
-def test_frozen_holder_is_followed_within_a_lease_and_finds_out(
+def test_frozen_holder_is_followed_within_a_lease_and_learns_it(
     server: S3Server, table: str
 ) -> None:
     clock = SystemClock()
@@ -98,7 +98,7 @@ def test_store_away_for_longer_than_a_lease_costs_the_lock_before_others_get_it(
     server_away_costs_the_lock(holder, waiter, server, lease_ms=LEASE_MS)
 
 
-def test_store_away_for_a_moment_costs_nobody_the_lock(server: S3Server, table: str) -> None:
+def test_short_outage_of_the_store_costs_no_lock(server: S3Server, table: str) -> None:
     clock = SystemClock()
     lock = build_lock_over(storage_lock_client(server.url, table, lease_ms=LONG_MS // 2))
     with lock.acquire("publish") as lease:
@@ -119,7 +119,7 @@ def test_store_away_for_a_moment_costs_nobody_the_lock(server: S3Server, table: 
 
 
 @pytest.mark.slow
-def test_store_that_forgot_everything_is_a_lost_lock_and_no_crash(
+def test_store_without_the_lock_file_is_a_lost_lock_and_no_crash(
     tmp_path: Path, table: str
 ) -> None:
     with S3Server(tmp_path / "own") as server:
@@ -176,7 +176,7 @@ def test_dropped_replies_make_no_second_holder(
     assert (tmp_path / COUNTER).read_text(encoding="ascii") == str(3 * rounds)
 
 
-def test_replies_lost_on_the_wire_are_found_in_the_file(server: S3Server, table: str) -> None:
+def test_lost_replies_are_found_in_the_file(server: S3Server, table: str) -> None:
     with FaultProxy(server.port) as proxy:
         client = storage_lock_client(f"http://{proxy.address}", table, lease_ms=LONG_MS)
         assert client.holder() is None  # connected

@@ -186,6 +186,6 @@ def expected_rows(written: list[int]) -> dict[int, int]:
     return expected
 
 
-def test_what_is_not_there_is_no_table(server: S3Server) -> None:
+def test_a_missing_path_is_no_table(server: S3Server) -> None:
     with pytest.raises(TableNotFoundError):
         hoodoo.open_table(f"s3://{BUCKET}/nowhere", properties=options(server.url))

@@ -186,7 +186,7 @@ def throttle_longer_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: f
     waiter.lock.close()
 
 
-def test_holder_throttled_for_longer_than_its_lease_stops_before_another_gets_in(
+def test_holder_throttled_for_longer_than_its_lease_stops_before_another_gets_the_lock(
     bench: Bench,
 ) -> None:
     throttle_longer_than_a_lease(bench, lease_s=LEASE_S, throttled_s=LEASE_S + 2)
@@ -221,7 +221,7 @@ def throttle_shorter_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: 
     lock.close()
 
 
-def test_throttling_for_less_than_a_lease_costs_nobody_the_lock(bench: Bench) -> None:
+def test_throttling_for_less_than_a_lease_costs_no_lock(bench: Bench) -> None:
     throttle_shorter_than_a_lease(bench, lease_s=2 * LEASE_S, throttled_s=LEASE_S / 2)
 
 
@@ -234,7 +234,7 @@ def test_half_a_minute_of_throttling_costs_no_lease_of_a_minute(bench: Bench) ->
 
 
 @pytest.mark.slow
-def test_free_lock_is_had_as_soon_as_the_throttling_ends(bench: Bench) -> None:
+def test_free_lock_is_acquired_as_soon_as_the_throttling_ends(bench: Bench) -> None:
     throttled_s = 5.0
     patient, hasty = bench.lock(deadline_s=15), bench.lock(deadline_s=2)
     with bench.server.throttling():
@@ -253,7 +253,7 @@ def test_free_lock_is_had_as_soon_as_the_throttling_ends(bench: Bench) -> None:
     hasty.close()
 
 
-def test_release_outlasts_a_moment_of_throttling(bench: Bench) -> None:
+def test_release_succeeds_after_short_throttling(bench: Bench) -> None:
     notes = Notes()
     lock, other = bench.lock(notes=notes), bench.lock(deadline_s=SLACK_S)
     lease = lock.acquire("publish")
@@ -276,7 +276,7 @@ def test_release_outlasts_a_moment_of_throttling(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_lock_that_is_given_back_while_throttled_is_free_within_a_lease(bench: Bench) -> None:
+def test_lock_that_is_released_while_throttled_is_free_within_a_lease(bench: Bench) -> None:
     notes = Notes()
     lock = bench.lock(notes=notes)
     lease = lock.acquire("publish")
@@ -331,10 +331,10 @@ def contend(bench: Bench, *, before_s: float, throttled_s: float, after_s: float
 
 
 @pytest.mark.slow
-def test_contenders_go_on_after_throttling_and_never_overlap(bench: Bench) -> None:
+def test_contenders_continue_after_throttling_and_never_overlap(bench: Bench) -> None:
     contend(bench, before_s=1, throttled_s=LEASE_S + 1, after_s=LEASE_S + 3)
 
 
 @pytest.mark.slow
-def test_contenders_go_on_after_half_a_minute_of_throttling(bench: Bench) -> None:
+def test_contenders_continue_after_half_a_minute_of_throttling(bench: Bench) -> None:
     contend(bench, before_s=2, throttled_s=30, after_s=LEASE_S + 5)

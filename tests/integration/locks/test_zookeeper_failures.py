@@ -151,7 +151,7 @@ def seconds_until_acquired(lock: ProviderLock) -> tuple[float, HeldLease]:
 # ---------------------------------------------------------------- holders
 
 
-def test_stopped_holder_is_replaced_and_knows_it_when_woken(
+def test_stopped_holder_is_replaced_and_knows_it_when_resumed(
     server: ZooKeeperServer, key: str, new_lock: Callable[..., ProviderLock]
 ) -> None:
     zombie = OtherProcess(server.address, key)
@@ -172,7 +172,7 @@ def test_stopped_holder_is_replaced_and_knows_it_when_woken(
         zombie.end()
 
 
-def test_holding_without_renewals_ends_although_its_process_lives(
+def test_lease_without_renewals_ends_although_its_process_runs(
     server: ZooKeeperServer, new_client: Callable[..., ZooKeeperClient], new_lock
 ) -> None:
     client, lock = new_client(server.address), new_lock(server.address)
@@ -247,7 +247,7 @@ def test_lock_survives_a_connection_that_a_starting_server_never_answers(
         lease.release()
 
 
-def test_lease_ends_while_the_server_is_away_and_waiters_come_back(
+def test_lease_ends_while_the_server_is_away_and_waiting_clients_return(
     tmp_path: Path,
     new_client: Callable[..., ZooKeeperClient],
     new_lock: Callable[..., ProviderLock],
@@ -333,7 +333,7 @@ def test_counters_stay_right_while_leaders_die(
 # ---------------------------------------------------------------- the wire
 
 
-def test_holder_that_is_cut_off_gives_up_before_another_gets_in(
+def test_holder_without_connection_stops_before_another_gets_the_lock(
     server: ZooKeeperServer, new_lock: Callable[..., ProviderLock]
 ) -> None:
     for fault in (FaultProxy.refuse, FaultProxy.stall):
@@ -373,7 +373,7 @@ def test_short_cut_costs_nothing(
         lease.release()
 
 
-def test_acquire_whose_answers_are_swallowed_leaves_nothing(
+def test_acquire_without_answers_leaves_no_node(
     server: ZooKeeperServer, key: str, new_client: Callable[..., ZooKeeperClient]
 ) -> None:
     with FaultProxy(server.port) as proxy:

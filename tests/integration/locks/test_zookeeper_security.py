@@ -62,7 +62,7 @@ def identity(folder: Path, text: str) -> str:
     return str(file)
 
 
-def test_nodes_of_an_identity_are_its_alone(
+def test_nodes_of_an_identity_are_accessible_to_it_alone(
     tmp_path: Path, new_client: Callable[..., ZooKeeperClient]
 ) -> None:
     with ZooKeeperServer(tmp_path / "server") as server:
@@ -86,7 +86,7 @@ def test_nodes_of_an_identity_are_its_alone(
         holding.release()
 
 
-def test_sasl_identity_is_asked_for_and_wrong_passwords_are_refused(
+def test_sasl_identity_is_required_and_wrong_passwords_are_refused(
     tmp_path: Path, new_client: Callable[..., ZooKeeperClient]
 ) -> None:
     users = tmp_path / "users.conf"
@@ -116,7 +116,7 @@ def test_sasl_identity_is_asked_for_and_wrong_passwords_are_refused(
         assert "wrong" not in caught.value.message
 
 
-def test_tls_is_spoken_and_an_unknown_server_is_not_trusted(
+def test_tls_is_used_and_an_unknown_server_is_refused(
     tmp_path: Path, new_client: Callable[..., ZooKeeperClient]
 ) -> None:
     certificate, key = _self_signed(tmp_path, "server")

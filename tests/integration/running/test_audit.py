@@ -31,7 +31,7 @@ def data_file(table: Path) -> str:
     return found.name
 
 
-def test_a_name_that_was_given_up_and_made_again_for_a_slot_is_no_stray_delete(table: Path) -> None:
+def test_a_name_that_was_dropped_and_used_again_for_a_slot_is_no_stray_delete(table: Path) -> None:
     """Both drew one time: the first abandoned it, and its bucket's files have the same names."""
     ports, name = SimulatedSystem(), data_file(table)
     ports.put("somebody", name, b"former", durable=True, new=True)
@@ -41,7 +41,7 @@ def test_a_name_that_was_given_up_and_made_again_for_a_slot_is_no_stray_delete(t
     assert audit.violations(RETAINED) == []
 
 
-def test_a_file_that_was_taken_away_after_its_slot_is_a_stray_delete(table: Path) -> None:
+def test_a_file_that_was_deleted_after_its_slot_is_a_stray_delete(table: Path) -> None:
     audit, name = Audit(table), data_file(table)
     audit.look()
     audit.ports.remove("somebody", name)
@@ -50,7 +50,7 @@ def test_a_file_that_was_taken_away_after_its_slot_is_a_stray_delete(table: Path
 
 
 @pytest.mark.parametrize("glanced", [True, False])
-def test_a_slot_that_was_collected_between_two_looks_is_known_by_a_glance(
+def test_a_slot_that_was_truncated_between_two_listings_is_known_by_a_cached_head(
     table: Path, glanced: bool
 ) -> None:
     audit = Audit(table)

@@ -60,7 +60,7 @@ def test_services_never_stop_writers_nor_readers_of_a_running_table(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_running_table_without_logs_is_kept_small_beside_its_writers(tmp_path: Path) -> None:
+def test_a_running_table_without_logs_is_kept_small_during_writes(tmp_path: Path) -> None:
     _run(tmp_path, "COPY_ON_WRITE", SERVICES[1:], min(SECONDS, 180))
 
 
