@@ -160,6 +160,13 @@ def target_rules(
     """
     config, schema = context.config, read_schema(context, state.snapshot)
     stored = (KEY_COLUMN, PARTITION_COLUMN) if config.populate_meta_fields else ()
+    if not (stored or config.record_key_fields):
+        raise InvalidInputError(
+            "the table has neither record key fields nor meta columns, so no row can be found "
+            "again; overwrite its partitions by insert_overwrite instead",
+            kind="no_key_fields",
+            operation="update",
+        )
     names = (*stored, *schema.arrow.names)
     by_order = keeps_order and config.merge_mode is MergeMode.EVENT_TIME_ORDERING
     return TargetRules(
@@ -377,12 +384,7 @@ def _refuse_unsafe_inserts(
     if not inserts:
         return
     if not config.record_key_fields:
-        raise InvalidInputError(
-            "a merge cannot insert into a table without record key fields; leave the insert out, "
-            "and insert new rows by table.insert(rows)",
-            kind="no_key_fields",
-            operation="merge",
-        )
+        return  # each row is new
     if not on.finds_every_key(config, whole_table=whole_table):
         raise InvalidInputError(
             "a merge that inserts must match rows by the record key, because an insert with the "

@@ -285,7 +285,7 @@ class Table(TableReader):
         named = batch_id or self._settings.batch_id
         plan = write_request_of(self._settings, self.config, operation, batch_id=named)
         combines = plan.rules.combine or bool(self.config.record_key_fields)
-        rules = replace(plan.rules, partial_columns=None, combine=combines)
+        rules = replace(plan.rules, partial_columns=None, combine=combines, adds_rows=True)
         return Statement(self, replace(plan, rules=rules), self._writer.write)
 
     def insert_overwrite(

@@ -189,7 +189,7 @@ def rows_to_write(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
             kind="duplicate_key",
             rows=sum(found.updates.values()),
         )
-    if rules.changes_known and found.inserts:
+    if rules.changes_known and found.inserts and not rules.adds_rows:
         raise _new_keys(found.inserts, rules)
     return WorkloadProfile(inserts=found.inserts) if rules.drop_found else found
 

@@ -29,7 +29,7 @@ from filegroups.files.rewrite import (
 from filegroups.index import IndexedFile
 from filegroups.index.lookup import find_in_table, tag
 from filegroups.keys.bucketing import BucketAssigner, InsertBucket, assign_buckets, assign_by_bucket
-from filegroups.keys.keys import addresses, validate_ordering
+from filegroups.keys.keys import KeySpec, addresses, validate_ordering
 from filegroups.merge.merging import (
     RELOCATED_COLUMN,
     combine_incoming,
@@ -148,7 +148,9 @@ def write_task(
 class LocalWorkload:
     """Rows of one write in memory. The contract is ``filegroups.writing.workload.Workload``."""
 
-    def __init__(self, ports: Ports, rows: pa.Table, deleted: pa.Array | None = None) -> None:
+    def __init__(
+        self, ports: Ports, rows: pa.Table, deleted: pa.ChunkedArray | None = None
+    ) -> None:
         self._world = ports
         self._rows = rows
         self._deleted = deleted  # a mask of rows that delete their records, if rows were read
@@ -207,8 +209,8 @@ class LocalWorkload:
         if self.is_empty():
             self._prepare_nothing(rules, schema)
             return
+        keys, paths = self._addresses(rules.keys, schema.arrow)
         rows = self._rows.select(drop_meta(self._rows.schema).names)
-        keys, paths = addresses(self._rows, rules.keys, schema.arrow)
         if rules.operation.traits.deletes_keys:
             kept = pa.table({KEY_COLUMN: keys, PARTITION_COLUMN: paths})
         else:
@@ -224,6 +226,26 @@ class LocalWorkload:
             kept = combined(kept, rules, schema.avro_json)
         self._rules = rules
         self._rows = kept
+
+    def _addresses(self, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array, pa.Array]:
+        """
+        Return the rows' keys and partition paths.
+
+        A merge also inserts rows into a table without key fields. They have no key and get one
+        here, and move behind the rows that were read.
+        """
+        if self._deleted is None or not spec.carried:
+            return addresses(self._rows, spec, schema)
+        fresh = pc.is_null(self._rows.column(KEY_COLUMN))
+        order = pc.array_sort_indices(fresh.cast(pa.int8()))
+        self._rows, self._deleted = self._rows.take(order), self._deleted.take(order)
+        known = self._rows.num_rows - pc.sum(fresh, min_count=0).as_py()
+        keys, paths = addresses(self._rows.slice(0, known), spec, schema)
+        new = self._rows.slice(known)
+        _, new_paths = addresses(new, replace(spec, carried=False), schema)
+        numbers = pa.array(np.arange(new.num_rows)).cast(pa.string())
+        made = pc.binary_join_element_wise(self._world.ids.uuid(), numbers, "_")
+        return pa.concat_arrays([keys, made]), pa.concat_arrays([paths, new_paths])
 
     def _prepare_nothing(self, rules: RowRules, schema: TableSchema) -> None:
         """Prepare an empty batch: it takes the table's columns, whatever its own are."""

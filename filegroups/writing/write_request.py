@@ -46,6 +46,8 @@ class RowRules:
     # The columns that a partial update changes, empty for all columns of the rows; None for whole
     # rows.
     partial_columns: tuple[str, ...] | None = None
+    # A merge may add rows where ``changes_known`` forbids new keys; its reads are validated instead.
+    adds_rows: bool = False
 
     @property
     def moves_rows(self) -> bool:

@@ -282,7 +282,7 @@ def test_every_type_survives_the_way_through_spark(spark: Any, path: str) -> Non
 def test_spark_table_upserts_and_deletes(save: Any, spark: Any, path: str) -> None:
     save(THREE)
     with hoodoo.spark.table(spark, path) as table:
-        table.merge(
+        table.upsert(
             spark.createDataFrame(
                 [(1, "mon", 11, 5.0)], "id long, day string, at long, amount double"
             )

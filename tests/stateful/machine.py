@@ -135,6 +135,26 @@ class TableMachine(RuleBasedStateMachine):
         self.model.delete([self._key(row) for row in rows], receipt.requested_time)
         self._settle(receipt, groups)
 
+    @precondition(lambda self: self.moments and self._has_every_column())
+    @rule(told=told_rows)
+    def merge(self, told: list[Row]) -> None:
+        """Matched rows get a value, or go if the source's ts is odd; the others are inserted."""
+        rows = self._unique(told)
+        merge = self.table.merge(self._arrow(rows)).when_matched_delete("source.ts % 2 = 1")
+        merge.when_matched_update({"v": "source.v"}).when_not_matched_insert_all()
+        receipt, groups = self._write(merge.execute)
+        time, visible = receipt.requested_time, self.model.visible()
+        by_key = {self._distinct(key): (key, change.row) for key, change in visible.items()}
+        for key, row in self._keyed(rows):
+            home, held = by_key.get(self._distinct(key), (key, None))
+            if held is None:
+                self.model.upsert([(key, row)], time, groups)
+            elif row["ts"] % 2:
+                self.model.delete([home], time)
+            else:
+                self.model.upsert([(home, {**held, "v": row["v"]})], time, groups)
+        self._settle(receipt, groups)
+
     @rule(told=told_rows, whole=st.booleans())
     def insert_overwrite(self, told: list[Row], whole: bool) -> None:
         rows = self._unique(told)
@@ -431,6 +451,9 @@ class TableMachine(RuleBasedStateMachine):
     def _filled(self, rows: Sequence[Row]) -> list[Row]:
         names = self.table.schema.names
         return [{name: row.get(name) for name in names} for row in rows]
+
+    def _has_every_column(self) -> bool:
+        return not self.evolved or "more" in self.table.schema.names
 
     def _key(self, row: Row) -> Key:
         return self.chosen.partition_path(row["p"]), row["id"]

@@ -285,12 +285,54 @@ def test_rows_of_a_table_without_key_fields_are_updated_merged_and_deleted(
         merge = table.merge([{"name": "b", "w": 5}], on="name")
         merge.when_matched_delete("v > 25").when_matched_update({"v": "v + w"}).execute()
         assert held(table, "name", "v") == [("a", 1), ("b", 25)]
-        with pytest.raises(InvalidInputError) as refused:
-            table.merge(rows, on="name").when_not_matched_insert_all().execute()
-        assert refused.value.kind == "no_key_fields"
+        source = pa.table({"name": ["b", "n", "n"], "v": [5, 6, 6]})
+        merge = table.merge(source, on="name").when_matched_update({"v": "source.v"})
+        result = merge.when_not_matched_insert_all().execute()
+        assert (result.rows_inserted, result.rows_updated) == (2, 1)
+        assert held(table, "name", "v") == [("a", 1), ("b", 5), ("n", 6), ("n", 6)]
+        table.merge(source, on="name").when_matched_delete("target.v = 5").execute()
+        assert held(table, "name", "v") == [("a", 1), ("n", 6), ("n", 6)]
+        assert table.verify(all_columns=True).problems == ()
         with pytest.raises(InvalidInputError) as refused:
             table.merge(rows).when_matched_delete().execute()
         assert refused.value.kind == "merge_on"
+
+
+def test_an_update_of_a_table_without_keys_and_meta_columns_is_refused(tmp_path: Path):
+    rows = pa.table({"v": [1, 2]})
+    properties = {"hoodie.populate.meta.fields": "false"}
+    with hoodoo.create_table(tmp_path / "t", schema=rows.schema, properties=properties) as table:
+        table.insert(rows)
+        with pytest.raises(InvalidInputError) as refused:
+            table.update("v = 1", {"v": 3})
+        assert (refused.value.kind, held(table, "v")) == ("no_key_fields", [(1,), (2,)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_keyless_row_that_another_writer_deletes_meanwhile_is_not_inserted_again(
+    tmp_path: Path, kind: str
+):
+    path = tmp_path / "t"
+    properties = {
+        "hoodie.datasource.write.table.type": kind,
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    }
+    rows = pa.table({"name": ["a", "b"], "v": [1, 2]})
+    with hoodoo.create_table(path, schema=rows.schema, properties=properties) as table:
+        table.insert(rows)
+
+    class Deletes:
+        left = 1
+
+        def emit(self, name: str, /, **_: object) -> None:
+            if name == "begin.done" and self.left:
+                self.left = 0
+                with hoodoo.open_table(path, properties=properties) as other:
+                    other.delete("name = 'a'")
+
+    with hoodoo.open_table(path, properties=properties, events=Deletes()) as table:
+        assert table.update("v < 5", {"v": "v + 10"}).attempts == 2
+        assert held(table, "name", "v") == [("b", 12)]
 
 
 # ---- Arguments of a delete
