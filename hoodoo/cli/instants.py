@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Final
 
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
-from timeline.model.instant import InstantTime, WallMs
+from timeline.model.instant import Instant, InstantTime, WallMs
+from timeline.model.time_arguments import parse_time_travel
 
 _NEWEST: Final = re.compile(r"@-([1-9]\d{0,5})", re.ASCII)
 _PREFIX: Final = re.compile(r"\d{4,13}|\d{15,16}", re.ASCII)
@@ -17,21 +19,33 @@ _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604
 _SHOWN_MAX: Final = 5
 
 
-def instant_named(table: Table, text: str) -> InstantTime:
+def instant_named(table: Table, text: str, among: Sequence[Instant] | None = None) -> InstantTime:
     """
     Return the requested time of the instant that a text names.
 
     Args:
-        table: The table; its timeline is read for ``@-1`` and for digits.
+        table: The table; its timeline is read.
         text: ``@-1`` for the newest completed write, ``@-2`` for the one before; the first digits
-            of a requested or completion time, at least 4; or a time in any form of ``time_named``.
+            of a requested or completion time, at least 4; all its digits; or a time in any form of
+            ``time_named``, which means the newest completed write until then.
+        among: The instants that are meant instead of completed writes, such as pending plans.
 
     Raises:
         InvalidInputError: No or several instants begin with the digits, or the text has another
             form (``instant_time``).
     """
-    found = _instant_of(table, text.strip())
-    return found[0] if found else table.context.parse_instant(time_named(table, text))
+    found = _instant_of(table, text.strip(), among)
+    if found is not None:
+        return found[0]
+    named = time_named(table, text)
+    exact = table.context.parse_instant(named)
+    known = {one for each in table.timeline for one in (each.requested_time, each.completion_time)}
+    if (named.isdecimal() and named == text.strip()) or exact in known:
+        return exact
+    until = parse_time_travel(named, table.context.zone)
+    chosen = table.snapshot.active.completed_writes if among is None else among
+    times = [one.requested_time for one in chosen if one.requested_time <= until]
+    return max(times, default=exact)
 
 
 def time_named(table: Table, text: str, *, completed: bool = False) -> str:
@@ -63,15 +77,18 @@ def time_named(table: Table, text: str, *, completed: bool = False) -> str:
     return digits
 
 
-def _instant_of(table: Table, text: str) -> tuple[InstantTime, InstantTime] | None:
+def _instant_of(
+    table: Table, text: str, among: Sequence[Instant] | None = None
+) -> tuple[InstantTime, InstantTime] | None:
     """Return the requested and the completion time of an instant that a text names as such."""
     if match := _NEWEST.fullmatch(text):
-        writes = table.snapshot.active.completed_writes
+        writes = table.snapshot.active.completed_writes if among is None else among
         if int(match[1]) <= len(writes):
             one = writes[-int(match[1])]
             return one.requested_time, one.completion_time or one.requested_time
         raise InvalidInputError(
-            f"the active timeline has only {len(writes)} completed writes: {text}; "
+            f"the active timeline has only {len(writes)} "
+            f"{'completed writes' if among is None else 'such instants'}: {text}; "
             "'hoodoo log TABLE' lists them",
             kind="instant_time",
             value=text,
@@ -80,7 +97,7 @@ def _instant_of(table: Table, text: str) -> tuple[InstantTime, InstantTime] | No
         return None
     found = [
         (one.requested_time, one.completion_time or one.requested_time)
-        for one in table.timeline
+        for one in (table.timeline if among is None else among)
         if one.requested_time.startswith(text) or (one.completion_time or "").startswith(text)
     ]
     if len(found) == 1:

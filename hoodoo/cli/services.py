@@ -58,6 +58,7 @@ from tableservices.worker import (
 )
 from timeline.commit.cancel_plan import cancel_pending_plan as cancel_plan
 from timeline.errors import HoodooError, InvalidInputError
+from timeline.model.instant import Instant
 from timeline.ports.ports import Clock, Value
 
 # ---- Results of services as documents and lines, and the state of a worker
@@ -414,7 +415,7 @@ def run(
         context = opened.context
         planning = _planning(opened)
         if instant is not None:
-            planned = find_plan(context, instant_named(opened, instant))
+            planned = _plan_named(opened, instant)
             by_action = {one.action: one for one in planning.values()}
             service = by_action[planned.action].name if planned.action in by_action else service
         [chosen] = chosen_services(
@@ -479,6 +480,12 @@ def plan(invocation: Invocation, *, address: str, service: str) -> None:
     print_service_result(invocation.printer, service, receipt, why=why)
 
 
+def _plan_named(opened: Table, text: str) -> Instant:
+    """Return the pending plan that a text names, among the pending plans of the table."""
+    plans = pending_plans(opened.context.active())
+    return find_plan(opened.context, instant_named(opened, text, plans))
+
+
 def _planning(opened: Table) -> dict[str, PlannedService]:
     return {
         one.name: one for one in planned_services_of(opened.properties, settings=opened.settings)
@@ -493,11 +500,11 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
     """
     Cancel a pending plan and delete its files.
 
-    INSTANT is the plan's time, its first digits, @-1, or a time.
+    INSTANT is the plan's time or its first digits, or @-1 for the newest plan.
     """
     with invocation.open_table(address) as opened:
         context = opened.context
-        planned = find_plan(context, instant_named(opened, instant))
+        planned = _plan_named(opened, instant)
         document: dict[str, Any] = {
             **nothing_to_do("cancel", planned.action.value),
             "cancelled": planned.requested_time,

@@ -91,7 +91,7 @@ COMMANDS = (
     "hoodoo files TABLES/events",
     "hoodoo services run TABLES/events --service compact --dry-run",
     "hoodoo services plan TABLES/events --service compact",
-    "hoodoo services cancel TABLES/events 20260115 --dry-run",
+    "hoodoo services cancel TABLES/events @-1 --dry-run",
     "hoodoo services worker TABLE TABLES/events --rounds 1",
     "hoodoo services run TABLE --service clean --dry-run",
     "hoodoo services run TABLE --service clean",

@@ -10,7 +10,8 @@ import pytest
 
 import hoodoo
 from hoodoo.cli.instants import instant_named, time_named
-from timeline.errors import InvalidInputError
+from hoodoo.inspect.instants import time_text
+from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import instant_time, wall_ms
 from timeline.model.time_arguments import parse_time_travel
 
@@ -76,4 +77,23 @@ def test_yesterday_is_the_first_instant_of_the_day_before(table: hoodoo.Table) -
 @pytest.mark.parametrize("text", ["2026-05-01 10:00", "20260501100000000", "20260501100000"])
 def test_other_forms_stay_as_they_are(table: hoodoo.Table, text: str) -> None:
     assert time_named(table, text) == text
-    assert instant_named(table, text) == table.context.parse_instant(text)
+
+
+def test_a_time_names_the_newest_completed_write_until_then(table: hoodoo.Table) -> None:
+    _, second, last = table.timeline
+    assert instant_named(table, "now") == last.requested_time
+    shown = f"{time_text(second.requested_time)}"
+    assert instant_named(table, shown) == second.requested_time
+    assert instant_named(table, shown.replace(" ", "T") + "Z") == second.requested_time
+    with pytest.raises(InstantNotFoundError):
+        table.restore(instant_named(table, "2w"))
+    assert instant_named(table, "20200101000000000") == "20200101000000000"
+
+
+def test_a_plan_is_named_among_the_pending_plans(table: hoodoo.Table) -> None:
+    first, second, _ = table.timeline
+    assert instant_named(table, "@-1", [first, second]) == second.requested_time
+    assert instant_named(table, "now", [first]) == first.requested_time
+    assert instant_named(table, first.requested_time[:4], [first]) == first.requested_time
+    with pytest.raises(InvalidInputError, match="only 1 such instants"):
+        instant_named(table, "@-2", [first])
