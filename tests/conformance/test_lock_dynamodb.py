@@ -43,9 +43,9 @@ class _Suite(LockProviderSuite):
     capabilities = ENTRY.capabilities
     make_client = staticmethod(make_client)
 
-    def test_killed_holder_does_not_block_forever(self, folder: Path, new_lock) -> None:
+    def test_killed_holder_does_not_block_for_ever(self, folder: Path, new_lock) -> None:
         (folder / LEASE_FILE).write_text(str(SHORT_MS), encoding="ascii")
-        super().test_killed_holder_does_not_block_forever(folder, new_lock)
+        super().test_killed_holder_does_not_block_for_ever(folder, new_lock)
 
 
 class TestDynamoLockOnMoto(_Suite):

@@ -66,9 +66,9 @@ class Suite(LockProviderSuite):
     capabilities = ENTRY.capabilities
     make_client = staticmethod(make_client)
 
-    def test_killed_holder_does_not_block_forever(self, folder: Path, new_lock) -> None:
+    def test_killed_holder_does_not_block_for_ever(self, folder: Path, new_lock) -> None:
         terms(folder, lease_ms=4_000, timeout_ms=500)
-        super().test_killed_holder_does_not_block_forever(folder, new_lock)
+        super().test_killed_holder_does_not_block_for_ever(folder, new_lock)
 
     def test_stopped_holder_is_replaced_in_time_and_learns_it(self, folder: Path, new_lock) -> None:
         clock, lease_ms = SystemClock(), 3_000

@@ -49,9 +49,9 @@ class TestStorageBasedLock(LockProviderSuite):
         (tmp_path / ADDRESS_FILE).write_text(server.url, encoding="ascii")
         return tmp_path
 
-    def test_killed_holder_does_not_block_forever(self, folder: Path, new_lock) -> None:
+    def test_killed_holder_does_not_block_for_ever(self, folder: Path, new_lock) -> None:
         (folder / LEASE_FILE).write_text(str(SHORT_MS), encoding="ascii")
-        super().test_killed_holder_does_not_block_forever(folder, new_lock)
+        super().test_killed_holder_does_not_block_for_ever(folder, new_lock)
 
 
 def lock_file(server: S3Server, folder: Path) -> dict[str, object]:
