@@ -72,7 +72,9 @@ def context(folder: Path) -> LockContext:
 
 class _Suite(LockProviderSuite):
     def test_killed_holder_does_not_block_for_ever(self, folder: Path, new_lock) -> None:
-        super().test_killed_holder_does_not_block_for_ever(with_sessions(folder, SHORT_MS), new_lock)
+        super().test_killed_holder_does_not_block_for_ever(
+            with_sessions(folder, SHORT_MS), new_lock
+        )
 
 
 class TestZooKeeperLock(_Suite):
