@@ -30,7 +30,7 @@ BENCH_STAMP := $(VENV)/.installed-bench
 FRAMES := $(VENV)-frames
 
 .PHONY: help install requirements check format lint types contracts test integration package \
-        interop demo bench bench-locks nightly nightly-tests nightly-schedules nightly-mutation \
+        interop demo bench bench-frames bench-locks nightly nightly-tests nightly-schedules nightly-mutation \
         sim mutants mutation chaos clean
 
 help: ## print this list
@@ -87,6 +87,9 @@ demo: $(STAMP) ## two PySpark writers and a cleaning worker on 336,776 real flig
 bench: $(BENCH_STAMP) ## next to the other engines, with ratios
 	$(RUN) $(PY) tools/setup_bench_spark.py || true
 	$(RUN) $(PY) benchmarks/bench.py $(ARGS)
+
+bench-frames: $(FRAMES)/.installed ## dataframe tools next to to_arrow(), as ratios
+	PYTHONPATH=. $(FRAMES)/bin/python benchmarks/frames.py $(ARGS)
 
 bench-locks: $(BENCH_STAMP) ## lock providers next to the bare clients of their services
 	$(RUN) $(PY) benchmarks/locks.py $(ARGS)

@@ -1,14 +1,8 @@
-"""
-Write the generated pages of ``docs/reference/`` from the option tables, or check that they are up to date.
-
-Usage: python tools/option_docs.py [--check]
-"""
+"""The pages of options and of Hudi's keys, from the option tables."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from filegroups.settings.known_keys import effect_of, hudi_keys
 from filegroups.settings.read_settings import ReadSettings
@@ -28,12 +22,9 @@ from tableservices.worker import WorkerSettings
 from timeline.properties.options import Option, OptionKind
 from timeline.storage.object_client import ObjectSettings
 
-REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-OPTIONS = REFERENCE / "options.md"
-EVERY_KEY = REFERENCE / "hudi-keys.md"
 EVERY_HEAD = """# Keys of Hudi
 
-Made by `tools/option_docs.py` from the code; do not edit by hand.
+Made by `python -m tools.reference` from the code; do not edit by hand.
 
 hoodoo reads the keys of Hudi 1.2, in any case and by their older names. This page lists the effect of each:
 
@@ -52,7 +43,7 @@ that you set.
 """
 HEAD = """# Options
 
-Made by `tools/option_docs.py` from the code; do not edit by hand.
+Made by `python -m tools.reference` from the code; do not edit by hand.
 
 The keys are Hudi's. Keys that begin with `hoodoo.` are additions. [Keys of Hudi](hudi-keys.md) lists the effect of every other key
 of Hudi. No key is silent: hoodoo does it, refuses it, warns about it, or says why it needs no effect.
@@ -150,17 +141,3 @@ def every_key() -> str:
         for key, one in sorted(found.items())
     ]
     return EVERY_HEAD + "\n".join(lines) + "\n"
-
-
-def main() -> int:
-    """Write or check."""
-    pages = {OPTIONS: page(), EVERY_KEY: every_key()}
-    if "--check" in sys.argv[1:]:
-        return 0 if all(path.read_text() == text for path, text in pages.items()) else 1
-    for path, text in pages.items():
-        path.write_text(text)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
