@@ -12,9 +12,7 @@ from filegroups.reading.diff import DiffCounts, TableDiff
 from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.printing import Printer
-from hoodoo.cli.rows import with_variants
-
-_SIGNS = {"i": "+", "u": "~", "d": "-"}
+from hoodoo.cli.rows import CHANGE_SIGNS, change_text, with_variants
 
 
 @click.command()
@@ -127,16 +125,8 @@ def _print_rows(printer: Printer, found: TableDiff, limit: int) -> None:
     printer.grid(
         ("", "key", "partition", "values"),
         [
-            (_SIGNS[one["op"]], one["key"], one["partition"], _values_text(with_variants(one)))
+            (CHANGE_SIGNS[one["op"]], one["key"], one["partition"], change_text(with_variants(one)))
             for one in rows
         ],
         empty="no rows",
     )
-
-
-def _values_text(one: dict[str, Any]) -> str:
-    """Return the changed columns of an updated row with both values, else the whole row."""
-    old, new = one["before"], one["after"]
-    if old is None or new is None:
-        return ", ".join(f"{name}: {value}" for name, value in (old or new).items())
-    return ", ".join(f"{name}: {old[name]} -> {new[name]}" for name in one["changed"])

@@ -25,6 +25,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from hoodoo.cli.rows import (
+    CHANGE_SIGNS,
+    change_text,
     compact_json,
     escape_text,
     fit_rows,
@@ -112,6 +114,21 @@ class Printer:
         if chosen is Output.TABLE:
             return self._row_table(batches)
         return _row_lines(batches, as_array=chosen is Output.JSON)
+
+    def changes(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Print changes with images for people: one line for each row, with both values."""
+        found = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+        shown = list(itertools.islice(found, ROWS_SHOWN_MAX + 1))
+        self.grid(
+            ("", "instant", "values"),
+            [
+                (CHANGE_SIGNS[one["op"]], one["ts_ms"], change_text(with_variants(one)))
+                for one in shown[:ROWS_SHOWN_MAX]
+            ],
+            empty="no changes",
+        )
+        if len(shown) > ROWS_SHOWN_MAX:
+            self._remark_more()
 
     def grid(
         self, headings: Sequence[str], lines: Iterable[Sequence[object]], *, empty: str = ""
@@ -246,10 +263,11 @@ class Printer:
             names, [["" if cell is None else escape_text(cell) for cell in row] for row in shown]
         )
         if more:
-            self.remark(
-                f"only the first {ROWS_SHOWN_MAX} rows are shown; --output ndjson prints all"
-            )
+            self._remark_more()
         return len(shown)
+
+    def _remark_more(self) -> None:
+        self.remark(f"only the first {ROWS_SHOWN_MAX} rows are shown; --output ndjson prints all")
 
     def _row_grid(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         console = _console(sys.stdout)

@@ -110,6 +110,9 @@ def read(
     _warn_of_raw(invocation, table, names)
     if limit is not None:
         batches = pa.RecordBatchReader.from_batches(batches.schema, _limited(batches, limit))
+    if target is None and settings.is_cdc and invocation.printer.for_people:
+        invocation.printer.changes(batches)
+        return
     if target is None:
         invocation.printer.rows(batches)
         return

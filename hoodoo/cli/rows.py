@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -118,6 +118,19 @@ def with_variants(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(with_variants, value))
     return value
+
+
+#: The mark of a change by its ``op``.
+CHANGE_SIGNS = {"i": "+", "u": "~", "d": "-"}
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """Return the columns of an updated row that differ, with both values, else the whole row."""
+    old, new = change["before"], change["after"]
+    if old is None or new is None:
+        return ", ".join(f"{name}: {value}" for name, value in (old or new or {}).items())
+    changed = (name for name in new if old[name] != new[name])
+    return ", ".join(f"{name}: {old[name]} -> {new[name]}" for name in changed)
 
 
 def _variant_text(value: dict[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -15,6 +16,7 @@ from hoodoo.cli.invocation import exit_code
 from timeline import errors
 from timeline.errors import HoodooError, Reaction
 
+ROOT = Path(__file__).parents[4]
 EXPECTED = {
     "BudgetSpentError": 3,
     "ClaimConflictError": 3,
@@ -47,6 +49,15 @@ def test_the_help_lists_each_exit_code() -> None:
     shown = CliRunner().invoke(main, ["--help"]).output.partition("Exit codes:")[2]
     listed = re.findall(r"(\d+)  [a-z]", shown.partition("Options:")[0])
     assert sorted(map(int, listed)) == sorted(codes)
+
+
+def test_the_page_of_the_command_line_explains_each_exit_code() -> None:
+    page = (ROOT / "docs/how-to/command-line.md").read_text(encoding="utf-8")
+    table = page.partition("## Exit codes")[2].partition("##")[0]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == [
+        *range(7),
+        invocation.INTERRUPTED,
+    ]
 
 
 def commands(
