@@ -25,33 +25,12 @@ from timeline.commit.concurrent_commits import (
 from timeline.commit.revalidate import without_void
 from timeline.commit.section import protocol_of
 from timeline.context import TableContext
-from timeline.model.commit_metadata import CommitMetadata, WriteSet
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import load_config
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import slots_since
-
-
-def validate_early(
-    context: TableContext,
-    begun: StartedWrite,
-    claim: WriteSet,
-    seen: BaseState,
-    *,
-    logs_may_conflict: bool = False,
-) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
-    """
-    Validate a planned write set without the lock, before any data file is written.
-
-    Finding the keys of a large batch takes long. A conflict that appeared meanwhile costs less now
-    than after writing (early conflict detection). Outside: 1 list, commit log probes.
-    """
-    planned = PendingCommit(
-        write_set=claim, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
-    )
-    return validate_unlocked(context, begun, planned, seen)
 
 
 def validate_unlocked(

@@ -86,7 +86,7 @@ def wait_in_line(
         begun: The write, which has announced its write set.
         claim: The file groups that it changes or will change.
         seen: The base state.
-        logs_may_conflict: As of ``validate_early``.
+        logs_may_conflict: As of ``PendingCommit``.
 
     Returns:
         The result; None if no writer is ahead, or if a slot that may have lost its owner rejects

@@ -13,6 +13,7 @@ from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import BaseState, CommitSection, PendingCommit, WriteToCommit
 from timeline.commit.protocol import CommitProtocol
 from timeline.commit.section import open_commit
+from timeline.commit.validate import validate_unlocked
 from timeline.context import TableContext
 from timeline.model.commit_metadata import (
     Access,
@@ -23,6 +24,7 @@ from timeline.model.commit_metadata import (
 )
 from timeline.model.instant import Action
 from timeline.model.slot import Slot
+from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 
 A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
 
@@ -102,3 +104,18 @@ def commit_in_section(
 ) -> tuple[Slot | None, int]:
     """Take the slot of a table service that decides like this, as ``commit_by``."""
     return commit_by(open_commit(context, purpose), decide)
+
+
+def validate_early(
+    context: TableContext,
+    begun: StartedWrite,
+    claim: WriteSet,
+    seen: BaseState,
+    *,
+    logs_may_conflict: bool = False,
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
+    """Validate a planned write set without the lock, as an early check does."""
+    planned = PendingCommit(
+        write_set=claim, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
+    )
+    return validate_unlocked(context, begun, planned, seen)

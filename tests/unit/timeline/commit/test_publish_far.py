@@ -23,13 +23,13 @@ from tests.unit.timeline.publishing import (
     started,
     touching,
     two_writers,
+    validate_early,
 )
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.apply import not_applied
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import CommitSection, PendingCommit, keep_commit_lock
 from timeline.commit.object_store import refresh_at_once
-from timeline.commit.validate import validate_early
 from timeline.context import TableContext, TableLimits
 from timeline.errors import OutcomeUnknownError
 from timeline.model.commit_metadata import (

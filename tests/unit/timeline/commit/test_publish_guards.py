@@ -22,12 +22,13 @@ from tests.unit.timeline.publishing import (
     started,
     touching,
     two_writers,
+    validate_early,
 )
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import PendingCommit
 from timeline.commit.concurrent_commits import verdict_on
-from timeline.commit.validate import commits_since, validate_early
+from timeline.commit.validate import commits_since
 from timeline.errors import HeartbeatExpiredError, RolledBackError
 from timeline.model.commit_metadata import Access, CommitMetadata, ConcurrencyMode, WriteSet
 from timeline.model.file_names import pending_file_names, timeline_path
