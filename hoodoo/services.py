@@ -260,12 +260,10 @@ def services_of(
 
 
 def planned_services_of(
-    properties: Mapping[str, str],
-    part: Phase = Phase.BOTH,
-    settings: WriteSettings | None = None,
+    properties: Mapping[str, str], settings: WriteSettings
 ) -> tuple[PlannedService, ...]:
     """Return the services with plans on the timeline; arguments and errors as ``services_of``."""
-    making = _making(properties, settings, part)
+    making = _making(properties, settings)
     return tuple(one.make(one.settings.from_properties(properties), making) for one in _PLANNED)
 
 

@@ -168,11 +168,6 @@ class PropertySet(Mapping[str, str]):
         shown = {key: redact(key, value) for key, value in self.items()}
         return f"PropertySet({shown!r})"
 
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers, earliest first."""
-        return tuple(layer.name for layer in self._layers)
-
     def layer_of(self, key: str) -> str:
         """Return the layer that set the key's value; ``default`` if none did."""
         found = self._effective.get(key.casefold())

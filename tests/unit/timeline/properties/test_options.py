@@ -37,7 +37,6 @@ def test_a_later_layer_wins_and_is_named() -> None:
     assert properties.layer_of("hoodie.table.name") == "code"
     assert properties.layer_of("only.file") == "file"
     assert properties.layer_of("not.said") == "default"
-    assert properties.layers == ("file", "code")
 
 
 def test_a_layer_never_changes_the_set_it_is_put_on() -> None:
