@@ -67,7 +67,7 @@ def test_read_projects_filters_and_limits(table: Path) -> None:
     assert run("read", table, "--limit", 0).out == ""
 
 
-def test_read_shows_meta_columns_when_asked(table: Path) -> None:
+def test_read_prints_meta_columns_by_option(table: Path) -> None:
     row = run("read", table, "--meta", "--limit", 1).rows[0]
     assert list(row)[:5] == [
         "_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key",
@@ -336,7 +336,7 @@ def test_config_check_has_an_exit_code(tmp_path: Path) -> None:
     assert bad.document["problems"][0]["key"] == "hoodie.clean.commits.retained"
 
 
-def test_dropping_asks_first_and_then_deletes_everything(table: Path) -> None:
+def test_dropping_needs_confirmation_and_then_deletes_everything(table: Path) -> None:
     assert run("table", "drop", table).exit_code == 1
     assert run("table", "drop", table, "--dry-run").exit_code == 0
     assert table.exists()

@@ -218,7 +218,7 @@ def test_an_unknown_range_is_refused(table: Path, query_type: str, bound: str) -
     assert "incremental" in answer.err
 
 
-def test_an_unexpected_error_asks_for_a_report(
+def test_an_unexpected_error_requests_a_report(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:

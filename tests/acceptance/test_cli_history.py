@@ -22,6 +22,6 @@ def test_a_write_that_a_journal_knows_and_the_table_does_not_is_a_finding(tmp_pa
     assert "20200101000000000 was answered ok" in problem["message"]
 
 
-def test_journals_need_the_history(tmp_path: Path) -> None:
+def test_journals_need_the_option_history(tmp_path: Path) -> None:
     table = table_with_rows(tmp_path)
     assert run("table", "verify", table, __file__).exit_code == 2

@@ -189,7 +189,7 @@ def test_break_reports_success_also_when_its_record_cannot_be_written(
     assert "no space left on device" in answer.err
 
 
-def test_break_says_when_the_holder_will_notice(table: Path, props: Path) -> None:
+def test_break_reports_when_the_holder_will_notice(table: Path, props: Path) -> None:
     holding = somebody(table, props).try_acquire(HOLDER)
     run("locks", "break", table, "--props", props, "--owner", OWNER, "--yes")
     assert holding.is_held(), "it has not asked since"
@@ -198,7 +198,7 @@ def test_break_says_when_the_holder_will_notice(table: Path, props: Path) -> Non
     assert "next renewal" in " ".join(run("locks", "break", "--help").out.split())
 
 
-def test_break_asks_first(table: Path, props: Path) -> None:
+def test_break_needs_confirmation(table: Path, props: Path) -> None:
     client = somebody(table, props)
     client.try_acquire(HOLDER)
     answer = run("locks", "break", table, "--props", props, "-o", "json")

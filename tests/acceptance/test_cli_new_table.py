@@ -43,7 +43,9 @@ def test_the_first_rows_are_written_by_the_given_properties(tmp_path: Path, sour
     assert run("read", tmp_path / "t").rows == [{"id": 1, "name": "ann"}, {"id": 1, "name": "bob"}]
 
 
-def test_an_overwrite_asks_only_where_rows_may_exist(tmp_path: Path, source: Path) -> None:
+def test_an_overwrite_needs_confirmation_only_where_rows_may_exist(
+    tmp_path: Path, source: Path
+) -> None:
     words = ("write", tmp_path / "t", "--input", source, "--operation", "insert_overwrite")
     assert run(*words, "--key", "id").exit_code == 0
     assert run(*words, "--output", "json").error["kind"] == "not_confirmed"

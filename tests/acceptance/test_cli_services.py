@@ -228,9 +228,7 @@ def test_a_worker_imports_everything_before_a_signal_may_interrupt_it() -> None:
         )
 
 
-def test_a_worker_says_which_services_are_on_and_why_nothing_was_due(
-    table: Path, tmp_path: Path
-) -> None:
+def test_a_worker_reports_its_services_and_why_none_was_due(table: Path, tmp_path: Path) -> None:
     health = tmp_path / "health.json"
     answer = run("services", "worker", table, "--rounds", 2, "--interval-ms", 100,
                  "--health", health)  # fmt: skip
@@ -254,7 +252,7 @@ def test_a_worker_says_which_services_are_on_and_why_nothing_was_due(
     assert {one["service"]: one["why"] for one in idle} == reasons
 
 
-def test_a_run_without_work_says_why(table: Path) -> None:
+def test_a_run_without_work_reports_the_reason(table: Path) -> None:
     document = run("services", "run", table, "--service", "archive").document
     assert document["requested_time"] is None
     assert document["why"] == "2 commits; it runs above 30 (hoodie.keep.max.commits)"

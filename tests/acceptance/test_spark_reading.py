@@ -66,7 +66,7 @@ def test_ranges_and_times_are_java_s(spark: Any, tmp_path: Path) -> None:
             assert loaded(spark, path, **{"as.of.instant": time}) == in_order(theirs)
 
 
-def test_columns_and_types_are_those_asked_for(spark: Any, tmp_path: Path) -> None:
+def test_columns_and_types_are_the_requested_ones(spark: Any, tmp_path: Path) -> None:
     path = golden_tables.unpack(PENDING, tmp_path)
     df = spark.read.format("hoodoo").schema("val double, id string").load(str(path))
     assert df.columns == ["val", "id"]

@@ -168,7 +168,7 @@ def test_the_calm_covers_two_leases_after_the_longest_pause(hold_s: float, calm_
     assert max(one.starts_s % 120 for one in faults) <= 120 - calm_s + 1
 
 
-def test_a_smoke_run_has_every_fault_that_the_reliability_profile_asks_for() -> None:
+def test_a_smoke_run_has_every_fault_of_the_reliability_profile() -> None:
     counts = counts_for(40, list(Kind))
     assert counts[Kind.KILL] >= 6
     assert counts[Kind.PAUSE] >= 4

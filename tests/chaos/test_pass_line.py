@@ -228,7 +228,7 @@ def test_each_line_below_its_target_is_missed() -> None:
     assert verdicts(recovery=nothing)[line] == "told"
 
 
-def test_counts_are_asked_for_by_the_length_of_the_run() -> None:
+def test_counts_are_required_by_the_length_of_the_run() -> None:
     assert verdicts(seconds=600, commits=2_500, faults=100)["acknowledged commits"] == "met"
     assert verdicts(seconds=600, commits=2_499, faults=99)["faults"] == "missed"
 

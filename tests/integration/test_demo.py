@@ -56,7 +56,7 @@ def test_two_spark_writers_lose_and_double_nothing(tmp_path: Path) -> None:
         assert sum(batch.num_rows for batch in table.scan(columns=["flight"])) == ROWS
 
 
-def test_it_replaces_its_own_older_table_and_nothing_else(tmp_path: Path) -> None:
+def test_the_demo_replaces_its_own_older_table_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "flights"
     for _ in range(2):
         document = play(path, "--engine", "local", "--half-months", "2")

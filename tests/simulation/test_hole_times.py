@@ -228,6 +228,6 @@ def test_process_never_draws_a_requested_time_twice() -> None:
 
 
 @pytest.mark.parametrize("stages", [[], [Until("A", "create")]])
-def test_script_says_when_it_was_not_played(stages: list[ScriptStage]) -> None:
+def test_an_unplayed_script_is_reported(stages: list[ScriptStage]) -> None:
     script = Script(stages)
     assert script.played is (not stages)

@@ -77,7 +77,7 @@ def test_search_agrees_under_faults(how: Publish, fault: Fault) -> None:
     assert found.complete == (found.failed is None)
 
 
-def test_search_begins_where_the_scene_says() -> None:
+def test_search_begins_at_the_start_of_the_scene() -> None:
     def make() -> Scene:
         world, actors = make_run(Publish.RESOLVE)
         return Scene(world=world, actors=actors, begun={"a": "create", "b": "create"})
@@ -85,7 +85,7 @@ def test_search_begins_where_the_scene_says() -> None:
     assert cover(make).runs < toy(Publish.RESOLVE).runs
 
 
-def test_bounded_search_says_that_it_is_not_complete() -> None:
+def test_bounded_search_is_reported_as_incomplete() -> None:
     def make() -> Scene:
         world, actors = make_run(Publish.RESOLVE, writers=3)
         return Scene(world=world, actors=actors)

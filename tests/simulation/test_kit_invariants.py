@@ -270,7 +270,7 @@ def test_i6_fires_for_a_completed_instant_without_slot() -> None:
     assert broken(replace(facts, instants=(*facts.instants, foreign))) == {"I6"}
 
 
-def test_i6_fires_when_the_completed_file_says_another_time_than_its_slot() -> None:
+def test_i6_fires_when_completed_file_and_slot_have_different_times() -> None:
     table = two_commits()
     assert broken(change_instant(table.facts(), 0, completion_time=table.next_time())) == {"I6"}
 

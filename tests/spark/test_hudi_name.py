@@ -101,7 +101,7 @@ def with_bundle(found: object) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bundle_on_the_class_path_keeps_its_names_and_one_message_says_so(
+def test_a_bundle_on_the_class_path_keeps_its_names_and_is_reported_once(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = with_bundle("jar:file:hudi-bundle.jar!/org/apache/hudi/DefaultSource.class")

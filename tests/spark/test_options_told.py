@@ -146,7 +146,7 @@ def test_a_load_whose_result_an_unsupported_option_would_change_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("offset", "expected"), [("earliest", [1, 2, 3, 4]), ("latest", [4])])
-def test_a_stream_begins_where_the_option_says(
+def test_a_stream_begins_at_the_time_of_its_option(
     save: Any, spark: Any, path: str, tmp_path: Path, offset: str, expected: list[int]
 ) -> None:
     if not hasattr(spark, "dataSource"):

@@ -18,7 +18,7 @@ from timeline.storage.non_atomic import NonAtomicStorage
 pytestmark = pytest.mark.spark
 
 
-def test_tasks_are_asked_for_whole_writes_only(tmp_path: Path) -> None:
+def test_tasks_write_whole_files_only(tmp_path: Path) -> None:
     said = {"hoodoo.slots.backend": "sql", "hoodoo.lock.sql.url": "/nowhere"}
     assert storage_properties(said) == {"hoodoo.slots.backend": "sql"}
     for options, kind in ((("hoodoo.slots.backend", "sql"),), NonAtomicStorage), ((), LocalStorage):

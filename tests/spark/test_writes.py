@@ -38,7 +38,7 @@ def test_first_save_creates_the_table_and_upserts_replace_by_key(save: Any, rows
     ]
 
 
-def test_receipt_of_the_newest_save_is_kept_by_the_session(save: Any, spark: Any) -> None:
+def test_the_session_keeps_the_result_of_the_newest_save(save: Any, spark: Any) -> None:
     receipt = save(THREE)
     assert hoodoo.spark.last_result(spark) == receipt
 

@@ -375,7 +375,7 @@ def test_metastore_in_another_time_zone_is_detected_by_its_rows(
         ours.release()
 
 
-def test_server_without_tls_is_refused_when_tls_is_asked_for(
+def test_server_without_tls_is_refused_when_tls_is_required(
     make: Callable[..., LockClient],
 ) -> None:
     with pytest.raises(UnsafeSetupError) as caught:

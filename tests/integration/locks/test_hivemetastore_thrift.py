@@ -108,7 +108,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> float:
     return time.monotonic() - began
 
 
-def test_stopped_holder_is_succeeded_and_knows_when_it_wakes(
+def test_stopped_holder_is_replaced_and_knows_it_when_resumed(
     metastore: HiveMetastore, table: str, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     said = [f"{key}={value}" for key, value in properties(metastore.uri, table).items()]
@@ -265,7 +265,7 @@ def test_addresses_are_tried_one_after_another(
         holding.release()
 
 
-def test_waiting_writers_do_not_starve_one_that_asks_like_java(
+def test_waiting_writers_do_not_starve_one_that_polls_like_java(
     metastore: HiveMetastore, table: str, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
     over = threading.Event()

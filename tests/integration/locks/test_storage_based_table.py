@@ -95,7 +95,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield running
 
 
-def test_a_table_lives_on_s3_and_two_processes_write_it_at_once(server: S3Server) -> None:
+def test_two_processes_write_one_table_on_s3_at_once(server: S3Server) -> None:
     told = options(server.url)
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("seen", pa.int64())])
     with hoodoo.create_table(

@@ -363,7 +363,7 @@ def test_holder_without_connection_stops_before_another_gets_the_lock(
             heir.release()
 
 
-def test_short_cut_costs_nothing(
+def test_short_network_failure_costs_nothing(
     server: ZooKeeperServer, new_lock: Callable[..., ProviderLock]
 ) -> None:
     with FaultProxy(server.port) as proxy:

@@ -149,7 +149,7 @@ def test_a_table_that_this_release_cannot_write_is_not_created(path: Path):
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_a_merge_on_read_table_says_so_in_its_properties_only(tmp_path: Path, version: int):
+def test_a_merge_on_read_table_differs_in_its_properties_only(tmp_path: Path, version: int):
     more = {"properties": {"hoodie.write.table.version": str(version)}, "name": "t"}
     raw = {}
     for kind in ("COPY_ON_WRITE", "MERGE_ON_READ"):

@@ -72,7 +72,7 @@ def test_stored_keys_without_the_name_keep_their_form_in_version_9(tmp_path: Pat
         assert keys(table) == ["a"]
 
 
-def test_an_option_that_asks_for_the_other_form_is_refused(tmp_path: Path) -> None:
+def test_an_option_for_the_other_form_is_refused(tmp_path: Path) -> None:
     with table_of(tmp_path / "t", bare=True) as table:
         table.upsert(rows("a"))
     with (

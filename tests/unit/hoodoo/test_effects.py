@@ -133,7 +133,7 @@ def test_keys_of_one_reason_are_reported_together() -> None:
         ("path", "x", False),
     ],
 )
-def test_a_key_is_reported_when_its_value_asks_for_an_unsupported_effect(
+def test_a_key_is_reported_when_its_value_has_an_unsupported_effect(
     key: str, value: str, is_told: bool
 ) -> None:
     assert bool(told(**{key: value})) is is_told

@@ -222,7 +222,7 @@ def test_a_write_with_an_oversized_slot_commits_nothing(
         assert sorted(table.to_arrow(["id"])["id"].to_pylist()) == ["a", "b"]
 
 
-def test_the_storage_asks_for_the_size_before_it_reads(tmp_path: Path) -> None:
+def test_the_storage_checks_the_size_before_it_reads(tmp_path: Path) -> None:
     path = ".hoodie/.index_defs/index.json"
     with made(tmp_path) as table:
         sparse(tmp_path / "t" / path, 3 << 30)

@@ -114,7 +114,7 @@ def test_every_form_gives_the_same_rows(tmp_path: Path, name: str, text: str):
     assert made.to_pylist() == [{"id": "a", "n": 1}, {"id": "b", "n": None}]
 
 
-def test_a_column_that_no_line_names_is_left_out(tmp_path: Path):
+def test_a_column_that_no_line_names_is_missing(tmp_path: Path):
     assert _read(tmp_path / "r.ndjson", '{"id":"a"}').column_names == ["id"]
     assert _read(tmp_path / "r.ndjson", '{"id":"a","n":null}').column_names == ["id", "n"]
 

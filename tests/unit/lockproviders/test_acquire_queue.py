@@ -69,7 +69,7 @@ def test_one_acquire_has_one_place_over_all_rounds(machine, client: QueueClient)
     assert sum(place.waits) == 360
 
 
-def test_place_is_not_left_when_the_lock_was_taken(machine, client: QueueClient) -> None:
+def test_a_client_that_got_the_lock_does_not_leave_the_queue(machine, client: QueueClient) -> None:
     client.free_at_try = 3
     machine.lock(client).acquire("publish")
     assert [place.left for place in client.places] == [0]

@@ -25,5 +25,5 @@ def test_holder_is_described(text: str | None, shown: str) -> None:
     assert describe_owner(text) == shown
 
 
-def test_long_purpose_is_cut(machine) -> None:
+def test_long_purpose_is_shortened(machine) -> None:
     assert len(note_owner(machine.ids, machine.clock, "p" * 5_000).purpose) == 200

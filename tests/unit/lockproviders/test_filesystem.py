@@ -68,7 +68,7 @@ def test_longer_entry_of_a_dead_holder_is_written_over(machine, tmp_path) -> Non
     assert holding.fencing_token == 42
 
 
-def test_owner_text_too_long_for_a_page_is_cut(machine, tmp_path) -> None:
+def test_owner_text_too_long_for_a_page_is_shortened(machine, tmp_path) -> None:
     client_in(tmp_path, machine).try_acquire("x" * 9_000)
     assert (tmp_path / "hoodoo.lock").stat().st_size < 4_096
 
@@ -81,7 +81,7 @@ def test_deleted_lock_file_loses_the_lease(machine, tmp_path) -> None:
         holding.renew()
 
 
-def test_replaced_lock_file_loses_the_lease_and_is_left_alone(machine, tmp_path) -> None:
+def test_replaced_lock_file_loses_the_lease_and_is_not_changed(machine, tmp_path) -> None:
     holding = client_in(tmp_path, machine).try_acquire(OWNER)
     (tmp_path / "other").write_text('{"token":90}\n')
     (tmp_path / "other").replace(tmp_path / "hoodoo.lock")
@@ -192,7 +192,7 @@ def test_the_name_of_javas_class_is_taken_with_a_warning(machine, tmp_path, capl
     assert "set hoodie.write.lock.provider to" in record.getMessage()
 
 
-def test_our_own_name_of_it_needs_no_warning(machine, tmp_path, caplog) -> None:
+def test_hoodoos_own_provider_name_needs_no_warning(machine, tmp_path, caplog) -> None:
     named = {"hoodie.write.lock.provider": "filesystem"}
     ENTRY.factory(context(machine, str(tmp_path), **named))
     assert caplog.records == []

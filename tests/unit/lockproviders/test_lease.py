@@ -32,7 +32,7 @@ def test_margin_of_the_provider_wins_when_larger(machine) -> None:
 
 
 @pytest.mark.parametrize(("margin_ms", "room_until_ms"), [(0, 45_000), (20_000, 33_334)])
-def test_a_lease_has_room_until_a_sixth_of_its_time_is_left(
+def test_a_lease_has_room_until_a_sixth_of_its_time_remains(
     machine, margin_ms: int, room_until_ms: int
 ) -> None:
     lease = lease_over(machine, machine.holding(60_000), margin_ms=margin_ms)

@@ -111,7 +111,7 @@ def test_the_worker_continues_after_failures_and_waits_longer(bench: Any) -> Non
     assert bench.clock.sleeps == [200, 200, 200, 100]
 
 
-def test_the_worker_stops_when_asked(bench: Any) -> None:
+def test_the_worker_stops_on_request(bench: Any) -> None:
     stop = StopFlag()
 
     class Asking:

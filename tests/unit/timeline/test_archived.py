@@ -200,6 +200,6 @@ def test_without_a_version_the_newest_manifest_counts() -> None:
     assert ArchivedTimeline(storage, Heard()).instants() == []
 
 
-def test_a_table_that_was_never_archived_has_no_history() -> None:
+def test_a_table_that_was_never_archived_has_no_archived_timeline() -> None:
     assert ArchivedTimeline(MemoryStorage(), Heard()).instants() == []
     assert ArchivedTimeline(MemoryStorage(), Heard(), legacy_folder=FOLDER).instants() == []

@@ -274,7 +274,7 @@ def test_rows_marked_deleted_go_into_a_delete_block_with_their_own_ordering() ->
     assert merged(storage, on_top(stat)) == {"a": (2, "A2"), "b": (5, "B")}
 
 
-def test_rows_that_leave_are_deleted_and_the_others_written() -> None:
+def test_moved_rows_are_deleted_and_the_others_written() -> None:
     storage = first()
     incoming = mark_relocated_keys(rows(("a", 9, "A9")), rows(("c", 9, "moved")))
     (stat,) = write_task(storage, APPENDING, incoming)

@@ -38,7 +38,7 @@ def test_blocks_keep_their_order():
     assert found.corrupt == ()
 
 
-def test_blocks_of_instants_that_are_not_visible_are_left_out():
+def test_blocks_of_invisible_instants_are_ignored():
     assert selected(block("t1"), block("t2"), block("t3"), hidden="t2") == ["t1", "t3"]
 
 

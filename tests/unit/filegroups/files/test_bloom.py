@@ -139,7 +139,7 @@ def test_a_filter_of_few_rounds_errs_as_rarely():
 
 
 @pytest.mark.parametrize("keys", [["abcd"], ["abcd", "efgh"], ["abcdefgh"], ["abcdefghi"]])
-def test_keys_of_whole_words_are_left_as_they_are(keys):
+def test_keys_of_whole_words_are_not_padded(keys):
     """Their bytes are read where Arrow keeps them."""
     column = pa.array(keys)
     made = BloomFilter(BloomSettings())
@@ -148,7 +148,7 @@ def test_keys_of_whole_words_are_left_as_they_are(keys):
     assert column.to_pylist() == keys
 
 
-def test_a_simple_filter_keeps_its_size_because_it_does_not_say_it():
+def test_a_simple_filter_keeps_its_size_because_its_file_does_not_contain_it():
     settings = BloomSettings(kind=SIMPLE)
     assert settings.fitted(10) is settings
 

@@ -515,7 +515,7 @@ def test_other_versions_are_refused_by_name(version: int) -> None:
     assert ("serialised by java" in caught.value.message) == (version in {1, 2})
 
 
-def test_every_cut_and_every_changed_byte_gives_deletes_or_a_clear_error() -> None:
+def test_every_truncation_and_every_changed_byte_gives_deletes_or_a_clear_error() -> None:
     whole = by_avro(
         ("key", "path", ("LongWrapper", 300)),
         ("l", None, ("ArrayWrapper", [("StringWrapper", "é"), ("IntWrapper", 0)])),

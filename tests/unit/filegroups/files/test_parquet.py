@@ -189,7 +189,7 @@ def test_names_are_never_reused():
         pc.field("s", "a") < 2,
     ],
 )
-def test_a_filter_asks_older_structs_for_fields_that_they_lack(condition: pc.Expression):
+def test_a_filter_reads_missing_fields_of_older_structs_as_null(condition: pc.Expression):
     """The file was called damaged."""
     storage = MemoryStorage()
     table = pa.table({"k": ["yes", "no"], "s": [{"a": 1, "t": 10}, {"a": 2, "t": 9}]})

@@ -312,7 +312,7 @@ def test_partial_updates_keep_the_other_columns():
     ]
 
 
-def test_columns_that_a_block_lacks_are_null_or_kept_as_the_table_says():
+def test_columns_that_a_block_lacks_are_null_or_kept_by_the_rules_of_the_table():
     short = pa.schema([each for each in OWN if each.name != "w"])
     text = avro_with_meta(TableSchema.from_arrow(short, "t").avro_json)
     content = encode_records(rows(("a", 11, "new"), at=2, schema=short), text)

@@ -328,7 +328,7 @@ def test_one_new_key_of_two_members_is_inserted_once() -> None:
     assert rows_of(table, "id", "v") == [("a", 3), ("f", 3)]
 
 
-def test_one_batch_counts_once_in_a_group() -> None:
+def test_one_batch_is_committed_once_in_a_group() -> None:
     table = new_table()
     works = [member(table, [row("a", path, 2)], batch_id="s/1") for path in ("x", "y")]
     first, second = together(table, *works)

@@ -57,7 +57,7 @@ def test_every_key_is_in_the_file_group_that_the_index_names(path: Path) -> None
     assert located(index, path) == expected(path)
 
 
-def test_keys_are_located_and_unknown_ones_left_out(path: Path) -> None:
+def test_keys_are_located_and_unknown_ones_are_missing(path: Path) -> None:
     index = index_of(path)
     assert index is not None
     wanted = [one for one in expected(path) if one[0] in ("a01", "e00")]

@@ -119,7 +119,7 @@ def test_xx_hashes_of_many_texts_of_one_length_are_those_of_each() -> None:
         ("a,id:c", "a,id:c"),  # the first name reads up to the first colon
     ],
 )
-def test_hash_fields_are_taken_out_of_the_key_as_java_does(key: str, same_as: str | None) -> None:
+def test_hash_fields_are_extracted_from_the_key_as_by_java(key: str, same_as: str | None) -> None:
     if same_as is not None:
         whole = int(java_hashes(pa.array([same_as]))[0])
     else:

@@ -118,7 +118,7 @@ def test_every_month_is_read_by_its_name() -> None:
         ("-11:45", "2024-03-09 23:45:00.000"),
     ],
 )
-def test_an_offset_is_taken_away_from_the_text_s_clock(offset: str, time: str) -> None:
+def test_an_offset_is_subtracted_from_the_time_of_the_text(offset: str, time: str) -> None:
     assert read("y-M-d HZ", f"2024-3-9 12{offset}", zone="UTC") == [time]
     assert read("y-M-d HZ", f"2024-3-9 12{offset}") == ["2024-03-09 12:00:00.000"]
 

@@ -28,7 +28,7 @@ def values(path: str, *fields: str, **more: bool) -> list[str | None]:
         ("a%2Fb", ("r",), {}, ["a%2Fb"]),
     ],
 )
-def test_a_partition_path_is_taken_apart_as_it_was_made(
+def test_a_partition_path_is_split_as_it_was_joined(
     path: str, fields: tuple[str, ...], style: dict[str, bool], expected: list[str | None]
 ) -> None:
     assert values(path, *fields, **style) == expected

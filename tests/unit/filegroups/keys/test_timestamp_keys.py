@@ -175,7 +175,7 @@ def test_years_beyond_9999_are_refused(value: int) -> None:
     assert refused.value.kind == "bad_partition_value"
 
 
-def test_a_column_of_another_kind_than_the_type_says_is_refused() -> None:
+def test_a_column_of_another_type_than_the_option_is_refused() -> None:
     for values, kind in ((["2024-01-01"], MILLIS), ([1], TEXT), ([True], MILLIS)):
         with pytest.raises(InvalidInputError) as refused:
             folders(values, kind, "yyyy", input_formats=("yyyy",))

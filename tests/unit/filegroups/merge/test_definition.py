@@ -171,7 +171,7 @@ def test_statements_that_contradict_each_other_are_refused(
     assert refused.value.kind == "merge_mode_contradiction"
 
 
-def test_version_9_keeps_the_payload_it_replaced_as_a_memory_only() -> None:
+def test_version_9_keeps_the_replaced_payload_without_effect() -> None:
     found = derived(9, {MODE: "COMMIT_TIME_ORDERING", LEGACY: MODEL + "AWSDmsAvroPayload"})
     assert found == MergeDefinition(
         mode=MergeMode.COMMIT_TIME_ORDERING, payload_class=MODEL + "AWSDmsAvroPayload"

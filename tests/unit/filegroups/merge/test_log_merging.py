@@ -156,7 +156,7 @@ def test_several_ordering_fields_compare_left_to_right():
     assert read(record(2, "m"), base=base_row(2, "n"), rules=rules) == [(2, "n", "b")]
 
 
-def test_keys_do_not_disturb_each_other():
+def test_keys_are_merged_independently():
     logs = [record(1, "x", key="p"), record(5, "y", key="q"), delete(), record(2, "z", key="p")]
     assert read(*logs, base=base_row(10)) == [(5, "y", "b"), (2, "z", "b")]
 
@@ -203,7 +203,7 @@ def test_a_partial_update_without_the_ordering_column_keeps_the_order():
     assert read(partial(None, b="x"), base=base_row(10)) == [(10, "base", "x")]
 
 
-def test_defaults_are_ignored_where_the_table_says_so():
+def test_defaults_are_ignored_by_the_rules_of_the_table():
     rules = rules_of(
         MergeMode.EVENT_TIME_ORDERING,
         "ts",
@@ -222,7 +222,7 @@ def test_defaults_are_ignored_where_the_table_says_so():
     assert read(*logs, base=base_row(10), rules=rules) == [(12, "n", "b")]
 
 
-def test_markers_are_ignored_where_the_table_says_so():
+def test_markers_are_ignored_by_the_rules_of_the_table():
     rules = rules_of(
         MergeMode.COMMIT_TIME_ORDERING,
         partial_update_mode=PartialUpdateMode.FILL_UNAVAILABLE,
@@ -233,7 +233,7 @@ def test_markers_are_ignored_where_the_table_says_so():
     assert read(record(2, None, "n"), base=base_row(10), rules=rules) == [(2, None, "n")]
 
 
-def test_rows_say_of_themselves_that_they_are_deleted():
+def test_rows_marked_deleted_are_removed():
     rules = rules_of(MergeMode.COMMIT_TIME_ORDERING, delete_field="Op", delete_marker="D")
     rows = pa.table(
         {

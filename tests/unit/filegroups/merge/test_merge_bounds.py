@@ -55,7 +55,7 @@ def test_of_rows_of_one_key_the_first_is_changed_by_logs_and_every_one_by_a_writ
         assert counts(outcome) == (0, 2, 0, 0)
 
 
-def test_a_write_fills_as_the_tables_rules_say() -> None:
+def test_a_write_fills_values_by_the_rules_of_the_table() -> None:
     base = rows(("a", 5, "a"), ("b", 5, None), ("c", 5, None))
     late = rows(("d", 1, "d"), ("a", 9, None), ("c", 1, "late"), ("b", 1, "b"))
     outcome = merge_base(base, late, FILLING)

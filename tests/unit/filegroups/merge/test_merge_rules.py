@@ -236,7 +236,7 @@ def test_defaults_are_those_of_plain_columns_where_the_table_ignores_them() -> N
     assert MergeRules.of(definition).defaults == {}
 
 
-def test_ordering_fields_that_the_schema_lacks_are_left_out() -> None:
+def test_ordering_fields_that_the_schema_lacks_are_ignored() -> None:
     definition = MergeDefinition(
         mode=EVENT, ordering_fields=("gone", "l", "s.x"), precombine_fields=("i", "gone.x")
     )

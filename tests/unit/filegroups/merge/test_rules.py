@@ -41,7 +41,7 @@ def test_unmarked_rows_all_stay() -> None:
     assert remove_relocated_keys(base, incoming) == (base, incoming, 0)
 
 
-def test_every_row_of_a_key_that_leaves_is_taken_out_of_the_base() -> None:
+def test_every_row_of_a_moved_key_is_removed_from_the_base() -> None:
     base = rows("x", "c", "y", "c")
     kept, staying, left = remove_relocated_keys(
         base, mark_relocated_keys(rows("a"), rows("c", "z"))

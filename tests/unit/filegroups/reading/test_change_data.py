@@ -110,7 +110,7 @@ def test_a_range_is_open_at_its_start_and_closed_at_its_end(
     assert found.column("op").to_pylist() == ["u", "i"]
 
 
-def test_images_have_the_columns_asked_for(opened: Callable[[str], TableReader]) -> None:
+def test_images_have_the_requested_columns(opened: Callable[[str], TableReader]) -> None:
     table = opened("v9_cdc_cow")
     found = table.changes("0", images=True, columns=["val", "id"]).read_all().to_pylist()
     assert found[-1]["before"] == {"val": 1.0, "id": "a01"}

@@ -322,7 +322,9 @@ def test_an_append_conflicts_with_the_filling_of_its_file(table: TableReader) ->
     assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
 
 
-def test_an_append_conflicts_with_an_earlier_begun_filling_of_its_file(table: TableReader) -> None:
+def test_an_append_conflicts_with_a_filling_of_its_file_that_began_earlier(
+    table: TableReader,
+) -> None:
     """A log's stat names itself as its previous commit, which says nothing of what it saw."""
     filling = begun(opened(table), UPSERT, [row("n", "x", 1, 1)])
     receipt = put(table, DELETE, [{"id": "a", "p": "x"}], filling)
@@ -447,7 +449,7 @@ STEPS = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(steps=STEPS, form=st.sampled_from(LogFormat), ordered=st.booleans())
-def test_every_history_reads_as_a_dictionary_says(
+def test_every_sequence_of_operations_reads_like_a_dictionary(
     steps: list[tuple[str, list[tuple[str, int]]]], form: LogFormat, ordered: bool
 ) -> None:
     """A key holds (ordering, value, deleted): equal or greater orderings replace, in any order."""

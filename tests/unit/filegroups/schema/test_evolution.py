@@ -327,7 +327,7 @@ def test_every_arrow_form_of_a_value_is_taken():
         (pa.decimal256(60, 2), "cast"),
     ],
 )
-def test_types_without_a_hudi_form_are_named_with_a_way_out(kind, word):
+def test_types_without_a_hudi_form_are_named_with_an_alternative(kind, word):
     with pytest.raises(InvalidInputError, match=word) as caught:
         table_schema(c=pa.list_(kind))
     assert (caught.value.kind, caught.value.fields["column"]) == ("unsupported_type", "c.element")

@@ -162,7 +162,7 @@ def test_a_damaged_history_is_damage(text: str):
 
 
 @pytest.mark.parametrize("name", ["cow", "mor"])
-def test_whole_tables_are_read_by_the_names_of_now(tmp_path: Path, name: str) -> None:
+def test_whole_tables_are_read_by_the_current_names(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(DATA / f"v9_schema_on_read_{name}.zip") as archive:
         archive.extractall(tmp_path)
     [folder] = tmp_path.iterdir()

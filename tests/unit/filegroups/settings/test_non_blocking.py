@@ -207,7 +207,7 @@ def test_partial_updates_are_refused_by_name() -> None:
         ({"hoodie.table.cdc.enabled": "true"}, "cdc"),
     ],
 )
-def test_tables_that_cannot_have_it_are_refused_by_name(said: dict[str, str], key: str) -> None:
+def test_tables_without_support_for_it_are_refused_by_name(said: dict[str, str], key: str) -> None:
     fitting = {
         "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",
         "hoodie.datasource.write.table.type": "MERGE_ON_READ",

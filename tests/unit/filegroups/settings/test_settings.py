@@ -86,7 +86,7 @@ def test_defaults_without_any_property() -> None:
 @pytest.mark.parametrize(
     "option", [*WriteSettings.options.values(), *ReadSettings.options.values()]
 )
-def test_a_default_is_hudis_unless_said_otherwise(option: object) -> None:
+def test_a_default_is_hudis_unless_its_option_names_a_reason(option: object) -> None:
     key, default = option.key, option.default  # type: ignore[attr-defined]
     known = hudi_keys().get(key.casefold())
     if key in OUR_DEFAULTS:
@@ -434,7 +434,7 @@ def test_a_setting_remembers_its_layer() -> None:
 # reads
 
 
-def test_a_read_is_a_snapshot_unless_said_otherwise() -> None:
+def test_a_read_is_a_snapshot_read_by_default() -> None:
     assert ReadSettings.from_properties({}).query_type is QueryType.SNAPSHOT
     older = {"hoodie.datasource.view.type": "read_optimized"}
     assert ReadSettings.from_properties(older).query_type is QueryType.READ_OPTIMIZED

@@ -195,7 +195,7 @@ def test_a_metadata_file_stays_where_rows_of_its_partition_are_committed():
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
-def test_a_refusal_names_the_file_that_a_failed_write_left(written: bool):
+def test_a_refusal_names_the_file_of_a_failed_write(written: bool):
     one, other = two_writers(written=written)
     failing(one, "a")
     with pytest.raises(InvalidInputError) as refused:

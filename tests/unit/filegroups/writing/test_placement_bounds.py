@@ -34,7 +34,7 @@ def bucket(number: int, path: str, rows: int = 0, share: int | None = None) -> I
     )
 
 
-def test_sizes_are_hudis_unless_said_otherwise() -> None:
+def test_sizes_are_hudis_by_default() -> None:
     assert SizeSettings() == SizeSettings(
         file_bytes_max=125_829_120,
         small_file_bytes=104_857_600,

@@ -100,7 +100,7 @@ def strange(rival: ConcurrentCommit) -> ConcurrentCommit:
         (DELETE, [{"id": "a", "p": "x"}], False),
     ],
 )
-def test_a_rewritten_file_group_got_new_rows_only_where_its_counts_say_so(
+def test_a_rewritten_file_group_has_new_rows_only_by_its_counts(
     operation: WriteOperation, rows: Rows, only: bool
 ) -> None:
     scene = Scene()

@@ -78,7 +78,7 @@ def test_a_writer_of_other_file_groups_and_an_idle_table_are_no_conflict() -> No
     assert during(opened(table), UPSERT, [row("b", ts=3)], look) == ()
 
 
-def test_an_overwrite_under_way_is_named_with_its_partition() -> None:
+def test_a_pending_overwrite_is_named_with_its_partition() -> None:
     table = table_of()
     look = lambda: would_meet(table, UPSERT, [row("n")])  # noqa: E731
     [met] = during(opened(table), OVERWRITE, [row("o")], look)

@@ -116,7 +116,7 @@ def test_a_component_is_found_below_a_finished_branch() -> None:
     assert cycles(edges((0, 1), (1, 2), (0, 3), (3, 2), (3, 4), (4, 0))) == [(0, 3, 4)]
 
 
-def test_a_component_that_is_entered_from_above_and_left_again() -> None:
+def test_a_component_that_is_entered_and_exited_is_found() -> None:
     assert cycles(edges((0, 1), (1, 2), (2, 3), (3, 1), (2, 4), (4, 5))) == [(1, 2, 3)]
 
 

@@ -77,7 +77,7 @@ def test_free_lock_costs_two_requests(build: Build, table: FakeTable) -> None:
     assert table.rows == {}
 
 
-def test_released_row_is_taken_as_java_leaves_it(build: Build, table: FakeTable) -> None:
+def test_released_row_of_java_is_taken_over(build: Build, table: FakeTable) -> None:
     table.rows["t1"] = {**JAVA_ROW, "isReleased": {"S": "1"}}
     assert build().holder() is None
     assert build().try_acquire("me") is not None
@@ -305,7 +305,7 @@ def test_own_copy_of_a_renewal_is_no_other_holder(
 
 
 @pytest.mark.parametrize("fault", [None, "lost"])
-def test_stolen_lock_is_lost_and_left_to_its_new_holder(
+def test_stolen_lock_is_lost_and_stays_with_its_new_holder(
     build: Build, table: FakeTable, fault: str | None
 ) -> None:
     holding = build().try_acquire("me")
@@ -502,7 +502,7 @@ def test_counting_can_be_switched_off(build: Build, table: FakeTable) -> None:
 @pytest.mark.parametrize(
     ("fault", "error"), [("lost", UnavailableError), ("denied", UnsafeSetupError)]
 )
-def test_lock_is_given_back_when_it_cannot_be_counted(
+def test_lock_is_released_when_it_cannot_be_counted(
     build: Build, table: FakeTable, fault: str, error: type[Exception]
 ) -> None:
     table.faults = [("update_item", fault)]

@@ -108,7 +108,7 @@ def test_lock_without_any_name_is_refused() -> None:
         "http://[::1]:8000",
     ],
 )
-def test_endpoint_may_be_asked(endpoint: str) -> None:
+def test_safe_endpoint_is_accepted(endpoint: str) -> None:
     assert settings(**{PREFIX + "endpoint_url": endpoint}).endpoint == endpoint
 
 

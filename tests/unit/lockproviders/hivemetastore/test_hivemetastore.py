@@ -61,13 +61,13 @@ def test_identity_names_all_addresses_in_a_fixed_order(client) -> None:
     assert client.identity == "hivemetastore:meta-1:9083,meta-2:9083/Sales.Orders"
 
 
-def test_queued_request_is_taken_back_at_once(client, rival, metastore) -> None:
+def test_queued_request_is_deleted_at_once(client, rival, metastore) -> None:
     client.try_acquire("me")
     assert rival.try_acquire("other") is None
     assert [row.lock_id for row in metastore.rows] == [1]
 
 
-def test_refused_client_asks_nothing_while_there_are_rows(client, rival, wire) -> None:
+def test_refused_client_sends_no_request_while_there_are_rows(client, rival, wire) -> None:
     held = rival.try_acquire("other")
     assert client.try_acquire("me") is None
     asked = wire.requests.count("lock")
@@ -118,7 +118,7 @@ def test_interrupted_request_is_given_back_at_the_end(client, wire, metastore) -
     assert metastore.rows == []
 
 
-def test_held_row_survives_the_search_for_leftovers(client, wire, metastore) -> None:
+def test_held_row_survives_the_search_for_stray_rows(client, wire, metastore) -> None:
     held = client.try_acquire("me")
     wire.after["lock"] = lose
     with pytest.raises(UnavailableError):
@@ -170,7 +170,7 @@ def test_a_heartbeat_after_a_restart_of_the_metastore_succeeds(client, wire) -> 
     assert wire.requests[-3:] == ["heartbeat", "connect", "heartbeat"]
 
 
-def test_row_taken_away_by_the_metastore_is_a_lost_lease(client, metastore) -> None:
+def test_row_deleted_by_the_metastore_is_a_lost_lease(client, metastore) -> None:
     held = client.try_acquire("me")
     metastore.remove(1)
     with pytest.raises(LeaseLostError):

@@ -194,7 +194,7 @@ def test_failed_release_is_made_up_for_at_the_next_try(client, tables) -> None:
     assert len(tables.held) == 1
 
 
-def test_row_taken_away_by_the_metastore_is_a_lost_lease(client, tables) -> None:
+def test_row_deleted_by_the_metastore_is_a_lost_lease(client, tables) -> None:
     held = client.try_acquire("me")
     tables.held.clear()
     with pytest.raises(LeaseLostError):

@@ -51,7 +51,7 @@ def test_foreign_text_has_no_nonce(agent) -> None:
     assert '"owner": "hoodoo@edge-1"' in row(agent).holder_text
 
 
-def test_row_cut_short_is_still_shown() -> None:
+def test_shortened_row_is_still_shown() -> None:
     assert '"owner": "hoodoo@edge-1"' in row("hoodoo 0123456789abcdef0123").holder_text
 
 

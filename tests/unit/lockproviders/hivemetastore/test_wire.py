@@ -142,7 +142,7 @@ def test_a_server_that_hides_its_settings_gives_no_lease_time() -> None:
     assert wire.is_open
 
 
-def test_port_is_9083_where_it_is_left_out() -> None:
+def test_port_is_9083_by_default() -> None:
     assert parse_uris("k", ("thrift://a", "thrift://[::1]:7"), "code") == (
         Address(host="a", port=9083),
         Address(host="::1", port=7),

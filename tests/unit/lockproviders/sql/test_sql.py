@@ -154,7 +154,7 @@ def test_request_that_arrives_after_the_next_holding_does_nothing(machine, tmp_p
     assert other.holder() is None
 
 
-def test_lost_answers_of_renewal_and_release_are_asked_again(machine, tmp_path) -> None:
+def test_unanswered_renewals_and_releases_are_repeated(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     holding = client.try_acquire("me")
     client._table.database.lose_answers = 1

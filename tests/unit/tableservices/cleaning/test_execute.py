@@ -260,7 +260,7 @@ def test_two_cleaners_do_not_plan_the_same_files_twice(bench: Any) -> None:
     assert len(bench.timeline_names(".clean")) == 1
 
 
-def test_a_restore_under_way_stops_cleaning(bench: Any) -> None:
+def test_a_pending_restore_stops_cleaning(bench: Any) -> None:
     times = bench.commits(5)
     bench.storage.create(".hoodie/timeline/29991231235959999.restore.requested", b"")
     assert clean(bench.context, TWO) is None

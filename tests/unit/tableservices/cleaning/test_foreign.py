@@ -114,7 +114,7 @@ def test_a_plan_of_a_pending_writes_file_is_refused(bench: Any) -> None:
     assert bench.times_left() == times
 
 
-def test_a_plan_that_a_savepoint_overtakes_is_left_alone(bench: Any) -> None:
+def test_a_plan_that_a_savepoint_overtakes_is_not_executed(bench: Any) -> None:
     times = bench.commits(3)
     plant(bench, {"p": [located(times[0])]})
     bench.clock.time_ms += TOLERATED_MS + 1

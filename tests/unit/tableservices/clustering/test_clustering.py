@@ -163,7 +163,7 @@ def test_a_group_is_split_into_files_of_the_target_size() -> None:
     assert ranges[0][1] < ranges[1][0]
 
 
-def test_it_completes_as_a_replacecommit_with_javas_metadata() -> None:
+def test_a_clustering_completes_as_a_replacecommit_with_javas_metadata() -> None:
     table = small_files()
     replaced = {one.file_group for one in table.view.latest_slices()}
     receipt = cluster(table)
@@ -383,7 +383,7 @@ class Cleaned(Behind):
 
 
 @pytest.mark.spec("CL-1")
-def test_a_group_that_is_cleaned_while_it_is_read_is_left_out() -> None:
+def test_a_group_that_is_cleaned_during_its_read_is_left_out() -> None:
     table = small_files()
     planned = schedule(table)
     storage = Cleaned(
@@ -466,7 +466,7 @@ def test_where_updates_are_rejected_the_writer_is_refused() -> None:
     assert receipt.groups_left_out == 0
 
 
-def test_it_can_yield_to_writers_that_only_began() -> None:
+def test_a_clustering_may_yield_to_writers_that_only_began() -> None:
     table = small_files()
     planned = schedule(table)
     yielding = SORTED.model_copy(update={"yields_to_announced": True})
@@ -596,7 +596,7 @@ def test_no_slice_is_planned_twice() -> None:
     assert schedule_clustering(done.context, other) is not None
 
 
-def test_commit_times_are_new_where_the_plan_says_so() -> None:
+def test_commit_times_are_new_by_the_option_of_the_plan() -> None:
     table = small_files()
     planned = schedule(table)
     change_plan(table, planned, lambda plan: replace(plan, preserve_hoodie_metadata=False))

@@ -109,7 +109,7 @@ def test_a_running_process_caches_no_commit_of_a_plan_that_ended():
     assert not table.context.commit_log.may_have_committed(compact(table).requested_time)
 
 
-def test_it_completes_as_a_commit_with_javas_metadata():
+def test_a_compaction_completes_as_a_commit_with_javas_metadata():
     table = logged_table()
     receipt = compact(table)
     done = table.context.active().find(receipt.requested_time)

@@ -83,7 +83,7 @@ def test_time_alone_makes_nothing_due_where_nothing_was_appended() -> None:
     assert not due(elapsed, delta(1, 2), COMPACTED, commits=1, seconds=1, at=50)
 
 
-def test_nothing_is_due_while_a_restore_is_under_way() -> None:
+def test_no_compaction_is_due_while_a_restore_is_pending() -> None:
     restoring = f"{T(9)}.restore.inflight"
     number = CompactionTrigger.NUM_COMMITS
     assert not due(number, *FOUR, restoring, commits=1, seconds=1, at=20)
@@ -136,7 +136,7 @@ def test_metrics_are_counted_as_by_java() -> None:
     assert (without.data_file_path, without.base_instant_time) == (None, T(1))
 
 
-def test_slices_without_logs_and_those_of_other_plans_are_left_out() -> None:
+def test_slices_without_logs_and_those_of_other_plans_are_not_planned() -> None:
     busy = {FileGroupId("p", "c")}
     slices = [slice_of("a", 1), slice_of("b"), slice_of("c", 1)]
     found = operations_of(slices, busy, new_file_bytes=0)

@@ -77,7 +77,7 @@ def test_a_log_compaction_replaces_three_logs_by_one_with_the_same_rows(table: T
     assert leftovers(table) == []
 
 
-def test_it_completes_as_a_delta_commit_with_javas_metadata(table: TableReader):
+def test_a_log_compaction_completes_as_a_delta_commit_with_javas_metadata(table: TableReader):
     receipt = log_compact(table)
     done = table.context.active().find(receipt.requested_time)
     assert (done.action, done.completion_time) == (Action.DELTACOMMIT, receipt.completion_time)
@@ -119,7 +119,7 @@ def test_logs_written_meanwhile_stay_unchanged(table: TableReader):
     assert rows_of(table, *COLUMNS) == before
 
 
-def test_a_log_after_a_pending_writer_is_left_out(table: TableReader):
+def test_a_log_after_a_pending_write_is_not_compacted(table: TableReader):
     """The writer's place is between the two, and one log cannot lie on both its sides."""
     slow = begun(table, WriteOperation.UPSERT, [{"id": "d", "p": "x", "ts": 6, "v": 6}])
     upsert(opened(table), [{"id": "b", "p": "x", "ts": 9, "v": 9}], detect_early=False)

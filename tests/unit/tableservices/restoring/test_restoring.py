@@ -113,7 +113,7 @@ def test_later_completed_writes_and_pending_writes_are_after_the_target() -> Non
     assert [one.requested_time for one in instants_after(timeline, target, COW)] == [g, e]
 
 
-def test_a_compaction_planned_before_stays_however_late_it_completes() -> None:
+def test_a_compaction_planned_earlier_stays_although_it_completes_later() -> None:
     a, b, c, d, e, f = at(10, 11, 12, 13, 14, 15)
     timeline = timeline_of(
         f"{a}_{e}.commit",
@@ -219,7 +219,7 @@ def test_unknown_instants_and_savepoints_are_named() -> None:
 
 @pytest.mark.parametrize("table_type", [COW, MOR])
 @pytest.mark.parametrize("held", [True, False])
-def test_a_restored_table_reads_as_it_did_then(table_type: TableType, held: bool) -> None:
+def test_a_restored_table_has_the_rows_of_its_target(table_type: TableType, held: bool) -> None:
     table, times = grown(1, 2, table_type=table_type)
     files = data_files(table)
     then = rows_of(table)

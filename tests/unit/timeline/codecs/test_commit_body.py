@@ -50,7 +50,7 @@ def test_another_reader_sees_a_plain_text(tmp_path) -> None:
     assert record["operationType"] == "UPSERT"
 
 
-def test_without_a_token_the_key_is_left_out() -> None:
+def test_without_a_token_the_key_is_missing() -> None:
     assert CommitBody(COMMIT).bytes_with(None) == encode_commit(COMMIT)
 
 

@@ -131,7 +131,7 @@ def test_a_torn_block_at_the_end_is_skipped() -> None:
     assert told(whole + block(state(T2, "commit", "COMPLETED"))[:-9]) == [(T1, T3, "commit")]
 
 
-def test_damage_before_whole_blocks_is_skipped_as_java_does_and_said() -> None:
+def test_damage_before_whole_blocks_is_skipped_as_java_does_and_reported() -> None:
     whole = [block(state(time, "commit", "COMPLETED")) for time in (T1, T2, T3)]
     damaged = bytearray(whole[1])
     damaged[6:14] = bytes(8)  # its size: where it ends is not known

@@ -83,7 +83,7 @@ def test_a_legacy_instant_that_appears_later_is_dated_too() -> None:
     ]
 
 
-def test_of_an_upgrade_that_was_cut_off_the_dated_file_counts() -> None:
+def test_after_an_interrupted_upgrade_the_dated_file_counts() -> None:
     names = (f"{T1}.commit", f"{T1}_{T2}.commit")
     for order in (names, names[::-1]):
         (instant,) = ActiveTimeline.of(order).instants
@@ -252,7 +252,7 @@ def unpacked(tmp_path: Path) -> Iterator[Callable[..., hoodoo.Table]]:
         table.close()
 
 
-def test_a_pending_clustering_has_another_name_and_hinders_no_time_travel(
+def test_a_pending_clustering_has_another_name_and_prevents_no_time_travel(
     unpacked: Callable[..., hoodoo.Table],
 ) -> None:
     table = unpacked(
@@ -262,7 +262,7 @@ def test_a_pending_clustering_has_another_name_and_hinders_no_time_travel(
     assert table.as_of("20261121102416000").to_arrow().num_rows == 9
 
 
-def test_a_pending_overwrite_hinders_time_travel(unpacked: Callable[..., hoodoo.Table]) -> None:
+def test_a_pending_overwrite_prevents_time_travel(unpacked: Callable[..., hoodoo.Table]) -> None:
     table = unpacked("v6_overwrite", "20261121102530548.replacecommit", "20261121102532450.*")
     assert table.as_of("20261121102529999").to_arrow().num_rows == 4
     with pytest.raises(InstantNotFoundError) as caught:

@@ -123,7 +123,7 @@ def test_an_empty_file_has_no_blocks() -> None:
     assert blocks_of(b"") == []
 
 
-def test_only_headers_and_ends_are_read_until_content_is_asked_for() -> None:
+def test_only_headers_and_ends_are_read_before_the_content_is_requested() -> None:
     data = block(bytes(1_000_000)) + block(bytes(2_000_000))
     source = CountingSource(data)
     found = list(iter_blocks(source, len(data), path="x"))
@@ -153,7 +153,7 @@ def test_a_header_longer_than_one_read_is_whole() -> None:
 class TestTornBlocks:
     """A crash tears a block before its write was published (fmt 5.2)."""
 
-    def test_every_cut_of_the_last_block_keeps_the_ones_before(self) -> None:
+    def test_every_truncation_of_the_last_block_keeps_the_ones_before(self) -> None:
         good = block(b"first") + block(b"second")
         torn = block(b"third")
         for cut in range(1, len(torn)):
@@ -163,7 +163,7 @@ class TestTornBlocks:
                 ("CORRUPT", len(good), len(good) + cut),
             ], cut
 
-    def test_every_cut_of_the_only_block_leaves_a_damaged_region(self) -> None:
+    def test_every_truncation_of_the_only_block_leaves_a_damaged_region(self) -> None:
         torn = block()
         for cut in range(1, len(torn)):
             assert shape_of(torn[:cut]) == [("CORRUPT", 0, cut)], cut
@@ -423,7 +423,7 @@ def test_a_compacted_block_lists_the_blocks_that_it_replaces(tmp_path: Path) -> 
     ]
 
 
-def test_partial_updates_say_so_and_where_their_positions_count(tmp_path: Path) -> None:
+def test_partial_updates_are_marked_with_the_base_of_their_positions(tmp_path: Path) -> None:
     first = blocks_of(log_files("v8_partial_update", tmp_path)[0].read_bytes())[0]
     assert first.is_partial
     assert first.record_positions_base == "20261121101820500"

@@ -63,7 +63,7 @@ def test_lists_of_the_timeline_server_are_read():
         f"a\\b/{FILE}.marker.CREATE",
     ],
 )
-def test_names_that_do_not_follow_the_grammar_are_left_out(line):
+def test_names_outside_the_grammar_are_ignored(line):
     storage = MemoryStorage()
     storage.create(f"{FOLDER}/MARKERS0", f"{line}\na/{FILE}.marker.CREATE\n".encode())
     assert [each.path for each in marker_files(storage, TIME)] == [f"a/{FILE}"]

@@ -113,7 +113,7 @@ def test_an_insert_that_the_predicate_does_not_match_is_no_conflict():
     [("c", 8, True), ("c", 1, False), ("a", 8, False), ("k", 8, False)],
     ids=["of another file group", "that matches now", "that matched", "beside one that matched"],
 )
-def test_a_change_of_a_row(level: Isolation, key: str, v: int, stands: bool):
+def test_a_changed_row_conflicts_by_level(level: Isolation, key: str, v: int, stands: bool):
     """Met by the file group: who asked for v = 1 reads the file group of a and k."""
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
     put(table, BULK, [row("c", "x", 7)])
@@ -149,7 +149,7 @@ def write_skew(level: Isolation) -> TableReader:
     return table
 
 
-def test_write_skew_happens_under_snapshot():
+def test_snapshot_permits_write_skew():
     assert rows_of(write_skew(SNAPSHOT), "id", "v") == [("a", 0), ("b", 0)]
 
 

@@ -492,7 +492,7 @@ def test_a_read_fetches_only_the_requested_range() -> None:
     assert file.read() == b""
 
 
-def test_the_known_end_of_a_file_is_not_asked_for() -> None:
+def test_the_known_end_of_a_file_is_not_requested() -> None:
     asked: list[tuple[int, int]] = []
 
     def fetch(start: int, end: int) -> bytes:
@@ -536,7 +536,7 @@ def test_a_file_that_has_no_end_to_get_is_empty(answer: bytes) -> None:
         assert [request.split(b" ")[0] for request in got] == [b"GET", b"HEAD"]
 
 
-def test_azure_knows_no_range_from_the_end_and_is_asked_for_the_size() -> None:
+def test_azure_has_no_range_from_the_end_and_gets_a_request_for_the_size() -> None:
     place = parse_object_address("abfss://box@acct.dfs.core.windows.net/t")
     with answering(_EMPTY) as (port, got):
         client = AzureStore(
@@ -593,7 +593,7 @@ def test_a_clock_that_is_off_is_corrected_by_the_stamp() -> None:
     assert store.now_ms() == 1_700_000_000_000
 
 
-def test_the_store_is_asked_once_in_ten_minutes() -> None:
+def test_the_clock_of_the_store_is_read_once_in_ten_minutes() -> None:
     clock = PlainClock()
     asked: list[str] = []
 
@@ -619,7 +619,7 @@ def test_without_an_answer_the_own_clock_has_to_do() -> None:
     assert StoreClock(clock, refuse).now_ms() == 1_700_000_000_000
 
 
-def test_a_table_cannot_say_where_credentials_are_sent() -> None:
+def test_a_table_cannot_choose_where_credentials_are_sent() -> None:
     said = (
         PropertySet()
         .with_layer(TABLE_LAYER, {"fs.s3a.endpoint": "https://thief.example"})
