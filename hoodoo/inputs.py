@@ -611,7 +611,9 @@ def filter_or_keys(
         and bool(filter)
         and all(isinstance(term, tuple | list) for term in filter)
     )
-    if isinstance(filter, str) and re.fullmatch(r"\S+\.(parquet|csv|json|ndjson|arrow)", filter):
+    if isinstance(filter, str) and re.fullmatch(
+        r"\S+\.(parquet|csv|json|jsonl|ndjson|arrow)", filter
+    ):
         raise InvalidInputError(
             "the text of a delete is a filter; delete the keys in a file by "
             f"table.delete(keys={filter!r})",

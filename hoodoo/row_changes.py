@@ -8,6 +8,7 @@ piece of the table as long as the source.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -214,19 +215,28 @@ class MatchOn:
         if on is None:
             fields = (*config.record_key_fields, *(() if whole_table else config.partition_fields))
             on = list(dict.fromkeys(fields))
+        twice = [name for name, count in Counter(source.names).items() if count > 1]
+        if twice:
+            raise InvalidInputError(
+                f"the source has several columns of one name; rename or drop them: {twice}",
+                kind="data",
+                columns=twice,
+            )
         schema = joined_schema(When.MATCHED, target, source)
         if isinstance(on, str) and on.isidentifier():
             on = [on]
+        pairs: list[tuple[str, str]] = []
+        also = None
         if isinstance(on, str):
             pairs, also = FilterText(on, schema, sides=True).join()
-        else:
+        elif isinstance(on, list | tuple) and all(isinstance(name, str) for name in on):
             sides = (
                 (FilterText(_quoted(f"{side}.{name}"), schema, sides=True).column_name() or "")
                 for name in on
                 for side in (TARGET, SOURCE)
             )
             names = [name.partition(".")[2] for name in sides]
-            pairs, also = list(zip(names[::2], names[1::2], strict=True)), None
+            pairs = list(zip(names[::2], names[1::2], strict=True))
         if not pairs:
             raise InvalidInputError(
                 "a merge needs columns that are equal in the table and the source; name them: "

@@ -612,5 +612,5 @@ def _typed(text: str, kind: pa.DataType, *, is_number: bool) -> pa.Scalar[Any]:
                 return pa.scalar(int(text) if whole else Decimal(text))
             raise
     if pa.types.is_timestamp(kind) and kind.tz is not None and not _ZONE.search(text[10:]):
-        text += "Z"
+        text += "Z" if text[10:] else " 00:00:00Z"
     return pc.cast(pa.scalar(text), kind)

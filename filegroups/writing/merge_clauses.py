@@ -172,7 +172,13 @@ def bind_clause(clause: MergeClause, target: TargetRules, source: pa.Schema) -> 
     if isinstance(condition, str):
         condition = FilterText(condition, schema, sides=True).expression
     if clause.action is not MergeAction.DELETE:
-        given = _source_columns(target, source) if clause.values is None else clause.values
+        given: Any = _source_columns(target, source) if clause.values is None else clause.values
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise InvalidInputError(
+                "values map names of columns to their values, for example {'price': 'price * 2'}, "
+                f"not {type(given).__name__}",
+                kind="expression",
+            )
         if not given:
             raise InvalidInputError("name at least one column to set", kind="no_column")
         for name, value in given.items():

@@ -241,6 +241,8 @@ def test_an_update_keeps_the_ordering_value_and_wins(tmp_path: Path):
         (None, {"v": 1}, "no_filter"),
         ("true", {}, "no_column"),
         ("true", {"w": 1}, "unknown_column"),
+        ("true", ["v"], "expression"),
+        ("true", {1: 1}, "expression"),
         ("true", {"_hoodie_record_key": "'x'"}, "unknown_column"),
         ("true", {"v": "w + 1"}, "unknown_column"),
         ("true", {"v": "'text'"}, "filter_value"),
@@ -557,6 +559,19 @@ SOURCE_ROWS = [row("a", "x", 5), row("n", "x", 5)]
             "changed_key",
         ),
         (lambda table: table.merge(7), "data"),
+        (lambda table: table.merge(SOURCE_ROWS, 7).when_matched_delete(), "merge_on"),
+        (lambda table: table.merge(SOURCE_ROWS, []).when_matched_delete(), "merge_on"),
+        (lambda table: table.merge(SOURCE_ROWS).when_matched_delete(7), "filter"),
+        (
+            lambda table: table.merge(
+                pa.table([pa.array([1]), pa.array([1])], names=["id", "id"])
+            ).when_matched_delete(),
+            "data",
+        ),
+        (
+            lambda table: table.merge([{"id": None, "p": "x"}]).when_matched_delete(),
+            "null_key",
+        ),
     ],
 )
 def test_an_invalid_merge_changes_nothing(tmp_path: Path, make: Any, kind: str):

@@ -75,6 +75,18 @@ COLUMNS = {
     "place.city": ["'Rome'", "'Oslo'"],
     '"odd name"': ["2", "6"],
 }
+COMPUTED = [
+    '"odd name" + 1 > 2',
+    '3 <= "odd name" * 2',
+    "length(name) = 2",
+    "upper(name) = lower('AA')",
+    "cost * 2 <= 3",
+    "coalesce(id, 0) IN (0, 3)",
+    '"odd name" * 2 IS NULL',
+    "name || 'x' LIKE '%x'",
+    "id % 2 BETWEEN 1 AND 5",
+    "CASE WHEN ok THEN id END > 0",
+]
 COMPARED = ["=", "<>", "!=", "<", "<=", ">", ">="]
 
 
@@ -85,7 +97,9 @@ def terms(draw: st.DrawFn) -> str:
     known = st.sampled_from(COLUMNS[column])
     negation = draw(st.sampled_from(["", "NOT "]))
     form = draw(
-        st.sampled_from(["compare", "mirror", "in", "between", "null", "like", "flag", "same"])
+        st.sampled_from(
+            ["compare", "mirror", "in", "between", "null", "like", "flag", "same", "computed"]
+        )
     )
     if form == "mirror":
         return f"{draw(known)} {draw(st.sampled_from(COMPARED))} {column}"
@@ -102,6 +116,8 @@ def terms(draw: st.DrawFn) -> str:
         return draw(
             st.sampled_from(["ok", "NOT ok", "ok = TRUE", "ok IS TRUE", "ok IS NOT FALSE", "TRUE"])
         )
+    if form == "computed":
+        return draw(st.sampled_from(COMPUTED))
     if form == "same":
         return draw(st.sampled_from(['id < "odd name"', "name = place.city", "id = id"]))
     return f"{column} {draw(st.sampled_from(COMPARED))} {draw(value)}"
@@ -134,6 +150,7 @@ def test_a_text_chooses_the_rows_that_sql_chooses(text: str) -> None:
         ("day = '2026-05-03' -- a remark", [2]),
         ("at >= '2026-05-01 12:00:00'", [2, 3]),
         ("at >= '2026-05-01T14:00:00+02:00'", [2, 3]),
+        ("at < '2026-05-02'", [0, 1, 2, 3]),
         ("name = '2'", []),
         ("NOT (rate < 1)", [3, 4, 5]),
         ("id = 2 or id = 3 and name = 'AA'", [1]),
