@@ -640,7 +640,7 @@ def filter_or_keys(
 def no_filter() -> InvalidInputError:
     """Return the error of a statement that does not say which rows it changes."""
     return InvalidInputError(
-        "name the rows by a filter, for example table.delete(\"day < '2026-01-01'\"); 'true' means "
+        "name the rows by a filter, for example \"day < '2026-01-01'\"; 'true' means "
         "all rows, and delete_partitions deletes whole partitions",
         kind="no_filter",
     )

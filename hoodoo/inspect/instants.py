@@ -468,7 +468,7 @@ def _archived(context: TableContext) -> list[InstantSummary]:
 # ---- The summary of one instant: JSON for programs, lines for people
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class InstantSummary:
     """The summary of one instant. Empty texts and None mean that no record has the value."""
 
@@ -543,6 +543,12 @@ class InstantSummary:
         document = asdict(replace(self, zone=UTC_ZONE)) | {"zone": self.zone.name}
         document["seconds"] = self.seconds
         return document
+
+    def __repr__(self) -> str:
+        """One line for a list of instants; ``print`` shows all facts."""
+        rows = self.rows_text and f"{self.rows_text} rows"
+        facts = ", ".join(filter(None, (self.state, self.operation.lower(), rows)))
+        return f"<{self.action} {self.requested_time}: {facts}>"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

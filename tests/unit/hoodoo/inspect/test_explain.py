@@ -67,6 +67,7 @@ def test_an_instant_summary_names_writer_and_work(tmp_path: Path) -> None:
     assert (account.slot_number, account.attempts, account.refusals) == (1, 1, ())
     assert account.requested_time == receipt.requested_time
     assert any("by loader (pid " in line for line in account.lines())
+    assert repr(account) == f"<commit {account.requested_time}: completed, upsert, +3 rows>"
 
 
 @pytest.mark.spec("BEG-6")
