@@ -30,14 +30,14 @@ def refuse_unreadable(config: TableConfig) -> None:
     """
     if config.raw.get(_BOOTSTRAP_BASE):
         raise UnsupportedTableError(
-            "this table was bootstrapped, its rows lie partly in files that are not Hudi's; let "
-            f"Java Hudi rewrite it (cluster every file group): {config.raw[_BOOTSTRAP_BASE]}",
+            "this table was bootstrapped, and some of its rows are in files that are not Hudi's: "
+            f"let Java Hudi rewrite it (cluster every file group): {config.raw[_BOOTSTRAP_BASE]}",
             kind="bootstrap",
         )
     if config.base_file_format.upper() != "PARQUET":
         raise UnsupportedTableError(
-            "this release handles Parquet base files only; read the table with Java Hudi, which "
-            f"can copy its rows into a table of Parquet files: {config.base_file_format}",
+            "this release handles Parquet base files only: read the table with Java Hudi and "
+            f"copy its rows into a table with Parquet files: {config.base_file_format}",
             kind="base_file_format",
         )
 
@@ -51,8 +51,9 @@ def refuse_old_version(config: TableConfig) -> None:
     """
     if config.timeline_layout_version == 1:
         raise UnsupportedTableError(
-            "tables of version 6 are read, not written; upgrade it first ('hoodoo table upgrade', "
-            f"or one write with Java Hudi 1.2): version {config.table_version}",
+            "this release reads tables of version 6 and does not write them: upgrade the table "
+            "first with 'hoodoo table upgrade TABLE', or with one write of Java Hudi 1.2: "
+            f"version {config.table_version}",
             kind="table_version",
             table_version=config.table_version,
         )

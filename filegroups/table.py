@@ -9,7 +9,6 @@ snapshot for each read. ``hoodoo.Table`` adds options and writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
@@ -46,7 +45,7 @@ from timeline.errors import (
     InvalidInputError,
     MissingFileError,
     StorageUnavailableError,
-    UnsafeSetupError,
+    needs_extra,
 )
 from timeline.model.file_names import FileSlice, check_partition_path, listed
 from timeline.model.instant import Instant, InstantTime, State, WallMs, instant_time
@@ -174,8 +173,8 @@ class TableSnapshot:
             return self.view.base_slices(partitions, pruner)
         if query_type != QueryType.SNAPSHOT.value:
             raise InvalidInputError(
-                "a snapshot is read as snapshot or read_optimized; what changed in a range is "
-                f"read by changes(): {query_type!r}",
+                "a snapshot is read as snapshot or read_optimized: use changes() to read the "
+                f"changes of a range: {query_type!r}",
                 kind="query_type",
                 query_type=query_type,
             )
@@ -295,7 +294,7 @@ class TableSnapshot:
         partitions: Iterable[str] | None = None,
     ) -> Any:
         """Return the rows as a pandas DataFrame. Arguments, errors: as ``scan``."""
-        with _needs_package("pandas"):
+        with needs_extra("pandas is not installed", "pandas", package="pandas"):
             import pandas as pd  # noqa: F401
         return self.to_arrow(columns, filter, partitions).to_pandas()
 
@@ -306,13 +305,13 @@ class TableSnapshot:
         partitions: Iterable[str] | None = None,
     ) -> Any:
         """Return the rows as a polars DataFrame. Arguments, errors: as ``scan``."""
-        with _needs_package("polars"):
+        with needs_extra("polars is not installed", "polars", package="polars"):
             import polars as pl
         return pl.from_arrow(self.to_arrow(columns, filter, partitions))
 
     def scan_polars(self) -> Any:
         """Return a polars LazyFrame; its columns and filters are pushed down into the scan."""
-        with _needs_package("polars"):
+        with needs_extra("polars is not installed", "polars", package="polars"):
             import polars as pl
         return pl.scan_pyarrow_dataset(self.to_pyarrow_dataset())
 
@@ -323,7 +322,7 @@ class TableSnapshot:
         Args:
             connection: The DuckDB connection to use; None for DuckDB's default one.
         """
-        with _needs_package("duckdb"):
+        with needs_extra("duckdb is not installed", "duckdb", package="duckdb"):
             import duckdb
         return (connection or duckdb.default_connection()).from_arrow(self.to_pyarrow_dataset())
 
@@ -354,8 +353,8 @@ class TableSnapshot:
         snapshot = self.snapshot
         if snapshot.as_of is not None:
             raise InvalidInputError(
-                "a write can only be made from the newest state, not from one of the past; read "
-                f"it by pin(): {snapshot.as_of}",
+                "a write must start from the newest state, not from a past one: read it with "
+                f"pin(): {snapshot.as_of}",
                 kind="reads_of_the_past",
                 as_of=snapshot.as_of,
             )
@@ -679,22 +678,3 @@ def _entry(instant: Instant) -> TimelineEntry:
         state=instant.state.value,
         archived=False,
     )
-
-
-@contextmanager
-def _needs_package(name: str) -> Iterator[None]:
-    """
-    Import an optional package within the block.
-
-    Raises:
-        UnsafeSetupError: It is not installed (kind ``missing_package``).
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise UnsafeSetupError(
-            f"{name} is not installed: pip install 'hoodoo[{name}]'",
-            kind="missing_package",
-            package=name,
-            extra=name,
-        ) from error

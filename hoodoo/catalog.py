@@ -165,7 +165,8 @@ def preview_create(
     settings = WriteSettings.from_properties(layers.load())
     if schema is not None and not isinstance(schema, pa.Schema):
         raise InvalidInputError(
-            f"a schema is a pyarrow.Schema, not {type(schema).__name__}", kind="schema"
+            f"a schema must be a pyarrow.Schema, not {type(schema).__name__}: pass one",
+            kind="schema",
         )
     planned = new_table_config(path, settings, schema)
     # An option that ``open_table`` would refuse must fail before the table exists.
@@ -252,8 +253,8 @@ def _refuse_missing(settings: WriteSettings, schema: pa.Schema) -> None:
     missing = missing_fields(schema, wanted)
     if missing:
         raise InvalidInputError(
-            f"the schema lacks columns the table is keyed, partitioned or ordered by: {missing}; "
-            f"it has {list(schema.names)}",
+            "the schema lacks columns that the table needs as key, partition or ordering: "
+            f"{missing}. Add them; it has {list(schema.names)}",
             kind="missing_key_column",
             columns=missing,
         )

@@ -354,7 +354,7 @@ def _read_file(path: Path) -> dict[str, str]:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        _refuse_file(path, "there is no such properties file, correct the path", error)
+        _refuse_file(path, "the properties file does not exist, correct the path", error)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         _refuse_file(path, f"the properties file cannot be read, {reason.lower()}", error)
@@ -368,7 +368,7 @@ def _read_file(path: Path) -> dict[str, str]:
     except (UnicodeDecodeError, CorruptTableError) as error:
         _refuse_file(path, "the properties file is damaged, write it as key=value lines", error)
     if "include" in found:
-        _refuse_file(path, "include lines are not followed, name each file in --props", None)
+        _refuse_file(path, "include lines are not read, name each file in --props", None)
     return found
 
 
@@ -397,8 +397,8 @@ def _command_line(texts: Sequence[str]) -> dict[str, str]:
             )
         if redact(key, value) != value:
             raise SettingError(
-                "a secret on the command line is visible to everybody on the machine, "
-                f"put it into a properties file: {key}",
+                "every user of this host can read a secret on the command line: put it into a "
+                f"properties file: {key}",
                 kind="secret_on_command_line",
                 key=key,
                 value="***",
@@ -505,7 +505,7 @@ def conflict_strategy(settings: WriteSettings, properties: PropertySet) -> Confl
         known = ", ".join(each.name for each in (*STRATEGIES, *offered))
         settings.refuse(
             "conflict_strategy",
-            "no such conflict strategy",
+            "this conflict strategy is unknown",
             f"use one of {known}, or allow the plug-in that has it (hoodoo.plugins.allow)",
             "setting_value",
         )
@@ -550,7 +550,10 @@ def slot_signing_of(
     else:
         keys = _keys_in(environment.get(KEY_VARIABLE, ""), KEY_VARIABLE)
     if evidence is TamperEvidence.HMAC and not keys:
-        why = f"slots cannot be signed without a key; name a file with {_KEY_FILE.key}, or set {KEY_VARIABLE}"
+        why = (
+            f"slots cannot be signed without a key: name a file with {_KEY_FILE.key}, or set "
+            f"{KEY_VARIABLE}"
+        )
         raise SlotSettings.refusal(
             own, "tamper_evidence", why, _KEY_FILE.key, kind="setting_contradiction"
         )
@@ -574,13 +577,15 @@ def _content_of(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise _key_error(f"it cannot be read ({type(error).__name__})", where) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise _key_error("others may read it, take their rights away (chmod 600)", where)
+        raise _key_error("other users may read it: take their rights away (chmod 600)", where)
     if not text.strip():
-        raise _key_error("it is empty, it must hold one key a line", where)
+        raise _key_error("it is empty: it must contain one key a line", where)
     return text
 
 
 def _key_error(what: str, where: str) -> UnsafeSetupError:
     return UnsafeSetupError(
-        f"the key that signs slots cannot be used; {what}: {where}", kind="tamper_key", where=where
+        f"the key that signs slots cannot be used: {what}. Correct the file: {where}",
+        kind="tamper_key",
+        where=where,
     )

@@ -220,8 +220,9 @@ class _WarningEvents:
         if name == "metadata_table.switched_off":
             with suppress(Warning):  # a filter may raise it as an error; a commit must not fail
                 warnings.warn(
-                    "the table's metadata table was switched off, as hoodie.metadata.enable=false "
-                    f"says; Java Hudi builds it again when it is told to: {fields['partitions']}",
+                    "the table's metadata table was switched off, because "
+                    "hoodie.metadata.enable=false; Java Hudi can build it again: "
+                    f"{fields['partitions']}",
                     stacklevel=2,
                 )
 
@@ -341,9 +342,9 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
         mine = getattr(settings, field)
         if (mine.value if isinstance(mine, Enum) else mine) != meant:
             raise SettingError(
-                "the table's buckets were made otherwise, and its rows would be missed: "
-                f"{WriteSettings.options[field].key}={_as_property_text(mine)} (from {layer}), the table keeps "
-                f"{kept!r}; leave the option out",
+                "the table's buckets were made with other settings, and the write would miss its "
+                f"rows: {WriteSettings.options[field].key}={_as_property_text(mine)} (from "
+                f"{layer}), the table has {kept!r}; omit the option",
                 kind="setting_against_table",
                 key=WriteSettings.options[field].key,
                 value=_as_property_text(mine),
@@ -364,8 +365,9 @@ def _refuse_other_table_properties(
             continue
         option = WriteSettings.options[field]
         raise SettingError(
-            f"the table was made with another value: {option.key}={_as_property_text(mine)} (from {layer}), "
-            f"the table has {_as_property_text(theirs)!r}; leave the option out or write to another table",
+            f"the table was made with another value: {option.key}={_as_property_text(mine)} (from "
+            f"{layer}), the table has {_as_property_text(theirs)!r}; omit the option, or write to "
+            "another table",
             kind="setting_against_table",
             key=option.key,
             value=_as_property_text(mine),
@@ -454,7 +456,7 @@ def _partial_columns(
     except HoodooError as error:
         settings.refuse(
             "partial_update_schema",
-            f"this is no Avro schema of a record, {error.message}",
+            f"this is not the Avro schema of a record: {error.message}",
             "give the schema of the columns to change",
             "setting_value",
         )
@@ -523,7 +525,7 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     if whole_table and not config.populate_meta_fields:
         settings.refuse(
             "index_type",
-            "the table's files store no keys, which a global index needs",
+            "the table's files store no keys, and a global index needs them",
             "use SIMPLE or BUCKET",
             "setting_against_table",
         )

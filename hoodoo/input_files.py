@@ -213,7 +213,8 @@ def read_rows(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     ending = path.suffix.lower()
     if ending not in FORMATS:
         raise InvalidInputError(
-            f"an input file ends in one of {', '.join(FORMATS)}: {path}", kind="input_file"
+            f"an input file must end in one of {', '.join(FORMATS)}; rename or convert it: {path}",
+            kind="input_file",
         )
     try:
         if ending == ".parquet":
@@ -224,13 +225,17 @@ def read_rows(path: Path, schema: pa.Schema | None = None) -> pa.Table:
             return _arrow(path)
         return read_json(path, schema)
     except FileNotFoundError:
-        raise InvalidInputError(f"there is no such input file: {path}", kind="input_file") from None
+        raise InvalidInputError(
+            f"the input file does not exist; correct the path: {path}", kind="input_file"
+        ) from None
     except HoodooError:
         raise
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         why = str(error).partition("\n")[0][:300]
         raise InvalidInputError(
-            f"the input file cannot be read: {path}: {why}", kind="input_file", path=str(path)
+            f"the input file cannot be read; correct it: {path}: {why}",
+            kind="input_file",
+            path=str(path),
         ) from error
 
 

@@ -266,7 +266,7 @@ def _of_json_texts(values: list[Any], kind: pa.DataType, name: str) -> pa.Array 
             raw = [None if one is None else base64.b64decode(one, validate=True) for one in values]
         except (binascii.Error, ValueError) as error:
             raise InvalidInputError(
-                f"a binary column is given as base64: column={name!r}: {error}",
+                f"a value of a binary column must be base64: encode it: column={name!r}: {error}",
                 kind="lossy_value",
                 column=name,
                 table_type=str(kind),
@@ -288,7 +288,10 @@ def _inferred(values: list[Any], name: str) -> pa.Array:
     # Arrow reads timestamps of pandas as Python's, which have microseconds.
     if pa.types.is_timestamp(made.type) and any(getattr(one, "nanosecond", 0) for one in values):
         raise _lossy(
-            name, made.type, pa.timestamp("ns"), "a moment has nanoseconds, which no table keeps"
+            name,
+            made.type,
+            pa.timestamp("ns"),
+            "a time has nanoseconds, and a Hudi table stores microseconds; round it",
         )
     return made
 
@@ -315,7 +318,8 @@ def _nearest_float(number: decimal.Decimal) -> float:
 
 def _not_taken(name: str, why: object) -> InvalidInputError:
     return InvalidInputError(
-        f"the rows cannot be taken over into Arrow: column={name!r}: {why}",
+        "the rows cannot be converted to Arrow: correct the values of the column: "
+        f"column={name!r}: {why}",
         kind="data",
         column=name,
     )
@@ -383,7 +387,7 @@ def _whole_numbers(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Arra
             kind,
             values.type,
             "a float of 2**53 or more may have lost digits; in pandas use the type Int64, which "
-            "has room for missing values",
+            "allows missing values",
         )
     try:
         return pc.cast(values, kind)
@@ -419,8 +423,8 @@ def _refuse_others(
 def _mismatch(name: str, kind: pa.DataType, value: object) -> InvalidInputError:
     found = type(value).__name__
     return InvalidInputError(
-        "the value does not fit the table; give one of the column's type: "
-        f"column={name!r} table_type={kind} value={str(value)[:80]!r} ({found})",
+        f"a value does not fit the table: use a value of the column's type: column={name!r} "
+        f"table_type={kind} value={str(value)[:80]!r} ({found})",
         kind="schema_mismatch",
         column=name,
         table_type=str(kind),
@@ -430,7 +434,7 @@ def _mismatch(name: str, kind: pa.DataType, value: object) -> InvalidInputError:
 
 def _lossy(name: str, kind: pa.DataType, source: pa.DataType, why: object) -> HoodooError:
     return InvalidInputError(
-        "a value does not fit the column without loss; round or cast it, or write an Arrow table "
+        "a value does not fit the column without loss: round or cast it, or write an Arrow table "
         f"of a wider type to widen the column: column={name!r} table_type={kind} "
         f"incoming_type={source} detail={why}",
         kind="lossy_value",
@@ -468,7 +472,7 @@ def to_arrow_table(data: object, table_schema: Callable[[], pa.Schema] | None = 
         return _taken(data, table_schema or _no_columns)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(
-            f"the rows cannot be taken over into Arrow: {error}", kind="data"
+            f"the rows cannot be converted to Arrow: correct the value: {error}", kind="data"
         ) from error
 
 
@@ -501,9 +505,9 @@ def _taken(data: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
         if all(isinstance(row, pa.RecordBatch | pa.Table) for row in rows):
             return pa.concat_tables(_taken(one, table_schema) for one in rows)
     raise InvalidInputError(
-        "rows are an Arrow table, anything with the Arrow C stream (polars, DuckDB), a pandas "
-        "DataFrame, a dict of columns, a list of dicts, batches, or the path of a file, not "
-        f"{type(data).__name__}",
+        "pass the rows as an Arrow table, anything with the Arrow C stream (polars, DuckDB), a "
+        "pandas DataFrame, a dict of columns, a list of dicts, batches, or the path of a file, "
+        f"not {type(data).__name__}",
         kind="data",
     )
 
@@ -521,8 +525,8 @@ def _of_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     single = [name for name, values in columns.items() if _is_single(values)]
     if single:
         raise InvalidInputError(
-            f"a dict maps each column to a list of its values, and {single[0]!r} has one value; "
-            "one row is a list of one dict: [{...}]",
+            f"a dict maps each column to a list of its values, and {single[0]!r} has one value: "
+            "write one row as a list of one dict: [{...}]",
             kind="data",
         )
     return pa.table(
@@ -577,7 +581,7 @@ def to_write_operation(operation: WriteOperation | str) -> WriteOperation:
     except ValueError:
         known = ", ".join(one.value for one in WriteOperation)
         raise InvalidInputError(
-            f"an operation is one of {known}, not {operation!r}", kind="operation"
+            f"the operation must be one of {known}, not {operation!r}", kind="operation"
         ) from None
 
 
@@ -656,19 +660,20 @@ def refuse_other_types(batch_id: object, reads: object, address: str) -> None:
     """
     if batch_id is not None and not (isinstance(batch_id, str) and batch_id.strip()):
         raise InvalidInputError(
-            f"a batch id is a text that names the batch, not {batch_id!r}", kind="batch_id"
+            f"a batch id must be a text that names the batch, not {batch_id!r}; pass one",
+            kind="batch_id",
         )
     if reads is None:
         return
     if not isinstance(reads, ReadSet):
         raise InvalidInputError(
-            "what a write was made from is told as snapshot.reads(...) of the state that was "
-            f"read, not as {type(reads).__name__}",
+            "reads= must be the result of snapshot.reads(...) of the snapshot that was read, not "
+            f"{type(reads).__name__}",
             kind="reads",
         )
     if reads.address != address:
         raise InvalidInputError(
-            "what a write was made from can be judged in its own table alone, whose slots order "
-            f"both; leave out reads= of {reads.address}: this is {address}",
+            "the reads of a write must come from the same table, because its slots order both: "
+            f"omit reads= of {reads.address}: this is {address}",
             kind="reads_of_another_table",
         )

@@ -288,8 +288,8 @@ def repair_keys(
     context = table.context
     if not context.config.populate_meta_fields or not context.config.record_key_fields:
         raise UnsupportedTableError(
-            "the table stores no record keys that are made of its columns, so there is nothing "
-            "to repair",
+            "the table stores no record keys that come from its columns, so this command has "
+            "nothing to repair; omit it",
             kind="keys_of_others",
             feature="keys made again",
         )
@@ -510,16 +510,18 @@ class _Repair:
         if len(self.key_twice):
             number, example = len(self.key_twice), self.key_twice[0].as_py()
             return InvalidInputError(
-                "rows lie under the key of another record that is right, and a delete would take "
-                "both; delete that record, repair, and write it again: "
-                f"{number} rows, the first has {example!r}",
+                "outdated rows are stored under the key of another, correct record, and a delete "
+                "would remove both. End the writers and save the correct record with 'hoodoo "
+                "read TABLE --filter TEXT --to FILE'. Delete its key, repair again, then write "
+                f"only the saved record: {number} rows, the first has {example!r}",
                 kind="key_twice",
                 rows=number,
                 key=example,
             )
         return InvalidInputError(
-            "the table does not take rows under the keys that their columns make; read them, "
-            f"delete them where they are, and insert them again: {self.remaining_in_round} rows",
+            "the table does not accept rows under the keys of their columns. Save them with "
+            "'hoodoo read TABLE --to FILE', delete them under their present keys, then insert "
+            f"them again: {self.remaining_in_round} rows",
             kind="row_stays",
             rows=self.remaining_in_round,
         )

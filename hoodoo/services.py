@@ -319,7 +319,7 @@ def chosen_services(offered: Sequence[_Service], names: Iterable[str]) -> list[_
     known = {one.name for one in offered}
     if wanted - known:
         raise InvalidInputError(
-            f"no such service here; there are {sorted(known)}: {sorted(wanted - known)}",
+            f"this service is unknown; choose from {sorted(known)}: {sorted(wanted - known)}",
             kind="no_service",
         )
     return [one for one in offered if not wanted or one.name in wanted]
@@ -340,7 +340,7 @@ def find_plan(context: TableContext, requested_time: TimeArgument) -> Instant:
             return planned
     known = [f"{one.requested_time} ({one.action.value})" for one in pending]
     raise InstantNotFoundError(
-        f"no such pending plan; pending are {known}: {time}",
+        f"the table has no such pending plan; choose from {known}: {time}",
         kind="plan_unknown",
         requested_time=time,
     )
@@ -656,11 +656,14 @@ def run_inline(context: TableContext, services: Sequence[TableService]) -> tuple
                 service.run_once(context)
             except Exception as error:  # noqa: BLE001 - the next round tries again
                 context.ports.events.emit("service.failed", service=service.name, why=str(error))
-                failures.append(f"the write is done, but {service.name} after it failed: {error}")
+                failures.append(
+                    f"the write is committed, but {service.name} after it failed: {error}"
+                )
     return tuple(failures)
 
 
 def _no_service(name: str) -> InstantNotFoundError:
     return InstantNotFoundError(
-        f"this release has no service that plans and is called so: {name}", kind="no_service"
+        f"this release has no planning service of this name; choose another: {name}",
+        kind="no_service",
     )

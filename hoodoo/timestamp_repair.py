@@ -72,8 +72,8 @@ def repair_timestamps(table: Table, *, dry_run: bool = False) -> TimestampRepair
             places = pc.binary_join_element_wise(*_texts(found.select(_PLACE)), "\0")
             if len(places) >= len(before) and _all_in(places, before):
                 raise InvalidInputError(
-                    "the table's rule of merging keeps the rows as they are; write them with "
-                    f"greater ordering values: {count} rows",
+                    "the table's merge rule keeps the present rows: write them with greater "
+                    f"ordering values: {count} rows",
                     kind="row_stays",
                     rows=count,
                 )

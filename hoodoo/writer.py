@@ -183,8 +183,8 @@ def refuse_unshared_lock(settings: WriteSettings, lock: Lock, registry: Provider
         shared = [entry.name for entry in registry.entries if entry.capabilities.excludes_java]
         raise StorageCapabilityError(
             "writers of other engines are expected (hoodoo.foreign.writers), and the lock "
-            f"provider {provider!r} does not exclude them; take turns with them, or use one that "
-            f"Java Hudi shares: {', '.join(shared)}",
+            f"provider {provider!r} does not exclude them: run the engines at different times, or "
+            f"use a lock that Java Hudi shares: {', '.join(shared)}",
             kind="lock_not_shared",
             missing="excludes_java",
             provider=provider,

@@ -151,9 +151,9 @@ class HeldLease:
                 this process did not acquire it.
         """
         if self._is_other_process():
-            raise self._lost_error("a lease is never inherited by a forked process")
+            raise self._lost_error("a forked process never inherits a lease")
         if self._released:
-            raise self._lost_error("it was released before")
+            raise self._lost_error("it was released earlier")
         self._check()
         if self._lost_because is not None:
             raise self._lost_error(self._lost_because)
@@ -212,9 +212,9 @@ class HeldLease:
         if self._lost_because is not None:
             return
         if self.remaining_ms() == 0:
-            self._lose("its end came before a renewal")
+            self._lose("it expired before a renewal")
         elif not self._holding.is_held():
-            self._lose("the provider says that it is no longer ours")
+            self._lose("the provider reports another holder")
 
     def _lose(self, because: str) -> None:
         if self._lost_because is None and not self._released:
@@ -223,7 +223,7 @@ class HeldLease:
 
     def _lost_error(self, because: str) -> LeaseLostError:
         return LeaseLostError(
-            "the lock is not held: stop this write, nothing more may be published with it; "
+            "the lock is not held, so this write must not commit: stop it and write again; "
             f"{because}: {self._terms.identity} ({self._terms.purpose})",
             provider=self._terms.provider,
             identity=self._terms.identity,
@@ -263,8 +263,8 @@ class HeldLease:
         budget_ms = self._terms.hold_budget_ms
         self._emit("lock.hold_over_budget", held_ms=held_ms, budget_ms=budget_ms)
         _LOG.warning(
-            "the lock was held longer than hoodoo.lock.hold.budget.ms, others had to wait: "
-            "%d ms of %d ms for %s on %s",
+            "the lock was held longer than hoodoo.lock.hold.budget.ms, so other writers had to "
+            "wait: %d ms of %d ms for %s on %s",
             held_ms,
             budget_ms,
             ascii(self._terms.purpose),
@@ -559,15 +559,16 @@ class ProviderLock:
         self._emit("lock.timeout", wait.note, holder=holder, wait_ms=waited_ms, tries=wait.tries)
         if wait.trouble is None:
             message = (
-                "the lock was not free in time: try again, look at the holder, or raise "
-                f"hoodoo.lock.deadline.ms; waited {waited_ms} ms for {self.identity}, "
-                f"held by {holder}"
+                "the lock was not free in time: try again, list its holder with 'hoodoo locks "
+                f"holders TABLE', or raise hoodoo.lock.deadline.ms; waited {waited_ms} ms for "
+                f"{self.identity}, held by {holder}"
             )
         else:
             message = (
-                "the lock's service does not answer, nobody knows whether the lock is free: see "
-                f"that it runs and can be reached from here ('hoodoo locks doctor TABLE'); waited "
-                f"{waited_ms} ms for {self.identity}; last answer: {wait.trouble.message}"
+                "the lock's service does not answer, so the engine cannot know whether the lock "
+                "is free. Run 'hoodoo locks doctor TABLE', check the server and the network, "
+                f"then try again; waited {waited_ms} ms for {self.identity}; last answer: "
+                f"{wait.trouble.message}"
             )
         error = LockTimeoutError(
             message,

@@ -3,34 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from timeline.errors import UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
-
-
-@contextmanager
-def needs_extra(needs: str, extra: str) -> Iterator[None]:
-    """
-    Import the optional packages of a provider within the block.
-
-    Args:
-        needs: Which lock needs which package, for the error.
-        extra: The extra to install.
-
-    Raises:
-        UnsafeSetupError: A package is not installed (kind ``missing_extra``).
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise UnsafeSetupError(
-            f"{needs}: pip install 'hoodoo[{extra}]'", kind="missing_extra", extra=extra
-        ) from error
-
 
 # ---- The owner of a lock, as one line of JSON that others may read
 #

@@ -22,10 +22,10 @@ EXPIRE_POLL_MS = 100
 EXPIRE_PATIENCE_MS = 5_000  # time a service may need after the end of a lease to notice it
 
 _REACH = "start the server, or correct its address and this user's access to it"
-_ACQUIRE = "wait for the holder, look at it with 'hoodoo locks holders', or raise the deadline"
+_ACQUIRE = "wait for the holder, list it with 'hoodoo locks holders TABLE', or raise the deadline"
 _CONTEND = "let all writers name the same server and lock, or choose a provider that excludes"
-_FENCE = "this provider cannot tell an old holding from the new one; choose another"
-_EXPIRE = "look whether the server ends locks of dead holders, and after how long"
+_FENCE = "this provider does not distinguish an old holding from the new one; choose another"
+_EXPIRE = "check whether the server ends locks of dead holders, and after how long"
 _CLOCK = "let a time service (NTP) set both clocks"
 
 
@@ -170,10 +170,11 @@ class _LockCheckRun:
             lease.assert_held()
             if error.kind == "lock_unanswered":
                 raise _WrongError(f"nothing is proven, try again: {error.message}") from error
-            return f"a second one was refused, holder {error.fields.get('holder', 'unknown')}"
+            return f"a second acquire was rejected, holder {error.fields.get('holder', 'unknown')}"
         second.release()
         raise _WrongError(
-            "two holders at once: this lock excludes nobody, do not let two writers use it"
+            "the lock has two holders at once, so it excludes no writer: do not let two writers "
+            "use it"
         )
 
     def release(self, lease: HeldLease) -> str:
@@ -184,13 +185,11 @@ class _LockCheckRun:
         except LockTimeoutError as error:
             holder = str(error.fields.get("holder"))
             if holder != "unknown" and lease.owner not in holder:
-                raise _Skipped(f"given back; another writer was faster: {holder}") from error
-            raise _WrongError(
-                f"given back, but the next one could not have it: {error.message}"
-            ) from error
+                raise _Skipped(f"released; another writer was faster: {holder}") from error
+            raise _WrongError(f"released, but the next acquire failed: {error.message}") from error
         with next_lease:
             next_lease.assert_held()
-        return "given back, and had by the next one"
+        return "released, and acquired by the next"
 
     def fence(self) -> str:
         """Check that an ended holding can neither renew nor release, and has the smaller token."""
@@ -199,14 +198,16 @@ class _LockCheckRun:
         new = self._take(self._rival)
         try:
             if old.is_held():
-                raise _WrongError("a holding that was given back says that it still holds")
+                raise _WrongError("a released holding reports that it is still held")
             _refuse_renewal(old)
             old.release()
             third = self._holder.client.try_acquire(self._text())
             if third is not None:
                 third.release()
             if third is not None or not new.is_held():
-                raise _WrongError("the late release of an old holding freed the new one's lock")
+                raise _WrongError(
+                    "the late release of an old holding released the lock of the new holder"
+                )
             return _compared_tokens(old, new)
         finally:
             new.release()
@@ -221,7 +222,7 @@ class _LockCheckRun:
             if lease_ms > lease_ms_max:
                 raise _Skipped(
                     f"the lease lasts {lease_ms / 1000:g} s and the lock would be held as long; "
-                    f"--expire-within {-(-lease_ms // 1000)} tries it"
+                    f"--expire-within {-(-lease_ms // 1000)} checks it"
                 )
             return self._replaced(dead, lease_ms)
         finally:
@@ -238,15 +239,15 @@ class _LockCheckRun:
                 break
             if waited_ms >= patience_ms:
                 raise _WrongError(
-                    f"a holder without a sign of life still holds after {waited_ms} ms, its lease "
-                    f"was {lease_ms} ms"
+                    f"a holder without renewals still holds the lock after {waited_ms} ms, its "
+                    f"lease was {lease_ms} ms"
                 )
             self._clock.sleep_ms(EXPIRE_POLL_MS)
         heir.release()
         if waited_ms < lease_ms - margin_ms:
             raise _WrongError(
-                f"another one got in after {waited_ms} ms, before the end of a lease of "
-                f"{lease_ms} ms"
+                f"another holder acquired the lock after {waited_ms} ms, before the end of a "
+                f"lease of {lease_ms} ms"
             )
         _refuse_renewal(dead)
         return f"taken over after {waited_ms} ms of a lease of {lease_ms} ms"
@@ -286,7 +287,7 @@ class _LockCheckRun:
         """Take the lock without renewal; another writer may take it first."""
         holding = lock.client.try_acquire(self._text())
         if holding is None:
-            raise _Skipped("another writer took the lock in between; try again when none writes")
+            raise _Skipped("another writer took the lock in between; try again when no writer runs")
         return holding
 
     def _text(self) -> str:
@@ -302,13 +303,13 @@ def _refuse_renewal(old: Holding) -> None:
         old.renew()
     except FencedError:
         return
-    raise _WrongError("a holding that is over could be renewed, beside the new holder")
+    raise _WrongError("an ended holding was renewed while the lock had a new holder")
 
 
 def _compared_tokens(earlier: Holding, later: Holding) -> str:
     first, second = earlier.fencing_token, later.fencing_token
     if first is None or second is None:
-        return "an old holding is refused; the provider has no fencing tokens"
+        return "an old holding is rejected; the provider has no fencing tokens"
     if second <= first:
         raise _WrongError(f"fencing tokens must grow: {first} then {second}")
-    return f"an old holding is refused; tokens {first} then {second}"
+    return f"an old holding is rejected; tokens {first} then {second}"

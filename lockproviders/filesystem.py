@@ -160,7 +160,8 @@ class FlockClient:
                 file.close()
                 raise
         raise StorageUnavailableError(
-            f"the lock file is replaced again and again; find out by whom: {self._path}",
+            "another process replaces the lock file again and again: find and stop that process: "
+            f"{self._path}",
             path=self._path,
         )
 
@@ -213,7 +214,8 @@ class FlockClient:
             # With a second hard link, another user could make us overwrite one of our other files.
             if not stat.S_ISREG(entry.st_mode) or entry.st_nlink > 1:
                 raise UnsafeSetupError(
-                    f"the lock file must be a plain file with one name; remove it: {self._path}",
+                    "the lock file must be a plain file with one name: remove it when no writer "
+                    f"runs: {self._path}",
                     kind="lock_file",
                     path=self._path,
                 )
@@ -227,13 +229,14 @@ class FlockClient:
     def _trouble(self, error: OSError) -> UnsafeSetupError | StorageUnavailableError:
         if error.errno in _SETUP_ERRORS:
             return UnsafeSetupError(
-                "the lock file cannot be used here; give this user write access to a local "
-                f"folder or set {PATH_KEY}: {self._path}: {error.strerror}",
+                "the lock file cannot be used: give this user write access to a local folder, or "
+                f"set {PATH_KEY}: {self._path}: {error.strerror}",
                 kind="lock_file",
                 path=self._path,
             )
         return StorageUnavailableError(
-            f"the lock file could not be read or written: {self._path}: {error.strerror}",
+            "the lock file could not be read or written: check its disk and its rights, then try "
+            f"again: {self._path}: {error.strerror}",
             path=self._path,
         )
 
@@ -319,7 +322,8 @@ def _lock_folder(settings: LockSettings, table_folder: str | None) -> str:
     folder = unquote(parts.path) if parts.scheme == "file" else named
     if not os.path.isabs(folder) or parts.scheme not in ("", "file") or "\0" in folder:
         raise SettingError(
-            f"the lock file's folder must be absolute and local; {PATH_KEY} is {named!a}",
+            f"the lock file's folder must be absolute and local; correct {PATH_KEY}, which is "
+            f"{named!a}",
             key=PATH_KEY,
             value=named,
             suggestion="an absolute folder on a disk of this machine",
@@ -333,9 +337,9 @@ def _client(context: LockContext) -> FlockClient:
         # Accepted, so that settings carry over from Java; a table that names it may have Java
         # writers.
         _LOG.warning(
-            "java's FileSystemBasedLockProvider does not exclude even two JVMs on a local disk, "
-            "and not this lock, which excludes writers of hoodoo only: beside Java writers set "
-            "%s to a lock that both take, such as zookeeper",
+            "Java's FileSystemBasedLockProvider does not exclude even two JVMs on a local disk, "
+            "and it does not exclude hoodoo's writers. With Java writers set %s to a lock that "
+            "both take, such as zookeeper",
             PROVIDER_KEY,
         )
     return FlockClient(

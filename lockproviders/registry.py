@@ -67,9 +67,9 @@ class SlotSettings(OptionSettings):
     backend: str = option(
         "hoodoo.slots.backend",
         "storage",
-        "Store of the commit slots; equal for all writers of a table, for ever. sql "
-        "and dynamodb are for stores without an atomic create and use the connection "
-        "of the lock of that name.",
+        "Store of the commit slots; must be equal for all writers of a table and never change. "
+        "sql and dynamodb are for stores without an atomic create and use the connection of the "
+        "lock of that name.",
         choices=("storage", "sql", "dynamodb"),
     )
     table: str = option(
@@ -213,7 +213,7 @@ class ProviderRegistry:
             if self._manager.get_plugin(name) is plugin:
                 self._manager.unregister(name=name)
             raise UnsafeSetupError(
-                f"the plug-in cannot be used, ask its author: {name}: {error}",
+                f"the plug-in cannot be used: ask its author: {name}: {error}",
                 kind="bad_plugin",
                 plugin=name,
             ) from error
@@ -238,7 +238,7 @@ class ProviderRegistry:
             found = _entry_points(allowed)
             if not found:
                 raise UnknownProviderError(
-                    f"no installed distribution offers this plug-in; install it first: {allowed}",
+                    f"no installed distribution provides this plug-in: install it first: {allowed}",
                     name=allowed,
                     known=list(self.known),
                 )
@@ -283,7 +283,7 @@ class ProviderRegistry:
             if name == entry.name or name in entry.jvm_class_names:
                 return entry
         raise UnknownProviderError(
-            f"no such lock provider; this release has {', '.join(self.known)}; "
+            f"this lock provider is unknown; choose one of {', '.join(self.known)}; "
             f"{PROVIDER_KEY} is {name[:200]!a}",
             name=name,
             known=list(self.known),
@@ -297,7 +297,7 @@ class ProviderRegistry:
                 for name in (entry.name, *entry.jvm_class_names):
                     if name in taken:
                         raise UnsafeSetupError(
-                            "two plug-ins offer the same lock provider; allow one of them "
+                            "two plug-ins provide the same lock provider: allow one of them "
                             f"only: {name}",
                             kind="duplicate_provider",
                             name=name,
@@ -372,7 +372,8 @@ def _imported(allowed: str, entry_point: importlib.metadata.EntryPoint) -> objec
         return entry_point.load()
     except (ImportError, AttributeError) as error:
         raise UnsafeSetupError(
-            f"the plug-in cannot be imported: {allowed}: {entry_point.value}: {error}",
+            "the plug-in cannot be imported: install a version that fits, or remove it from "
+            f"hoodoo.plugins.allow: {allowed}: {entry_point.value}: {error}",
             kind="bad_plugin",
             plugin=allowed,
         ) from error
@@ -470,8 +471,8 @@ def _java_s_path(properties: PropertySet, storage: Storage) -> str | None:
     if not is_comparable or there.base_uri == storage.base_uri:
         return said
     _LOG.warning(
-        "%s names another table than the one that is opened, and its lock is not taken there: %s "
-        "instead of %s",
+        "%s names another table than the open one, and the lock is not taken there: %s instead "
+        "of %s",
         _BASE_PATH,
         ascii(said),
         storage.base_uri,

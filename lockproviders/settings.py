@@ -12,9 +12,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lockproviders.client import needs_extra
 from lockproviders.hookspecs import LockContext
-from timeline.errors import SettingError, UnsafeSetupError
+from timeline.errors import SettingError, UnsafeSetupError, needs_extra
 from timeline.ports.ports import StorageCapabilities
 from timeline.properties.options import (
     TABLE_LAYER,
@@ -108,8 +107,8 @@ def default_provider(capabilities: StorageCapabilities) -> str:
     if capabilities.atomic_create:
         return "storage_based"
     raise UnsafeSetupError(
-        "this storage is shared with other machines and has no default lock: "
-        f"name one with {PROVIDER_KEY}",
+        "this storage is shared with other hosts and has no default lock: name one with "
+        f"{PROVIDER_KEY}",
         kind="no_default_lock",
         key=PROVIDER_KEY,
     )
@@ -124,8 +123,8 @@ def refuse_from_table(said: PropertySet, declared: Option) -> None:
     """
     if said.layer_of(declared.key) == TABLE_LAYER:
         raise UnsafeSetupError(
-            "a table does not choose the server its lock is taken on; put it into the writer's "
-            f"own properties: {declared.key}",
+            "a table must not choose the server of its lock: put the key into the writer's own "
+            f"properties: {declared.key}",
             kind="endpoint_from_table",
             key=declared.key,
         )
@@ -159,7 +158,7 @@ def path_hash(address: str, *, extra: str = "zookeeper") -> str:
         extra: The extra to install if the hash function is missing.
 
     Raises:
-        UnsafeSetupError: The package ``xxhash`` is not installed (kind ``missing_extra``).
+        MissingExtraError: The package ``xxhash`` is not installed.
     """
     with needs_extra("this lock needs the package xxhash", extra):
         import xxhash
@@ -183,7 +182,7 @@ def hashed_address(context: LockContext) -> str:
     address = str(said) if said else context.table_address
     if not address.strip():
         raise SettingError(
-            "the implicit lock is named after the table's path: set hoodie.base.path as the "
+            "the implicit lock uses the table's path as its name: set hoodie.base.path as the "
             f"Java writers do, or {ADDRESS_OPTION.key}",
             key=ADDRESS_OPTION.key,
             value=address,
@@ -191,8 +190,8 @@ def hashed_address(context: LockContext) -> str:
         )
     if address.endswith("/") or address != address.strip():
         _LOG.warning(
-            "the implicit lock hashes the table's path as spelled, and this one ends with a "
-            "slash or has blanks around it; every writer must spell it the same, see %s: %s",
+            "the implicit lock hashes the table's path as it is spelled, and this one ends with "
+            "a slash or has blanks around it. Use one spelling in every writer, see %s: %s",
             ADDRESS_OPTION.key,
             ascii(address),
         )

@@ -78,8 +78,8 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
     """
     if horizon_ms <= context.limits.heartbeat.tolerated_ms:
         raise InvalidInputError(
-            "orphans must be older than a writer may be silent "
-            f"({context.limits.heartbeat.tolerated_ms} ms): {horizon_ms} ms",
+            "orphan files must be older than a live writer may be silent "
+            f"({context.limits.heartbeat.tolerated_ms} ms): choose a longer time: {horizon_ms} ms",
             kind="horizon",
             horizon_ms=horizon_ms,
         )

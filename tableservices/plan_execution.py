@@ -57,8 +57,8 @@ _LOOK_MS = 1_000  # poll interval of a process that waits for a plan
 class ExecutorState(Enum):
     """Whether an executor may start a plan."""
 
-    FREE = "nobody is at it"
-    LEASED = "another executor is at it"
+    FREE = "no executor works on it"
+    LEASED = "another executor works on it"
     ENDED = "it was completed or cancelled"
 
 
@@ -204,7 +204,7 @@ def _end_restore(context: TableContext, plan: Instant) -> None:
     slot (PUB-3). Outside: 1 list, and 1 commit section where the plan is pending.
     """
     if plan_outcome(context.active(), plan) in (None, PlanOutcome.ROLLED_BACK):
-        apply_pending_slots(context, f"look what becomes of {plan.requested_time}")
+        apply_pending_slots(context, f"wait for {plan.requested_time}")
 
 
 # ---- Shared by all executors: read the plan, create its inflight file, report the result
@@ -222,7 +222,8 @@ def read_requested(context: TableContext, planned: Instant) -> tuple[bytes, str]
         return context.ports.storage.read(path), path
     except ObjectMissingError:
         raise InstantNotFoundError(
-            f"there is no such plan any more: {planned}",
+            "the plan no longer exists, because it was completed or cancelled; 'hoodoo timeline "
+            f"show TABLE' lists the pending plans: {planned}",
             kind="plan_unknown",
             requested_time=planned.requested_time,
         ) from None

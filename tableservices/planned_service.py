@@ -75,8 +75,8 @@ def planned_slice(
     """
     if bootstrap_file:
         raise UnsupportedTableError(
-            "the plan reads files of a bootstrapped table, which this release does not; let "
-            f"Java Hudi carry it out: {path}",
+            "the plan reads files of a bootstrapped table, which this release does not support: "
+            f"let Java Hudi execute it: {path}",
             kind="bootstrap",
             path=path,
         )
@@ -112,8 +112,8 @@ def refuse_repeated(slices: Sequence[FileSlice], *, path: str) -> None:
 def invalid_plan_error(path: str, why: str) -> CorruptTableError:
     """Return the error for a plan that must not be executed."""
     return CorruptTableError(
-        f"a plan is damaged or hostile; nothing was read or deleted, cancel it and plan anew: "
-        f"{path}: {why}",
+        "a plan is damaged or hostile. Nothing was read or deleted: cancel it with 'hoodoo "
+        f"services cancel TABLE INSTANT', then plan again: {path}: {why}",
         kind="bad_plan",
         path=path,
     )
@@ -269,8 +269,8 @@ def run_plan(
         standing = wait_for_executor(context, planned, wait_ms=left, named=True)
         if standing is ExecutorState.LEASED:
             raise ServiceConflictError(
-                "another executor is at this plan; wait longer for it, or cancel the plan: "
-                f"{planned}",
+                "another executor works on this plan: wait longer for it, or cancel the plan "
+                f"with 'hoodoo services cancel TABLE INSTANT': {planned}",
                 kind="plan_claimed",
                 requested_time=planned.requested_time,
                 waited_ms=wait_ms,

@@ -246,7 +246,7 @@ def _of_upgrade(plan: CompactionPlan, table_version: str) -> CompactionPlan:
 def _execute(context: TableContext, planned: Instant, files: FileRules) -> None:
     if execute_compaction(context, planned, files) is None:
         raise ServiceConflictError(
-            "another executor carries this compaction out; upgrade again when it has: "
+            "another executor works on this compaction: wait for it, then upgrade again: "
             f"{planned.requested_time}",
             kind="plan_claimed",
             requested_time=planned.requested_time,
@@ -375,8 +375,8 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
     old_layout = config.timeline_layout_version == 1
     if config.timeline_layout_version != context.config.timeline_layout_version:
         raise TableConfigConflictError(
-            "the table was upgraded since it was opened; open it again: now it is of version "
-            f"{config.table_version}"
+            "the table was upgraded after this process opened it: open the table again: its "
+            f"version is {config.table_version}"
         )
     kept = () if without_metadata_table else config.metadata_partitions
     refuse_unwritable(replace(config, timeline_layout_version=2, metadata_partitions=kept))
@@ -524,10 +524,9 @@ def _refuse_unlike_keys(context: TableContext, snapshot: Snapshot, config: Table
             "--hoodie-conf hoodie.write.complex.keygen.new.encoding=false'"
         )
         raise UnsupportedTableError(
-            "record keys of a complex key generator with one field are stored as the bare value, "
-            "and version 9 has the field's name before it, so its updates would not find the "
-            f"rows that are there; {step}: {config.record_key_fields[0]}, first in "
-            f"{one.file_group}",
+            "a complex key generator with one field stores the bare value as record key, and "
+            "version 9 puts the field's name before it, so updates would not find the existing "
+            f"rows: {step}: {config.record_key_fields[0]}, first in {one.file_group}",
             kind="not_upgradable",
             feature="complex key of one field",
         )
@@ -538,8 +537,8 @@ def _refuse_work_in_progress(context: TableContext, active: ActiveTimeline) -> N
     pending = [one for one in active.pending if one != begun]
     if pending:
         raise InvalidInputError(
-            "a table is upgraded when nothing is pending; finish it, roll it back or cancel it: "
-            f"{', '.join(map(str, pending[:5]))}",
+            "the table has pending instants: finish them, roll them back or cancel them, then "
+            f"upgrade: {', '.join(map(str, pending[:5]))}",
             kind="instants_pending",
             pending=[str(one) for one in pending],
         )
@@ -564,9 +563,9 @@ def _refuse_unreadable(
 def _refuse_logs(logged: Sequence[FileSlice]) -> None:
     if logged:
         raise InvalidInputError(
-            "file groups have log files, which version 9 may merge differently; compact them "
-            "first ('hoodoo services run --service compact'), then upgrade: "
-            f"{len(logged)} file groups, the first is {logged[0].file_group}",
+            "file groups have log files, which version 9 may merge differently: compact them "
+            f"first ('hoodoo services run TABLE --service compact'), then upgrade: {len(logged)} "
+            f"file groups, the first is {logged[0].file_group}",
             kind="logs_not_compacted",
             file_groups=len(logged),
         )

@@ -293,4 +293,4 @@ class BackgroundServices(WorkerListener):
 
     def on_failure(self, failing: FailingService) -> None:
         """As ``WorkerListener``."""
-        self._failed[failing.service] = f"beside the writes, {failing.text}"
+        self._failed[failing.service] = f"during the writes, {failing.text}"

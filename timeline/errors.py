@@ -11,6 +11,8 @@ between releases; ``kind`` and the fields do not.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -58,6 +60,9 @@ __all__ = [
     "WriteConflictError",
     "WriterDisagreementError",
 ]
+
+#: The page with an entry for each kind, below ``docs/``; the kind is the entry's anchor.
+ERRORS_PAGE = "reference/errors.md"
 
 
 class Reaction(Enum):
@@ -107,6 +112,11 @@ class HoodooError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.kind, self.fields))
+
+    def __str__(self) -> str:
+        """Return the message and the entry of its kind; only here, so stored texts stay short."""
+        gap = "\n" if "\n" in self.message else " "  # a last line may point into the line above
+        return f"{self.message}{gap}[docs: {ERRORS_PAGE}#{self.kind}]"
 
     def as_document(self) -> dict[str, Any]:
         """Return the error as one JSON-ready mapping: kind, reaction, message and its fields."""
@@ -220,10 +230,6 @@ class UnknownProviderError(InvalidInputError):
     """A plug-in name is unknown; fields ``name``, ``known``."""
 
 
-class MissingExtraError(InvalidInputError, ImportError):
-    """An optional dependency is not installed; field ``extra`` names it."""
-
-
 class NotFoundError(HoodooError, LookupError):
     """The requested object does not exist."""
 
@@ -242,6 +248,10 @@ class UnsafeSetupError(HoodooError):
     """The set-up could lose data; nothing was changed."""
 
     reaction = Reaction.FIX_SETUP
+
+
+class MissingExtraError(UnsafeSetupError, ImportError):
+    """An optional dependency is not installed; field ``extra`` or ``package`` names it."""
 
 
 class WriterDisagreementError(UnsafeSetupError):
@@ -290,3 +300,25 @@ class IllegalTransitionError(InternalError):
 
 class InvariantError(InternalError):
     """A condition that the engine guarantees does not hold."""
+
+
+@contextmanager
+def needs_extra(needs: str, extra: str, *, package: str | None = None) -> Iterator[None]:
+    """
+    Import optional packages of one extra within the block.
+
+    Args:
+        needs: Which part needs which package, for the error.
+        extra: The extra to install.
+        package: The one package that is needed, for kind ``missing_package``.
+
+    Raises:
+        MissingExtraError: A package is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        found = {} if package is None else {"kind": "missing_package", "package": package}
+        raise MissingExtraError(
+            f"{needs}: pip install 'hoodoo[{extra}]'", **found, extra=extra
+        ) from error

@@ -198,8 +198,9 @@ def forget(
     if entry.alive and not force:
         raise InvalidInputError(
             "the heartbeat of this writer is fresh: end the writer, then wait until it is silent "
-            f"for {context.limits.heartbeat.tolerated_ms} ms. If you know that its process has "
-            f"ended, use --force: {entry.text}, {writer_id}",
+            f"for {context.limits.heartbeat.tolerated_ms} ms (pass the writers' --props, which set "
+            "this time). If you know that its process has ended, use --force: "
+            f"{entry.text}, {writer_id}",
             kind="writer_alive",
             writer_id=writer_id,
         )

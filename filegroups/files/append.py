@@ -135,7 +135,7 @@ def append_to_file_group(
                     block = next(blocks, None)
         except ObjectExistsError as error:
             raise InvariantError(
-                f"two attempts of one task have one write token: {path}", path=path
+                f"two attempts of one task have one write token; report it: {path}", path=path
             ) from error
         stats.append(
             WriteStat(

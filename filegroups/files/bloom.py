@@ -107,7 +107,8 @@ class BloomFilter:
     def __init__(self, settings: BloomSettings, content: memoryview | None = None) -> None:
         if settings.kind not in (DYNAMIC, SIMPLE):
             raise InvalidInputError(
-                f"a bloom filter is {DYNAMIC} or {SIMPLE}: kind={settings.kind!r}",
+                f"a bloom filter is {DYNAMIC} or {SIMPLE}: set hoodie.bloom.index.filter.type to "
+                f"one of them: kind={settings.kind!r}",
                 kind="bloom_kind",
                 value=settings.kind,
             )
@@ -143,7 +144,7 @@ class BloomFilter:
             return cls(replace(sizes, kind=kind), content=data)
         except (binascii.Error, struct.error, ValueError) as error:
             raise CorruptTableError(
-                f"a bloom filter cannot be read; rewrite its file: {error}",
+                f"a bloom filter cannot be read: write the rows of its file again: {error}",
                 kind="bad_bloom_filter",
             ) from error
 
@@ -274,14 +275,20 @@ def _positions(
     Shapes: m keys, (hashes, m).
     """
     if keys.null_count:
-        raise InvalidInputError("a record key is null", kind="null_key", rows=keys.null_count)
+        raise InvalidInputError(
+            "a record key is null: fill the key column, or remove the row",
+            kind="null_key",
+            rows=keys.null_count,
+        )
     offsets, data = _text_buffers(keys)
     lengths = np.diff(offsets)
     if len(lengths) == 0:
         return
     least, most = int(lengths.min()), int(lengths.max())
     if least == 0:
-        raise InvalidInputError("a record key is empty", kind="null_key")
+        raise InvalidInputError(
+            "a record key is empty: fill the key column, or remove the row", kind="null_key"
+        )
     if least == most:
         matrix = data[offsets[0] : offsets[-1]].reshape(-1, most)
         for start in range(0, len(matrix), _BLOCK_ROWS):

@@ -229,7 +229,7 @@ def _checked(rows: pa.Table, path: str) -> pa.Table:
 
 def _damaged(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
-        f"a change log is damaged ({why}); the rows themselves are whole, read the table "
+        f"a change log is damaged ({why}), and the rows of the table are complete: read the range "
         f"without images: {path}",
         kind="bad_change_log",
         path=path,
@@ -465,8 +465,8 @@ def _found(rows: pa.Table, state: pa.Table, expected: np.ndarray, sides: _Sides)
     positions = np.asarray(pc.fill_null(found, -1)).astype(np.intp)
     if (positions[expected] < 0).any():
         raise CorruptTableError(
-            "a change log speaks of a record that the file group does not have; the rows "
-            f"themselves are whole, read the table without images: {sides.unit.path}",
+            "a change log contains a record that its file group lacks, and the rows of the table "
+            f"are complete: read the range without images: {sides.unit.path}",
             kind="change_without_record",
             path=sides.unit.path,
         )
@@ -492,7 +492,8 @@ def _shaped(block: LogBlock, column: pa.ChunkedArray, sides: _Sides) -> pa.Array
         ) from error
     except pa.ArrowException as error:
         raise CorruptTableError(
-            f"a change log does not fit the table's schema: {sides.unit.path} ({error})",
+            "a change log does not fit the table's schema: read the range without images: "
+            f"{sides.unit.path} ({error})",
             kind="bad_change_log",
             path=sides.unit.path,
         ) from error

@@ -125,7 +125,7 @@ def branch_of(kind: pa.DataType) -> int:
         if fits(kind):
             return branch
     raise InvalidInputError(
-        f"a delete cannot carry an ordering of this type, choose another ordering field: {kind}",
+        f"a delete cannot store an ordering of this type: choose another ordering field: {kind}",
         kind="ordering_type",
         type=str(kind),
     )
@@ -168,8 +168,8 @@ def _unscaled(column: pa.Array) -> pa.Array:
         held = pc.cast(column, _DECIMAL)
     except pa.ArrowInvalid as failure:
         raise InvalidInputError(
-            "a delete's ordering has more digits than hudi keeps, 15 before and 15 behind the "
-            f"point: {str(failure)[:200]}",
+            "a delete's ordering has more digits than Hudi stores (15 before and 15 after the "
+            f"point): round it: {str(failure)[:200]}",
             kind="ordering_value",
         ) from failure
     _, content = held.buffers()
@@ -302,7 +302,7 @@ def _refuse_nulls(
 ) -> None:
     if keys.null_count:
         raise InvalidInputError(
-            f"a delete needs a value in column {KEY_COLUMN}: {keys.null_count} are null",
+            f"a delete needs a key: fill column {KEY_COLUMN}: {keys.null_count} are null",
             kind="null_key",
             column=KEY_COLUMN,
         )
@@ -310,8 +310,8 @@ def _refuse_nulls(
     nulls = max((column.filter(real).null_count for column in orderings), default=0)
     if nulls:
         raise InvalidInputError(
-            "a delete's ordering is null, which hudi's readers do not survive: take the deleted "
-            f"row's ordering, or delete by commit time: {nulls} rows",
+            "a delete's ordering is null, and Hudi's readers fail on it: use the ordering of the "
+            f"deleted row, or delete by commit time: {nulls} rows",
             kind="null_ordering",
             rows=nulls,
         )
@@ -533,7 +533,8 @@ def _common_type(types: set[pa.DataType]) -> pa.DataType | None:
 
 def _damaged(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
-        f"a delete block is damaged ({why}): restore the file or roll its instant back: {path}",
+        f"a delete block is damaged ({why}): restore the file from a backup, or roll its instant "
+        f"back with 'hoodoo rollback TABLE INSTANT': {path}",
         kind="bad_record",
         path=path,
     )
@@ -542,7 +543,7 @@ def _damaged(path: str, why: str) -> CorruptTableError:
 def _other_version(path: str, version: int) -> UnsupportedTableError:
     what = "serialised by java, before hudi 0.13" if version in _JAVA_VERSIONS else "not known"
     return UnsupportedTableError(
-        f"a delete block has a version that is {what}; compact the table with the engine that "
+        f"a delete block has a version that is {what}: compact the table with the engine that "
         f"wrote it: version {version}, {path}",
         kind="delete_block_version",
         path=path,

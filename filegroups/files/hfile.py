@@ -235,7 +235,9 @@ def open_hfile(source: ByteSource, size_bytes: int, *, path: str) -> HFile:
         raise _damaged(path, "no trailer")
     if version != 3:
         raise UnsupportedTableError(
-            f"this release reads HFiles of version 3: {path} is of version {version}",
+            "this release reads HFiles of version 3: set hoodie.metadata.enable=false for all "
+            f"writers, and the next write switches the metadata table off: {path} is of version "
+            f"{version}",
             kind="hfile_version",
             path=path,
         )
@@ -263,8 +265,9 @@ def _trailer(data: bytes, path: str) -> _Trailer:
     compression = fields.get(12, _NONE)
     if compression not in (_GZIP, _NONE):
         raise UnsupportedTableError(
-            "this release reads HFiles with gzip or without compression: "
-            f"{path} has algorithm {compression}",
+            "this release reads HFiles with gzip or without compression: set "
+            "hoodie.metadata.enable=false for all writers, and the next write switches the "
+            f"metadata table off: {path} has algorithm {compression}",
             kind="hfile_compression",
             path=path,
         )
@@ -394,8 +397,9 @@ def _variable_int_bytes(data: bytes, at: int, path: str) -> int:
 
 def _damaged(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
-        f"an HFile of the metadata table is damaged; switch the metadata table off with "
-        f"hoodie.metadata.enable=false and let Java Hudi build it again: {path} ({why})",
+        "an HFile of the metadata table is damaged: set hoodie.metadata.enable=false for all "
+        "writers, and the next write switches the metadata table off (Java Hudi can build it "
+        f"again): {path} ({why})",
         kind="bad_hfile",
         path=path,
     )

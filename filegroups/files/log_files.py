@@ -220,7 +220,11 @@ def opened(storage: Storage, path: str) -> Iterator[OpenedFile]:
     try:
         file = storage.open_input(path)
     except ObjectMissingError as error:
-        raise MissingFileError(f"a file of the table is gone: {path}", path=path) from error
+        raise MissingFileError(
+            "a file of the table is missing: restore it from a backup, or run 'hoodoo table "
+            f"verify TABLE': {path}",
+            path=path,
+        ) from error
     with file:
         yield OpenedFile(file)
 
@@ -308,8 +312,8 @@ def _selected(
     damaged = find_corrupt_log(logs, blocks, visible, base_time)
     if damaged is not None:
         raise CorruptTableError(
-            "a log file lost a part of what was published in it: restore it from a backup, or "
-            f"restore the table to a state before {damaged.instant_time}: {damaged.path}",
+            "a log file lost committed changes: restore it from a backup, or restore the table "
+            f"to an instant before {damaged.instant_time}: {damaged.path}",
             kind="log_torn",
             path=damaged.path,
         )
@@ -491,7 +495,8 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
         ) from error
     except (pa.ArrowException, OSError) as error:
         raise CorruptTableError(
-            f"a block of a log file does not fit the table's schema: {block.path} "
+            "a block of a log file does not fit the table's schema: restore the file from a "
+            f"backup, or roll its instant back with 'hoodoo rollback TABLE INSTANT': {block.path} "
             f"({str(error).partition(chr(10))[0][:200]})",
             kind="bad_log_block",
             path=block.path,
@@ -545,8 +550,9 @@ def _cast_ordering(column: pa.ChunkedArray, kind: pa.DataType, block: LogBlock) 
         return pc.cast(column, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise CorruptTableError(
-            "the ordering of a delete has another type than the table's ordering field: "
-            f"{column.type} against {kind} in {block.path}",
+            "a delete in a log has an ordering of another type than the table's ordering field: "
+            "restore the file from a backup, or roll its instant back with 'hoodoo rollback "
+            f"TABLE INSTANT': {column.type} against {kind} in {block.path}",
             kind="delete_ordering",
             path=block.path,
         ) from error
@@ -586,7 +592,8 @@ def _with_keys(rows: pa.Table, block: LogBlock, keys: VirtualKeys | None) -> pa.
     if keys is None:
         if position < 0 or rows.column(position).null_count:
             raise CorruptTableError(
-                f"records of a log block have no record key: {block.path}",
+                "the records of a log block have no record key: restore the file from a backup, "
+                f"or roll its instant back with 'hoodoo rollback TABLE INSTANT': {block.path}",
                 kind="bad_log_block",
                 path=block.path,
             )
@@ -595,7 +602,8 @@ def _with_keys(rows: pa.Table, block: LogBlock, keys: VirtualKeys | None) -> pa.
         computed: Any = keys.of(rows)
     except InvalidInputError as error:
         raise CorruptTableError(
-            f"records of a log block have no key: {block.path} ({error.message})",
+            "the records of a log block have no key: restore the file from a backup, or roll its "
+            f"instant back with 'hoodoo rollback TABLE INSTANT': {block.path} ({error.message})",
             kind="bad_log_block",
             path=block.path,
         ) from error
@@ -611,5 +619,8 @@ def _field_names(schema_json: str, path: str) -> frozenset[str]:
         return frozenset(each["name"] for each in json.loads(schema_json)["fields"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptTableError(
-            f"the schema of a log block cannot be read: {path}", kind="bad_log_block", path=path
+            "the schema of a log block cannot be read: restore the file from a backup, or roll "
+            f"its instant back with 'hoodoo rollback TABLE INSTANT': {path}",
+            kind="bad_log_block",
+            path=path,
         ) from error

@@ -350,7 +350,9 @@ class _ReadPlan:
 def _keys(file: pq.ParquetFile | InMemoryParquet, path: str) -> pa.ChunkedArray:
     if KEY_COLUMN not in file.schema_arrow.names:
         raise CorruptTableError(
-            f"a base file has no record keys; it cannot be updated: {path}", path=path
+            "a base file has no record keys, so it cannot be updated: restore it from a backup, "
+            f"or roll its write back with 'hoodoo rollback TABLE INSTANT': {path}",
+            path=path,
         )
     return file.read(columns=[KEY_COLUMN], use_threads=False).column(0)
 
@@ -387,14 +389,18 @@ def _opened(
     try:
         source = open_cached(storage, path) if kept else storage.open_input(path)
     except ObjectMissingError as error:
-        raise MissingFileError(f"a base file is gone: {path}", path=path) from error
+        raise MissingFileError(
+            "a base file is missing: restore it from a backup, or run 'hoodoo table verify "
+            f"TABLE': {path}",
+            path=path,
+        ) from error
     with source:
         try:
             yield source, open_parquet(source)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise CorruptTableError(
-                f"a base file cannot be read; restore it or roll its write back: {path} "
-                f"({_first_line(error)})",
+                "a base file cannot be read: restore it from a backup, or roll its write back "
+                f"with 'hoodoo rollback TABLE INSTANT': {path} ({_first_line(error)})",
                 kind="bad_base_file",
                 path=path,
             ) from error
@@ -618,7 +624,7 @@ def read_virtual_keys(storage: Storage, path: str, keys: VirtualKeys) -> pa.Chun
     except (InvalidInputError, KeyError) as error:
         raise CorruptTableError(
             "a base file's rows have no key, though the table computes keys from "
-            f"{list(keys.fields)}: {path} ({error})",
+            f"{list(keys.fields)}: {path} ({getattr(error, 'message', error)})",
             kind="bad_base_file",
             path=path,
         ) from error

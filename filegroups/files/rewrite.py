@@ -228,7 +228,7 @@ def write_file_group(
         logged = None if before is None else _log_changes(storage, task, before, outcome)
     except ObjectExistsError as error:
         raise InvariantError(
-            f"two attempts of one task have one write token: {path}", path=path
+            f"two attempts of one task have one write token; report it: {path}", path=path
         ) from error
     return (replace(base_file_stat(task, path, outcome, size_bytes), cdc_stats=logged),)
 
@@ -506,7 +506,8 @@ def _adopted(storage: Storage, path: str, rows: int) -> int:
     stat = storage.stat(path)
     if stat is None or found != rows:
         raise StorageUnavailableError(
-            f"a file of the plan vanished or has other rows, cancel the plan and plan anew: {path}",
+            "a file of the plan vanished or has other rows: run 'hoodoo services cancel TABLE "
+            f"INSTANT', then plan again: {path}",
             path=path,
         )
     return stat.size_bytes

@@ -267,8 +267,8 @@ def _whole(one: FileSlice, whole_file_groups: WholeFileGroups) -> FileSlice:
     if found is not None:
         return found
     raise InstantNotFoundError(
-        "the range has partial updates of records whose other columns cannot be told any more, "
-        f"because cleaning removed a file; begin the range later: {one.file_group}",
+        "the range has partial updates, and cleaning deleted a file with the other columns of "
+        f"their records: begin the range later: {one.file_group}",
         kind="changes_cleaned",
         path=one.log_files[0].path,
     )

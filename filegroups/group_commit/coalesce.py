@@ -91,7 +91,7 @@ class CoalescedWrite:
 
     def _counts(self) -> list[RowCounts]:
         if not isinstance(self.work.workload, CoalescedWorkload):
-            raise InvariantError("several writes were not joined")
+            raise InvariantError("several writes were not coalesced; report it")
         return self.work.workload.counts()
 
 
@@ -125,7 +125,8 @@ def member_results(metadata: CommitMetadata) -> dict[str, MemberResult]:
         told = _PARTS.validate_json(text)
     except ValidationError as error:
         raise CorruptTableError(
-            f"a commit tells of its writes what nobody can read: {JOINED_KEY}={text[:200]!a}",
+            "the list of coalesced writes in a commit is damaged: restore the commit's file from "
+            f"a backup: {JOINED_KEY}={text[:200]!a}",
             kind="joined_writes",
         ) from error
     return {

@@ -417,7 +417,7 @@ def _assign_beside(
     work = joint.work
     plan, workload = work.plan, work.workload
     if workload is None:
-        raise InvariantError("a write without rows was offered to a group")
+        raise InvariantError("a write without rows was offered to a group; report it")
     schema, schema_before = schema_for(context, begun.snapshot, workload, plan)
     try:
         refuse_other_key_types(plan, work.schema, schema)
@@ -576,7 +576,9 @@ def _has_no_conflict(
 
 def _files_of(member: _Member) -> tuple[PendingCommit, WrittenFiles]:
     if member.pending_commit is None or member.written is None:
-        raise InvariantError("a member of a group was used before its files were written")
+        raise InvariantError(
+            "a member of a group was used before its files were written; report it"
+        )
     return member.pending_commit, member.written
 
 

@@ -152,7 +152,11 @@ class GroupCommitter:
             if not entry.answered:
                 self._leave(entry)
         if entry.result is None:
-            raise entry.failure or OutcomeUnknownError("a group ended without an answer")
+            raise entry.failure or OutcomeUnknownError(
+                "a group ended without an answer, so the outcome of this write is unknown. Run "
+                "'hoodoo timeline show TABLE' and check whether its rows were committed before "
+                "you repeat it"
+            )
         return entry.result
 
     def _prepared(
@@ -364,12 +368,14 @@ def _wake(group: Iterable[_WaitingWrite]) -> None:
 
 
 def _interrupted() -> StorageUnavailableError:
-    return StorageUnavailableError("the thread of this write was interrupted", kind="interrupted")
+    return StorageUnavailableError(
+        "the thread of this write was interrupted; write again", kind="interrupted"
+    )
 
 
 def _unknown(requested_time: InstantTime) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        "the writer that published this one together with its own was interrupted; run "
-        f"'hoodoo explain --resolve' on instant {requested_time} before you repeat the write",
+        "the writer that committed this write with its own was interrupted. Run 'hoodoo explain "
+        f"TABLE {requested_time} --resolve' before you repeat the write",
         requested_time=requested_time,
     )

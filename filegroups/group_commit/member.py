@@ -90,7 +90,7 @@ class Member:
         """Return the offer: all that the committer needs to write the rows."""
         work, workload = self.work, self.work.workload
         if not isinstance(workload, LocalWorkload):
-            raise InvariantError("a write was offered whose rows are elsewhere")
+            raise InvariantError("a write was offered whose rows are in another process; report it")
         columns = workload.schema.remove_metadata().serialize().to_pybytes()
         return Offer(
             release=self.release,
@@ -280,9 +280,9 @@ def _metadata_in(slot: Slot) -> CommitMetadata:
 
 def _unknown(time: InstantTime, why: str) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        "the committer did not tell what became of the write, and it could not be found out: repeat "
-        f"it if it has a batch id; instant {time} may be published without it, so look for its rows "
-        f"when 'hoodoo explain --resolve' says that it is, before you repeat one without: {why}",
+        "the committer did not return the outcome of this write, and the timeline does not show "
+        f"it. Repeat the write if it has a batch id. Otherwise run 'hoodoo explain TABLE {time} "
+        f"--resolve', and if the instant is committed, check for the rows before you repeat: {why}",
         requested_time=time,
     )
 

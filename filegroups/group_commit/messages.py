@@ -62,13 +62,13 @@ def decoded_rows(
             rows = stream.read_all()
         rows.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"these are no rows: {error}") from None
+        raise ValueError(f"these are not rows: {error}") from None
     if not are_rows_of(rows, schema, rules):
-        raise ValueError(f"rows of other columns, or without keys: {rows.schema.names}"[:300])
+        raise ValueError(f"the rows have other columns, or no keys: {rows.schema.names}"[:300])
     if rows.nbytes > _DECODED_BYTES_MAX:
-        raise ValueError(f"more rows than may be offered: {rows.nbytes} bytes")
+        raise ValueError(f"more rows than a writer may offer: {rows.nbytes} bytes")
     if not set(pc.unique(rows.column(PARTITION_COLUMN)).to_pylist()) <= set(partition_paths):
-        raise ValueError("rows of partitions that were not offered")
+        raise ValueError("the rows have partitions that were not offered")
     return rows
 
 

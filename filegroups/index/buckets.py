@@ -158,7 +158,7 @@ def record_misplaced_rows(context: TableContext) -> None:
     ports = context.ports
     if misplaced_rows_noted(load_config(ports.storage)):
         return
-    with ports.lock.acquire("note that rows lie in other partitions"):
+    with ports.lock.acquire("note rows in other partitions"):
         note_misplaced_rows(ports.storage, now=instant_time(WallMs(ports.clock.now_ms())))
 
 
@@ -175,8 +175,8 @@ def _refuse_misplaced(
     if rules.engine is BucketEngine.CONSISTENT_HASHING:
         told = f"ranges of {','.join(rules.hash_fields)}"
     raise SettingError(
-        f"{wrong} keys of a file group belong elsewhere by {told}; every writer must give "
-        f"{option.key} and hoodie.bucket.index.hash.field as the table was made: "
+        f"{wrong} keys of a file group are in another bucket by {told}: set {option.key} and "
+        "hoodie.bucket.index.hash.field in every writer as the table was made: "
         f"{one.base_file.path}",
         kind="bucket_count",
         key=option.key,
@@ -378,8 +378,8 @@ def _first(storage: Storage, folder: str, metadata: HashingMetadata) -> HashingM
 def _settled(metadata: HashingMetadata, path: str) -> HashingMetadata:
     if any(node.tag != NORMAL for node in metadata.nodes):
         raise UnsupportedTableError(
-            "this partition's buckets are being split or merged; let Java Hudi finish its "
-            f"clustering first: {path}",
+            "this partition's buckets are being split or merged: let Java Hudi finish its "
+            f"clustering, then write again: {path}",
             kind="bucket_resizing",
             path=path,
         )
@@ -496,8 +496,8 @@ def _numbered(count: int, groups: Iterable[FileGroupId]) -> dict[tuple[str, int]
             raise _foreign(group)
         if number >= count:
             raise SettingError(
-                "the table has more buckets than configured; every writer must give the number "
-                f"it was made with: {_COUNT_KEY}={count}, and there is {group}",
+                "the table has more buckets than configured: set the number that the table was "
+                f"made with in every writer: {_COUNT_KEY}={count}, and the table has {group}",
                 kind="bucket_count",
                 key=_COUNT_KEY,
                 value=str(count),
@@ -507,8 +507,8 @@ def _numbered(count: int, groups: Iterable[FileGroupId]) -> dict[tuple[str, int]
         other = known.setdefault((group.partition_path, number), group)
         if other != group:
             raise CorruptTableError(
-                f"two file groups claim bucket {number}; rewrite the partition with "
-                f"insert_overwrite: {other} and {group}",
+                f"two file groups have bucket {number}: read the partition, then write its rows "
+                f"with insert_overwrite: {other} and {group}",
                 kind="duplicate_bucket",
                 path=group.partition_path,
             )
@@ -528,8 +528,9 @@ def _hidden_since(snapshot: Snapshot) -> dict[tuple[str, int], InstantTime]:
 
 def _foreign(group: FileGroupId) -> SettingError:
     return SettingError(
-        "a file group belongs to no bucket: the table was written without the bucket index, or "
-        f"with another engine of it; give the settings it was made with: {group}",
+        "a file group belongs to no bucket, because the table was written without the bucket "
+        "index or with another bucket engine: use the settings that the table was made with: "
+        f"{group}",
         kind="no_bucket",
         key=_TYPE_KEY,
         value="BUCKET",
@@ -662,7 +663,8 @@ def _named_uuid(partition_path: str, start: int, end: int) -> str:
 
 def _damaged(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
-        f"the hashing metadata of a partition cannot be read; restore it: {path} ({why})",
+        "the hashing metadata of a partition cannot be read: restore the file from a backup: "
+        f"{path} ({why})",
         kind="bad_hashing_metadata",
         path=path,
     )

@@ -513,7 +513,8 @@ def open_record_index(
     shards = {_shard(group): some[-1] for group, some in slices.items() if some}
     if sorted(shards) != list(range(len(shards))):
         raise UnsupportedTableError(
-            f"the record index lacks some of its file groups: {sorted(shards)}",
+            "the record index lacks some of its file groups: use another index "
+            f"(hoodie.index.type), or let Java Hudi build the index again: {sorted(shards)}",
             kind="record_index",
             path=_FOLDER,
         )
@@ -531,7 +532,7 @@ def _shard(group: FileGroupId) -> int:
     if found is None:
         raise UnsupportedTableError(
             "this release reads a record index of the whole table, and this one is kept for each "
-            f"partition apart: {group.file_id}",
+            f"partition: use another index (hoodie.index.type): {group.file_id}",
             kind="record_index",
             path=_FOLDER,
         )
@@ -544,7 +545,8 @@ def _changes(keys: pa.Array, block: LogBlock, content: bytes) -> pa.Table:
         return _entries(BytesSource(content), len(content), keys, block.path)
     if block.block_type is not BlockType.DELETE:
         raise UnsupportedTableError(
-            f"the record index has a block of another kind: {block.path}",
+            "the record index has a block of an unknown kind: use another index "
+            f"(hoodie.index.type), or let Java Hudi build the index again: {block.path}",
             kind="record_index",
             path=block.path,
         )
@@ -563,7 +565,10 @@ def _entries(source: ByteSource, size_bytes: int, keys: pa.Array, path: str) -> 
     schema = file.info.get(b"schema")
     if schema is None:
         raise UnsupportedTableError(
-            f"a file of the record index tells no schema: {path}", kind="record_index", path=path
+            "a file of the record index has no schema: use another index (hoodie.index.type), or "
+            f"let Java Hudi build the index again: {path}",
+            kind="record_index",
+            path=path,
         )
     values = rows.column("value").combine_chunks()
     shape = pa.schema([pa.field(_FIELD, _LOCATION)])

@@ -419,7 +419,7 @@ def _group(pattern: DatePattern, piece: _PatternPiece, *, next_is_number: bool) 
 
 def _refused(pattern: str, why: str, what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{why}: {what!r} in {pattern[:_PATTERN_CHARACTERS_MAX]!r}",
+        f"{why}; correct the pattern: {what!r} in {pattern[:_PATTERN_CHARACTERS_MAX]!r}",
         kind="bad_date_pattern",
         pattern=pattern[:_PATTERN_CHARACTERS_MAX],
     )

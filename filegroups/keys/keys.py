@@ -223,10 +223,10 @@ def _carried(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array
     moved = 0 if made is None else pc.sum(pc.not_equal(made, paths), min_count=0).as_py()
     if moved:
         raise InvalidInputError(
-            "rows of a table without key fields stay in the partition that their meta columns "
-            "name, and these have other values in the partition columns; delete them where they "
-            f"are, and insert them without meta columns: columns={list(spec.partition_fields)} "
-            f"rows={moved}",
+            "rows of a table without key fields stay in the partition of their meta columns, and "
+            "these rows have other values in the partition columns: delete them in their present "
+            "partition, then insert them without meta columns: "
+            f"columns={list(spec.partition_fields)} rows={moved}",
             kind="moved_row",
             columns=list(spec.partition_fields),
             rows=moved,
@@ -368,9 +368,9 @@ def refuse_untyped(spec: KeySpec) -> None:
         return
     example = ",".join(f"{name}:SIMPLE" for name in spec.partition_fields)
     raise SettingError(
-        "the table's key generator is CUSTOM, and nothing says how these partition fields become "
-        f"folders: {list(spec.untyped_fields)}; say it as the table's other writers do, SIMPLE or "
-        f"TIMESTAMP for each: {_PARTITION_KEY}={example}",
+        "the table's key generator is CUSTOM, and no setting says how these partition fields "
+        f"become folders: {list(spec.untyped_fields)}. Set SIMPLE or TIMESTAMP for each, as the "
+        f"table's other writers do: {_PARTITION_KEY}={example}",
         kind="setting_missing",
         key=_PARTITION_KEY,
         value="",
@@ -392,9 +392,10 @@ def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpe
 def _time_segments(column: pa.ChunkedArray, name: str, spec: KeySpec) -> pa.Array:
     if spec.times is None:
         raise InvalidInputError(
-            "folders are made of times, and the table does not say in full how; set "
-            "hoodie.keygen.timebased.timestamp.type and hoodie.keygen.timebased.output.dateformat "
-            f"as other writers of the table do: column={name!r}",
+            "the folders show times, and the table's settings for them are incomplete: set "
+            "hoodie.keygen.timebased.timestamp.type and "
+            "hoodie.keygen.timebased.output.dateformat as the table's other writers do: "
+            f"column={name!r}",
             kind="no_time_format",
             column=name,
         )
@@ -469,7 +470,7 @@ def validate_ordering(table: pa.Table, fields: Sequence[str]) -> None:
         column = _column(table, name, "ordering", "missing_ordering_column")
         if column.null_count:
             raise InvalidInputError(
-                "rows have no value in the ordering field; fill it or drop them: "
+                "rows have no value in the ordering field: fill it, or remove the rows: "
                 f"column={name!r} rows={column.null_count}",
                 kind="null_ordering",
                 column=name,
@@ -513,10 +514,14 @@ def _segment(value: str | None, name: str, spec: KeySpec) -> str:
     text = DEFAULT_PARTITION if value is None or value == "" else value
     if spec.url_encode:
         if "\x00" in text:
-            raise bad_partition_value(name, text, "holds a zero byte, which no folder name can")
+            raise bad_partition_value(
+                name, text, "contains a zero byte, which a folder name cannot contain"
+            )
         text = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
     elif _HOSTILE.search(text):
-        raise bad_partition_value(name, text, "holds a backslash or control character; clean it")
+        raise bad_partition_value(
+            name, text, "contains a backslash or control character; remove it"
+        )
     if spec.hive_style:
         text = f"{name}={text}"
     # As in Java, a slash that is not encoded makes levels: 2018/08/31 is a folder of days.
@@ -524,7 +529,9 @@ def _segment(value: str | None, name: str, spec: KeySpec) -> str:
         if not level:
             raise bad_partition_value(name, text, "has an empty level between slashes; clean it")
         if level.startswith("."):
-            raise bad_partition_value(name, text, "would be a hidden folder or leave its own")
+            raise bad_partition_value(
+                name, text, "would be a hidden folder or lead out of its parent"
+            )
         if len(level.encode()) > _SEGMENT_BYTES_MAX:
             raise bad_partition_value(name, text[:80], f"is longer than {_SEGMENT_BYTES_MAX} bytes")
     return text
@@ -544,7 +551,7 @@ def _refuse_missing(missing: Any, fields: Sequence[str]) -> None:
     rows = pc.sum(missing, min_count=0).as_py()
     if rows:
         raise InvalidInputError(
-            "rows have no record key (null or empty); fill it or drop them: "
+            "rows have no record key (null or empty): fill it, or remove the rows: "
             f"columns={list(fields)} rows={rows}",
             kind="null_key",
             columns=list(fields),
@@ -587,8 +594,9 @@ class DroppedPartitionColumns:
         parts = self._parts(partition_path.split("/"))
         if parts is None:
             raise CorruptTableError(
-                "a folder's name does not tell the partition columns "
-                f"{list(self.fields)}, which the files leave out: {partition_path}",
+                f"the files omit the partition columns {list(self.fields)}, and a folder's name "
+                "does not contain their values: rewrite that partition with the engine that made "
+                f"it: {partition_path}",
                 kind="bad_partition_path",
                 path=partition_path,
             )

@@ -193,7 +193,7 @@ def check_zone(zone: str) -> None:
 def _written(local: _Times, pattern: DatePattern, name: str) -> pa.Array:
     if len(local) and (local.min() < _LEAST_MS or local.max() > _GREATEST_MS):
         worst = local[(local < _LEAST_MS) | (local > _GREATEST_MS)][0]
-        raise bad_partition_value(name, f"{worst} ms", "lies outside of the years 1 to 9999")
+        raise bad_partition_value(name, f"{worst} ms", "is outside of the years 1 to 9999")
     # Folders are coarser than times: only one time of each folder is formatted.
     spans, codes = np.unique(local // pattern.finest_ms, return_inverse=True)
     texts = [
@@ -218,9 +218,9 @@ def _read_numbers(column: Any, keys: TimestampKeys, name: str) -> _Times:
     )
     if unit is None or not numeric:
         raise InvalidInputError(
-            "the column does not hold what hoodie.keygen.timebased.timestamp.type says; use "
-            "DATE_STRING for texts and one of the others for numbers: "
-            f"column={name!r} type={kind} timestamp.type={keys.kind.value}",
+            "the column does not contain values of hoodie.keygen.timebased.timestamp.type: use "
+            f"DATE_STRING for texts and another type for numbers: column={name!r} type={kind} "
+            f"timestamp.type={keys.kind.value}",
             kind="unsupported_partition_type",
             column=name,
             type=str(kind),
@@ -238,7 +238,7 @@ def _read_numbers(column: Any, keys: TimestampKeys, name: str) -> _Times:
     limit = _GREATEST_MS * divisor // times
     far = (values > limit) | (values < -limit)
     if far.any():
-        raise bad_partition_value(name, str(values[far][0]), "lies outside of the years 1 to 9999")
+        raise bad_partition_value(name, str(values[far][0]), "is outside of the years 1 to 9999")
     # As in Java's TimeUnit, division rounds towards zero.
     whole: _Times = np.sign(values) * (np.abs(values) // divisor) * times
     return whole
@@ -304,7 +304,7 @@ def _local(times: _Times, zone: str, name: str) -> _Times:
     if offset is not None:
         return times + offset
     if len(times) and (times.min() < _LEAST_MS or times.max() > _GREATEST_MS):
-        raise bad_partition_value(name, f"{times.max()} ms", "lies outside of the years 1 to 9999")
+        raise bad_partition_value(name, f"{times.max()} ms", "is outside of the years 1 to 9999")
     moments = pa.array(times).cast(pa.timestamp("ms", zone))
     return np.asarray(pc.local_timestamp(moments).cast(pa.int64())).astype(np.int64)
 
@@ -337,7 +337,7 @@ def _offset_ms(zone: str) -> int | None:
         pc.local_timestamp(pa.scalar(0, pa.timestamp("ms", zone)))
     except (pa.ArrowInvalid, ValueError) as error:
         raise InvalidInputError(
-            "there is no such time zone; use UTC, GMT+1:00 or a name like Europe/Berlin: "
+            "the time zone is unknown: use UTC, GMT+1:00 or a name like Europe/Berlin: "
             f"{zone[:80]!r}",
             kind="bad_time_zone",
             zone=zone[:80],
@@ -348,7 +348,7 @@ def _offset_ms(zone: str) -> int | None:
 def bad_partition_value(name: str, value: str, why: str) -> InvalidInputError:
     """Return the error for a value that names no partition."""
     return InvalidInputError(
-        f"a partition value {why}: column={name!r} value={value!r}",
+        f"a partition value {why}; correct it: column={name!r} value={value!r}",
         kind="bad_partition_value",
         column=name,
         value=value,

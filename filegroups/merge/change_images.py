@@ -54,7 +54,9 @@ def cdc_schema(mode: CdcMode, avro_json: str) -> str:
     row: Any = json.loads(avro_json)
     if not isinstance(row, dict) or row.get("type") != "record" or not row.get("name"):
         raise CorruptTableError(
-            f"the table's schema is no named record: {avro_json[:80]}", kind="bad_schema"
+            "the table's schema is not a named record: restore the file with the schema from a "
+            f"backup: {avro_json[:80]}",
+            kind="bad_schema",
         )
     fields = [_field(OPERATION, "string")]
     if mode is CdcMode.DATA_BEFORE:
@@ -197,7 +199,7 @@ def changes_of_merge(
     old = np.flatnonzero(stays)
     if len(old) != left:
         raise InvariantError(
-            f"a merge lost rows of its base: {left} rows are left of {len(old)}", rows=left
+            f"a merge lost rows of its base; report it: {left} rows remain of {len(old)}", rows=left
         )
     after_of_old = np.full(base.num_rows, _NOWHERE, np.intp)
     after_of_old[old] = np.arange(left)

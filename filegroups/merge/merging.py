@@ -227,8 +227,8 @@ def _with_deletes_marked(combined: Changes, rules: MergeRules) -> pa.Table:
     position = rows.schema.get_field_index(IS_DELETED_COLUMN)
     if position < 0:
         raise InvalidInputError(
-            "the table's merger deletes a record while rows of one key are combined, and the "
-            f"rows cannot say so; give them a boolean column {IS_DELETED_COLUMN}, or write the "
+            "the table's merger deletes a record while it combines rows of one key, and the rows "
+            f"have no column for deletes: add a boolean column {IS_DELETED_COLUMN}, or write the "
             f"versions one after the other: {int(unsaid.sum())} records",
             kind="merged_delete",
             rows=int(unsaid.sum()),
@@ -261,7 +261,7 @@ def _merged_by_plugin(
 ) -> Changes:
     if changes.told:
         raise UnsupportedTableError(
-            "log files hold partial updates, which a plug-in's merger cannot merge; compact "
+            "log files contain partial updates, which a plug-in's merger cannot merge: compact "
             f"the table with the engine that wrote them: {type(merger).__name__}",
             kind="custom_merger_partial",
         )

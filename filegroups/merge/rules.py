@@ -398,7 +398,7 @@ def _mask(mask: Mask, count: int, merger: RecordMerger) -> Mask:
 def _bad(merger: RecordMerger, what: str) -> UnsafeSetupError:
     name = type(merger).__name__
     return UnsafeSetupError(
-        f"a plug-in's merger breaks its contract, ask its author: {name} answered with {what}",
+        f"a plug-in's merger breaks its contract: ask its author: {name} returned {what}",
         kind="bad_merger",
         merger=name,
     )

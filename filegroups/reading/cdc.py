@@ -132,8 +132,8 @@ def refuse_filtered_cdc(condition: object) -> None:
     """
     if condition is not None:
         raise InvalidInputError(
-            "a filter would have to choose between the row before and after; leave it out, or "
-            "choose partitions by their paths",
+            "a filter would have to choose between the row before and after: omit it, or choose "
+            "partitions by their paths",
             kind="unsupported_query",
         )
 
@@ -169,8 +169,8 @@ def _refuse_restored_away(context: TableContext, snapshot: Snapshot, since: Inst
     seen = min((time for time in taken if time < since), default=None)
     if seen is not None:
         raise InstantNotFoundError(
-            "a restore took back writes that the reader of this range may have seen; begin anew, from "
-            f"'earliest' or from a new copy of the table: since={since}, taken back: {seen}",
+            "a restore removed writes that the reader of this range may have seen: start again "
+            f"from 'earliest', or from a new copy of the table: since={since}, removed: {seen}",
             kind="changes_taken_back",
             since=since,
             requested_time=seen,
@@ -327,9 +327,8 @@ def _first_base(group: FileGroupId, stats: list[WriteStat], names: list[str]) ->
 
 def _cleaned(write: _CdcWrite, path: str) -> InstantNotFoundError:
     return InstantNotFoundError(
-        f"the changes of instant {write.requested_time} cannot be told any more, because "
-        "cleaning removed a file; begin the range after it, or read without images: "
-        f"since={write.completion_time}, {path}",
+        f"cleaning deleted a file with changes of instant {write.requested_time}: begin the range "
+        f"after it, or read without images: since={write.completion_time}, {path}",
         kind="changes_cleaned",
         requested_time=write.requested_time,
         completion_time=write.completion_time,

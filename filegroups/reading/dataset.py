@@ -80,7 +80,7 @@ class SnapshotDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
     def _refused(self, *_: Any, **__: Any) -> Never:
         raise InvalidInputError(
-            "the dataset of a table has no such method; read it by to_table() or scanner()",
+            "the dataset of a table has no such method: use to_table() or scanner()",
             kind="dataset_method",
         )
 

@@ -229,8 +229,9 @@ class FileSystemView:
             if len(kept) == 1:
                 return kept[0]
         raise CorruptTableError(
-            "two base files of one instant claim the same file group; keep the one its commit "
-            f"metadata names: {[pending_commit.path for pending_commit in candidates]}",
+            "two base files of one instant have the same file group: keep the file that the "
+            "commit's metadata names, and move the other out of the table: "
+            f"{[pending_commit.path for pending_commit in candidates]}",
             path=first.path,
         )
 

@@ -128,8 +128,8 @@ def plan_incremental_read(
     """
     if not context.config.populate_meta_fields:
         raise UnsupportedTableError(
-            "a table without meta columns has no incremental reads: its rows do not tell when "
-            "they were written",
+            "a table without meta columns has no incremental reads, because its rows do not say "
+            "when they were written: read the whole table",
             kind="no_meta_columns",
         )
     snapshot = context.snapshot()

@@ -66,7 +66,7 @@ def plan_get_rows(
     config = context.config
     if not config.populate_meta_fields and not config.record_key_fields:
         raise InvalidInputError(
-            "this table's rows have no keys by which they could be found; read them by a filter",
+            "the rows of this table have no keys: read them by a filter",
             kind="keyless",
         )
     wanted = pa.array(sorted(set(listed(keys, "record keys"))), pa.string())

@@ -168,8 +168,9 @@ def _stored_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
     if text:
         return TableSchema.from_avro(text)
     raise UnsupportedTableError(
-        "the table has no schema yet: nothing was ever written and none was given at its "
-        "creation; write to it first",
+        "the table has no schema, because no write is complete and its creation gave none: write "
+        "to it first. If commits exist, run 'hoodoo table verify TABLE': a damaged commit file "
+        "hides the schema",
         kind="no_schema",
     )
 
@@ -230,12 +231,14 @@ def plan_scan(
     )
     if not names:
         raise InvalidInputError(
-            "name at least one column; rows are counted on any of them", kind="no_column"
+            "the list of columns is empty: name at least one column; any column serves to count "
+            "rows",
+            kind="no_column",
         )
     unknown = [name for name in names if name not in schema.names]
     if unknown:
         raise InvalidInputError(
-            f"no such column: {unknown}; the table has {list(schema.names)}",
+            f"the table has no such column: {unknown}; choose one of {list(schema.names)}",
             kind="unknown_column",
             columns=unknown,
         )
@@ -407,9 +410,9 @@ def expired_error(
     """Return the error for a reader whose snapshot is no longer complete, and emit its event."""
     context.ports.events.emit("reader.expired", moment=moment)
     return SnapshotExpiredError(
-        "files of this snapshot were cleaned while it was read; read again, and if reads last "
-        "that long keep more commits (hoodie.clean.commits.retained), raise "
-        f"hoodoo.reader.lease.ms, or hold the table while you read (with table.pin()): {moment}",
+        "cleaning deleted files of this snapshot during the read: read again. For long reads "
+        "retain more commits (hoodie.clean.commits.retained), raise hoodoo.reader.lease.ms, or "
+        f"pin the snapshot (table.pin()): {moment}",
         moment=moment,
         path=path,
     )

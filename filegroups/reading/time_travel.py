@@ -73,8 +73,8 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
     ]
     if pending:
         raise InstantNotFoundError(
-            "a write that began before this time is still pending, so the answer could still "
-            f"change; ask for a time before {pending[0].requested_time} or wait: {time}",
+            "a write that began before this time is still pending, so the result could still "
+            f"change: read a time before {pending[0].requested_time}, or wait: {time}",
             kind="time_travel_pending",
             time=time,
             pending=pending[0].requested_time,
@@ -82,7 +82,8 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
     retained = retained_since(context, snapshot)
     if retained is not None and time < retained:
         raise InstantNotFoundError(
-            f"the files of that time were cleaned; the oldest time still kept is {retained}: {time}",
+            "cleaning deleted files of that time: read a later time; the oldest retained one is "
+            f"{retained}: {time}",
             kind="time_travel_cleaned",
             time=time,
             retained=retained,
@@ -156,7 +157,8 @@ def _with_archived_write(
     active = snapshot.active.completed_writes[0]
     first = min([active.requested_time, *(one.requested_time for one in writes)])
     raise InstantNotFoundError(
-        f"the table has nothing that old; its first instant is {first}: {time}",
+        f"the table has no instant that old: read a later time; its first instant is {first}: "
+        f"{time}",
         kind="time_travel_too_early",
         time=time,
         first=first,
@@ -193,7 +195,7 @@ def _refuse_cleaned(
         if group in hidden:
             continue
         raise InstantNotFoundError(
-            "files of that time were cleaned, so the answer would lack rows; ask for a later "
+            "cleaning deleted files of that time, so the result would lack rows: read a later "
             f"time: {time}",
             kind="time_travel_cleaned",
             time=time,

@@ -119,7 +119,9 @@ def avro_to_arrow(avro_json: str) -> pa.Schema:
         struct, _ = _SchemaParse().arrow_of(document, document.get("namespace", ""))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptTableError(
-            f"the table's schema is no avro record: {avro_json[:200]!r}", kind="bad_schema"
+            "the table's schema is not an Avro record: restore the file with the schema from a "
+            f"backup: {avro_json[:200]!r}",
+            kind="bad_schema",
         ) from error
     if not pa.types.is_struct(struct):
         raise CorruptTableError(
@@ -152,8 +154,8 @@ def evolved_avro(avro_json: str, columns: pa.Schema) -> str:
     text = json.dumps(made, separators=(",", ":"), ensure_ascii=False)
     if avro_to_arrow(text) != columns:
         raise UnsupportedTableError(
-            "the table's avro schema uses one named type in several places, so its columns "
-            "cannot change one by one; change the schema with the tool that made the table",
+            "the table's Avro schema uses one named type in several places, so its columns "
+            "cannot change one by one: change the schema with the tool that made the table",
             kind="shared_type",
         )
     return text
@@ -238,7 +240,7 @@ def _type_to_avro(kind: pa.DataType, name: str, space: str) -> Any:
         fields = [field_to_avro(child, f"{space}.{name}") for child in kind]
         return {"type": "record", "name": name, "namespace": space, "fields": fields}
     raise InvalidInputError(
-        f"a Hudi table cannot hold this type: column={name!r} type={kind}",
+        f"a Hudi table cannot store this type: cast the column: column={name!r} type={kind}",
         kind="unsupported_type",
         column=name,
         incoming_type=str(kind),
@@ -386,7 +388,7 @@ def _decimal(avro: dict[str, Any]) -> pa.DataType:
 def _vector(avro: dict[str, Any]) -> pa.DataType:
     element = VECTOR_ELEMENTS.get(avro.get("elementType", "FLOAT"))
     if element is None or avro.get("storageBacking", "FIXED_BYTES") != "FIXED_BYTES":
-        raise _unsupported(avro, "its vectors are stored in a way that is not known")
+        raise _unsupported(avro, "the layout of its vectors is unknown")
     kind = pa.list_(pa.field("element", element), int(avro["dimension"]))
     if kind.list_size < 1 or stored_type(kind).byte_width != int(avro["size"]):
         raise _unsupported(avro, "a vector's size is not that of its numbers")
@@ -396,8 +398,9 @@ def _vector(avro: dict[str, Any]) -> pa.DataType:
 def _unsupported(avro: Any, why: str = "") -> UnsupportedTableError:
     text = json.dumps(avro)[:200]
     return UnsupportedTableError(
-        "the table has a column type that this release does not handle"
-        f"{'; ' + why if why else ''}: {text}",
+        "the table has a column type that this release does not "
+        f"handle{'; ' + why if why else ''}. Read the other columns, or use the engine that made "
+        f"the table: {text}",
         kind="unsupported_type",
         avro_type=text,
     )

@@ -213,8 +213,8 @@ def java_texts(column: Any, name: str, kind: str) -> Any:
         # Hudi's default: the stored number, not a date (fmt 4.1).
         return pc.cast(pc.cast(_as_stored(column), pa.int64()), pa.string())
     raise InvalidInputError(
-        "values of this type make no key or folder name; use a string, integer, date or decimal "
-        f"column: column={name!r} type={value_type}",
+        "values of this type cannot be a key or folder name: use a string, integer, date or "
+        f"decimal column: column={name!r} type={value_type}",
         kind=kind,
         column=name,
         type=str(value_type),
@@ -445,7 +445,8 @@ def _struct(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) ->
     held = {source.field(i).name: i for i in range(source.num_fields)}
     if reading and is_variant(kind) and "typed_value" in held:
         raise InvalidInputError(
-            f"the file holds a variant as typed columns (shredded): column={name!r}",
+            "the file contains a variant as typed columns (shredded): write the column "
+            f"unshredded: column={name!r}",
             kind=SHREDDED,
             column=name,
             table_type="variant",
@@ -501,8 +502,8 @@ def _vectors(values: pa.Array, kind: pa.FixedSizeListType, name: str) -> pa.Arra
     if not pc.all(pc.equal(lengths, size)).as_py() and pc.any(pc.not_equal(lengths, size)).as_py():
         found = pc.unique(lengths.drop_null()).to_pylist()
         raise InvalidInputError(
-            f"a vector has another number of elements than the column: column={name!r} "
-            f"dimension={size} found={found[:10]}",
+            "a vector has another number of elements than its column: correct its length: "
+            f"column={name!r} dimension={size} found={found[:10]}",
             kind="vector_length",
             column=name,
             dimension=size,
@@ -529,8 +530,8 @@ def _vector_numbers(numbers: pa.Array, kind: pa.DataType, name: str) -> pa.Array
         return pc.cast(_bare(numbers), kind, safe=not pa.types.is_floating(kind))
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
-            f"a vector has a number that its column cannot hold: column={name!r} "
-            f"element_type={kind} detail={error}",
+            "a vector has a number that its column cannot hold: round or scale it: "
+            f"column={name!r} element_type={kind} detail={error}",
             kind="lossy_value",
             column=name,
             table_type=str(kind),
@@ -622,8 +623,8 @@ def _refuse_null_elements_in(values: pa.Array, name: str) -> None:
         inner = values.flatten()
         if inner.null_count:
             raise InvalidInputError(
-                "a list has a null element, which the table's Java writers cannot rewrite; leave it "
-                f"out or write another value: column={name!r}",
+                "a list has a null element, which the table's Java writers cannot rewrite: "
+                f"remove it or write another value: column={name!r}",
                 kind="null_element",
                 column=name,
             )

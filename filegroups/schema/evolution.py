@@ -220,13 +220,13 @@ def canonical_type(kind: pa.DataType, name: str, level: int = 0) -> pa.DataType:
 
 _NO_TIME = "Spark cannot read a time of day; cast the column to text or a number"
 _ADVICE = {
-    "halffloat": "there are no half floats; cast the column to float32",
+    "halffloat": "half floats are not supported; cast the column to float32",
     "uint64": "cast the column to int64 or decimal(20, 0)",
     "time32[s]": _NO_TIME,
     "time32[ms]": _NO_TIME,
     "time64[us]": _NO_TIME,
     "time64[ns]": _NO_TIME,
-    "null": "a column of nothing but nulls has no type; leave it out or cast it",
+    "null": "a column with only nulls has no type; remove it or cast it",
 }
 
 
@@ -352,8 +352,8 @@ def stored_in(source: pa.DataType, target: pa.DataType, name: str) -> pa.DataTyp
 
 def _unknown_unit(source: pa.DataType, target: pa.DataType, name: str) -> InvalidInputError:
     return InvalidInputError(
-        f"nothing tells the unit of these moments: column={name!r} table_type={target} "
-        f"stored_type={source}",
+        "the unit of these times is unknown: cast the column to a timestamp with a unit: "
+        f"column={name!r} table_type={target} stored_type={source}",
         kind=UNKNOWN_UNIT,
         column=name,
         table_type=str(target),
@@ -487,9 +487,9 @@ def _evolved_scalar(
         raise type_mismatch_error(name, mine, incoming)
     if name in rules.keys and changes_texts(mine, plain):
         raise InvalidInputError(
-            "stored record keys or folder names are made of this column, and the wider type "
-            "writes the same values otherwise (7 would become 7.0); cast it before writing: "
-            f"column={name!r} table_type={mine} incoming_type={incoming}",
+            "record keys or folder names contain this column, and the wider type has another "
+            f"text (7 would become 7.0): cast it before you write: column={name!r} "
+            f"table_type={mine} incoming_type={incoming}",
             kind="schema_mismatch",
             column=name,
             table_type=str(mine),
@@ -497,8 +497,9 @@ def _evolved_scalar(
         )
     if name in rules.ordering and pa.types.is_string(plain):
         raise InvalidInputError(
-            "the rows' order rests on this column, and text is ordered otherwise than numbers; "
-            f"cast it before writing: column={name!r} table_type={mine} incoming_type={incoming}",
+            "this column decides the order of the rows, and texts are ordered differently from "
+            f"numbers: cast it before you write: column={name!r} table_type={mine} "
+            f"incoming_type={incoming}",
             kind="schema_mismatch",
             column=name,
             table_type=str(mine),
@@ -563,8 +564,8 @@ def retains_column(name: str, rules: SchemaRules) -> bool:
     if rules.missing.fill:
         return True
     raise InvalidInputError(
-        "the rows lack a column of the table; add it, or say that it shall be null "
-        "(hoodie.write.set.null.for.missing.columns=true) or leave the table "
+        "the rows lack a column of the table: add it, or let it become null "
+        "(hoodie.write.set.null.for.missing.columns=true), or let it be dropped "
         f"(hoodie.datasource.write.schema.allow.auto.evolution.column.drop=true): column={name!r}",
         kind="missing_column",
         column=name,
@@ -576,8 +577,8 @@ def type_mismatch_error(
 ) -> InvalidInputError:
     """Return the error for a type that does not fit, with both types."""
     return InvalidInputError(
-        "the column's type does not fit the table; cast it before writing: "
-        f"column={name!r} table_type={table_type} incoming_type={incoming}",
+        f"the column's type does not fit the table: cast it before you write: column={name!r} "
+        f"table_type={table_type} incoming_type={incoming}",
         kind="schema_mismatch",
         column=name,
         table_type=str(table_type),
@@ -620,7 +621,7 @@ def _word(kind: pa.DataType) -> str:
 
 def _unsupported(name: str, kind: pa.DataType, advice: str) -> InvalidInputError:
     return InvalidInputError(
-        f"a Hudi table cannot hold this type; {advice}: column={name!r} type={kind}",
+        f"a Hudi table cannot store this type; {advice}: column={name!r} type={kind}",
         kind="unsupported_type",
         column=name,
         incoming_type=str(kind),

@@ -176,7 +176,7 @@ def _check_fields(what: str, fields: tuple[str, ...]) -> None:
     for field in fields:
         _check_name(what, field)
         if any(one in field for one in ",:"):
-            raise _refused(what, f"a {what} must not hold a comma or colon", field)
+            raise _refused(what, f"a {what} must not contain a comma or colon", field)
         if field.startswith(RESERVED_COLUMN_PREFIX):
             raise _refused(what, f"columns named {RESERVED_COLUMN_PREFIX}* are reserved", field)
     if len(set(fields)) != len(fields):

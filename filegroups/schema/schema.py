@@ -467,7 +467,9 @@ def _named(
 
 def _damaged(text: str) -> CorruptTableError:
     return CorruptTableError(
-        f"the table's schema with column ids cannot be read: {text[:200]!r}", kind="bad_schema"
+        "the table's schema with column ids cannot be read: restore the file with the schema "
+        f"from a backup: {text[:200]!r}",
+        kind="bad_schema",
     )
 
 
@@ -506,7 +508,10 @@ def schema_history(storage: Storage, snapshot: Snapshot) -> SchemaHistory | None
         versions = parse_history(data.decode())
     except UnicodeDecodeError as error:
         raise CorruptTableError(
-            f"the history of the table's schema is damaged: {path}", kind="bad_schema", path=path
+            "the file with the table's earlier schemas is damaged: restore it from a backup: "
+            f"{path}",
+            kind="bad_schema",
+            path=path,
         ) from error
     visible = [
         each for each in versions if not each.version or snapshot.is_committed(str(each.version))

@@ -41,7 +41,8 @@ def variant_json(metadata: bytes, value: bytes) -> str:
         return _VariantReader(metadata, value).text(0, 0)
     except (IndexError, struct.error, UnicodeDecodeError, OverflowError, ValueError) as error:
         raise CorruptTableError(
-            f"a value is no variant; write it anew: {error}", kind="bad_variant"
+            f"a value is not a variant: write the record again from its source: {error}",
+            kind="bad_variant",
         ) from error
 
 
@@ -63,7 +64,8 @@ def encode_variant(text: str) -> tuple[bytes, bytes]:
         return _metadata(list(names)), _value(parsed, names)
     except (ValueError, OverflowError, RecursionError) as error:
         raise InvalidInputError(
-            f"a variant is written as JSON text: {text[:100]!r} ({error})", kind="bad_variant"
+            f"a variant is written as JSON text: correct the text: {text[:100]!r} ({error})",
+            kind="bad_variant",
         ) from error
 
 
@@ -81,7 +83,7 @@ def _number(text: str) -> Decimal | float:
             return exact
     number = float(text)
     if math.isinf(number):
-        raise OverflowError("a number beyond the range of a double")
+        raise OverflowError("a number outside the range of a double")
     return number
 
 
@@ -170,7 +172,7 @@ class _VariantReader:
 
 def _slice(data: bytes, start: int, end: int) -> bytes:
     if not 0 <= start <= end <= len(data):
-        raise ValueError("a length beyond the bytes")
+        raise ValueError("a length beyond the end of the bytes")
     return data[start:end]
 
 
@@ -200,7 +202,7 @@ def _floating(form: str) -> Callable[[bytes, int], str]:
 def _decimal(width: int) -> Callable[[bytes, int], str]:
     def read(data: bytes, at: int) -> str:
         if data[at] > _DECIMAL_DIGITS_MAX:
-            raise ValueError("a decimal of too many digits")
+            raise ValueError("a decimal with too many digits")
         number = int.from_bytes(_slice(data, at + 1, at + 1 + width), "little", signed=True)
         digits = tuple(map(int, str(abs(number))))
         return format(Decimal((int(number < 0), digits, -data[at])), "f")
@@ -274,7 +276,7 @@ _PRIMITIVES: Final[tuple[Callable[[bytes, int], str], ...]] = (
 def _names_of(value: Any, names: dict[str, int], depth: int) -> None:
     if depth > _DEPTH_MAX:
         raise InvalidInputError(
-            f"a variant nests at most {_DEPTH_MAX} levels deep", kind="bad_variant"
+            f"a variant has more than {_DEPTH_MAX} levels: flatten it", kind="bad_variant"
         )
     for inner in value.values() if isinstance(value, dict) else ():
         _names_of(inner, names, depth + 1)

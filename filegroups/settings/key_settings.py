@@ -196,7 +196,7 @@ class KeySettings(LayeredSettings):
     drop_partition_columns: bool = option(
         "hoodie.datasource.write.drop.partition.columns",
         False,
-        "Leave partition columns out of files; reads return them as text, from the folder's name.",
+        "Omit partition columns in files; reads return them as text, from the folder's name.",
     )
     change_logs: bool = option(
         "hoodie.table.cdc.enabled",
@@ -337,7 +337,7 @@ class KeySettings(LayeredSettings):
         if left_out & needed:
             self.refuse(
                 "drop_partition_columns",
-                "rows are compared by a column that files would leave out",
+                "rows are compared by a column that files would omit",
                 f"keep the columns, or partition by others: {sorted(left_out & needed)}",
             )
         if (self.delete_field is None) != (self.delete_marker is None):
@@ -351,7 +351,7 @@ class KeySettings(LayeredSettings):
         if fills and merge_definition_of_settings(self).unavailable_marker is None:
             self.refuse(
                 "partial_update_mode",
-                "nothing tells which value means that the older one stays",
+                "no setting names the value that keeps the older one",
                 f"set {self.options['unavailable_marker'].key}",
                 "setting_missing",
             )
@@ -364,20 +364,20 @@ class KeySettings(LayeredSettings):
             self.refuse(
                 "record_key_fields" if keys > 1 else "partition_fields",
                 "this key generator takes one field for the key and one for the partition",
-                "use key generator COMPLEX or CUSTOM, or leave it out",
+                "use key generator COMPLEX or CUSTOM, or omit it",
             )
         if generator in (KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE) and partitions:
             self.refuse(
                 "partition_fields",
                 "the key generator is for tables without partitions",
-                "leave one of the two out",
+                "omit one of the two",
             )
         types = set(self.partition_types)
         if generator not in (None, KeyGenerator.CUSTOM) and types - {None}:
             self.refuse(
                 "partition_fields",
                 "types of partition fields are for key generator CUSTOM",
-                "leave them out, or use CUSTOM",
+                "omit them, or use CUSTOM",
             )
         if generator is KeyGenerator.CUSTOM and types - {"SIMPLE", "TIMESTAMP"}:
             self.refuse(
@@ -529,9 +529,8 @@ def refuse_other_classes(settings: KeySettings, config: TableConfig) -> None:
         if layer in (DEFAULT_LAYER, TABLE_LAYER) or mine in (None, theirs):
             continue
         raise SettingError(
-            f"the table was made with another value: {key} (from {layer}) stands for "
-            f"{mine.value}, the table has {theirs.value}; leave the option out or write to "
-            "another table",
+            f"the table was made with another value: {key} (from {layer}) means {mine.value}, the "
+            f"table has {theirs.value}; omit the option, or write to another table",
             kind="setting_against_table",
             key=key,
             layer=layer,

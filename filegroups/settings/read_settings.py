@@ -96,7 +96,7 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
                 raise cls.refusal(
                     said,
                     field,
-                    "an empty text is no moment; leave the option out, or say earliest for the "
+                    "an empty text is not a time; omit the option, or use earliest for the "
                     "beginning of a range",
                 )
         return cls(**values, origins=origins)

@@ -103,7 +103,7 @@ class WriteSettings(KeySettings, LimitSettings):
     insert_drop_duplicates: bool = option(
         "hoodie.datasource.write.insert.drop.duplicates",
         False,
-        "Leave out rows of an insert whose key the table has already.",
+        "Ignore rows of an insert whose key the table has already.",
     )
     insert_duplicates: InsertDuplicates = option(
         "hoodie.datasource.insert.dup.policy",
@@ -214,9 +214,8 @@ class WriteSettings(KeySettings, LimitSettings):
     own_buckets: _Buckets = option(
         BUCKET_OWNERSHIP_KEY,
         None,
-        "Buckets that this writer owns, such as 0-63 or 0-15,32; all by default. Rows"
-        " of other buckets are refused, and so is a writer whose buckets overlap "
-        "those of a live one.",
+        "Buckets that this writer owns, such as 0-63 or 0-15,32; all by default. Rows of other "
+        "buckets are refused, and so is a writer whose buckets overlap those of a live one.",
     )
     simple_index_moves: bool = option(
         "hoodie.simple.index.update.partition.path",
@@ -514,8 +513,9 @@ class WriteSettings(KeySettings, LimitSettings):
         if self.multi_writer and self.failed_writes_policy is FailedWritesPolicy.EAGER:
             self.refuse(
                 "failed_writes_policy",
-                "with many writers the next writer cannot tell a failed write from a live one",
-                "leave it out or use LAZY",
+                "with several writers the next writer does not distinguish a failed write from a "
+                "live one",
+                "omit it or use LAZY",
             )
         foreign = self.foreign_writers is ForeignWriters.EXPECTED
         if foreign and self.publish_lock is not CommitLockMode.LOCK:
@@ -527,8 +527,8 @@ class WriteSettings(KeySettings, LimitSettings):
         if foreign and self.clustering_updates is ClusteringUpdates.ALLOW:
             self.refuse(
                 "clustering_updates",
-                "another engine's clustering does not look again at its input when it completes, "
-                "and would lose the write",
+                "a clustering of another engine does not validate its input again when it "
+                "completes, and would lose the write",
                 "leave it out",
             )
         self._refuse_retries()
@@ -556,8 +556,8 @@ class WriteSettings(KeySettings, LimitSettings):
             if self.publish_lock is not CommitLockMode.LOCK:
                 self.refuse(
                     field,
-                    "writers that publish without the lock do not wait for one that holds it",
-                    "use hoodoo.publish.lock=lock on all writers, or leave it out",
+                    "writers that commit without the lock do not wait for its holder",
+                    "use hoodoo.publish.lock=lock on all writers, or omit it",
                 )
             if self.foreign_writers is ForeignWriters.EXPECTED:
                 self.refuse(
@@ -592,7 +592,7 @@ class WriteSettings(KeySettings, LimitSettings):
         if self.change_logs:
             self.refuse(
                 "change_logs",
-                "what a row was before a change is not known while others append beside it",
+                "the row before a change is unknown while other writers append at the same time",
                 instead,
             )
 

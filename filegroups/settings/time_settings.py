@@ -96,7 +96,7 @@ def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
     if times.kind is None or times.output_format is None:
         missing = "kind" if times.kind is None else "output_format"
         raise TimeSettings.refusal(
-            properties, missing, "folders of times need it", kind="setting_missing"
+            properties, missing, "folders of times require it", kind="setting_missing"
         )
     if times.parser_class not in (None, _PARSER):
         raise TimeSettings.refusal(
@@ -117,7 +117,7 @@ def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
 def _input_formats(properties: PropertySet, times: TimeSettings) -> tuple[str, ...]:
     if times.input_formats is None:
         raise TimeSettings.refusal(
-            properties, "input_formats", "texts need a form", kind="setting_missing"
+            properties, "input_formats", "texts need a format", kind="setting_missing"
         )
     # Java accepts any regular expression. A delimiter is one character; anything else is more
     # likely an attack by an expensive expression (SEC14).
@@ -168,8 +168,8 @@ def refuse_other_times(mine: TimestampKeys, config: TableConfig) -> None:
     theirs = stored_times_of(config)
     if theirs is not None and theirs != mine:
         raise SettingError(
-            "the table's folders of times were made otherwise, and rows would get others; leave "
-            f"{_TIME_PREFIX}* out: {mine} against the table's {theirs}",
+            "the table's folders of times were made with other settings, and rows would get "
+            f"other folders: remove {_TIME_PREFIX}*: {mine} against the table's {theirs}",
             kind="setting_against_table",
             key=TimeSettings.options["output_format"].key,
             value=mine.output_format,

@@ -84,7 +84,8 @@ def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
         if config.table_version != context.config.table_version:
             return Rejected(
                 RuleId.TABLE_UPGRADED,
-                f"the table is of version {config.table_version} now; open it again, then write",
+                "another process upgraded the table after this process opened it: open the table "
+                f"again, then write; its version is {config.table_version}",
                 (),
                 retry_can_succeed=False,
             )
@@ -92,15 +93,15 @@ def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
         if changed:
             return Rejected(
                 RuleId.PROPERTIES_CHANGED,
-                f"the table's properties were changed meanwhile ({', '.join(changed)}); open it "
-                "again, then write",
+                "another process changed the table's properties after this process opened it: "
+                f"open the table again, then write: {', '.join(changed)}",
                 (),
                 retry_can_succeed=False,
             )
         if config.metadata_table_on and not context.limits.without_metadata_table:
             return Rejected(
                 RuleId.METADATA_TABLE_SWITCHED_ON,
-                "the metadata table was switched on meanwhile, and this release does not "
+                "another process switched the metadata table on, and this release does not "
                 "maintain it; hoodie.metadata.enable=false switches it off",
                 (),
                 retry_can_succeed=False,
@@ -129,11 +130,13 @@ def _replaced_source(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejec
     """Reject if a concurrent commit has the same batch, or changed the schema."""
     for rival in rivals:
         if set(mine.batch_ids) & set(rival.batches):
-            return Rejected(RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,))
+            return Rejected(
+                RuleId.SAME_BATCH, "a concurrent commit has the same batch id", (rival,)
+            )
         if rival.schema and rival.schema not in mine.schemas:
             return Rejected(
                 RuleId.SCHEMA_CHANGED,
-                "the other changed the table's schema; mine must be fitted to it",
+                "a concurrent commit changed the table's schema; this write must adopt it",
                 (rival,),
             )
     return None
@@ -189,7 +192,7 @@ def _hidden_by_new_plan(
         return None
     return Rejected(
         RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
-        "a compaction was planned on it meanwhile, and would hide a base file that began before",
+        "a compaction plan of another process contains it, and would hide a base file that began before",
         (),
         met,
     )
@@ -208,7 +211,7 @@ def _missed_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected |
         if met:
             return Rejected(
                 RuleId.INSERTED_WHERE_I_MISSED,
-                "the other inserted keys where this delete did not find all of its own",
+                "a concurrent commit inserted keys, and this delete had not found all of its own",
                 (rival,),
                 partitions=met,
             )
@@ -232,7 +235,8 @@ def _dropped_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
         if met:
             return Rejected(
                 RuleId.KEYS_DROPPED,
-                "the other took keys out of the file group; mine must be looked up again",
+                "a concurrent commit removed keys from the file group, so my keys must be looked "
+                "up again",
                 (rival,),
                 met,
             )
@@ -266,7 +270,7 @@ def _same_new_key(
             if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
                 return Rejected(
                     RuleId.SAME_NEW_KEY,
-                    "the other inserted a key that is new here too",
+                    "a concurrent commit inserted a key that this write inserts, too",
                     (rival,),
                     partitions=(partition_path,),
                 )
@@ -304,7 +308,7 @@ def _resurrected_key(
             if pc.any(pc.is_in(my_keys, value_set=inserted[others])).as_py():
                 return Rejected(
                     RuleId.SAME_NEW_KEY,
-                    "the other inserted a key that a log deleted and that is written here",
+                    "a concurrent commit inserted a key that a log deleted and that this write writes",
                     (rival,),
                     (log.file_group,),
                     (partition_path,),
@@ -352,7 +356,7 @@ def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
         if met:
             return Rejected(
                 RuleId.SAME_FILE_GROUP_WRITTEN,
-                "the other opened another file group for a bucket of mine",
+                "a concurrent commit created another file group for a bucket of this write",
                 (rival,),
                 met,
             )
@@ -415,7 +419,7 @@ class ReadValidation:
         read, base = self._reads.snapshot, self._announced_changes.snapshot
         if self._may_miss_archived(read.active, base.active):
             return self._cannot_tell(
-                "the timeline begins elsewhere than when this write's rows were read"
+                "instants were archived after the rows of this write were read"
             )
         try:
             rivals, _ = commits_since(
@@ -423,7 +427,7 @@ class ReadValidation:
             )
         except MissingFileError:
             return self._cannot_tell(
-                "commit slots were collected since this write's rows were read"
+                "commit slots were truncated after the rows of this write were read"
             )
         # The commit section applies and checks the rest. New reads would not show them yet.
         left = {one.completion_time for one in not_applied(self._context, base.head, base.active)}
@@ -558,7 +562,7 @@ class ReadValidation:
     def _cannot_tell(self, why: str) -> Rejected:
         return Rejected(
             RuleId.READ_WAS_CHANGED,
-            f"{why}, so nobody can tell whether they still hold; read again, then write",
+            f"{why}, so it is unknown whether they still hold; read again, then write",
             (),
             retry_can_succeed=False,
         )

@@ -63,9 +63,9 @@ def result_of_batch(context: TableContext, plan: WriteRequest) -> CommitResult |
     known = committed_batch(context, plan)
     if known is not None and known.operation != plan.operation.value:
         raise InvalidInputError(
-            f"batch {plan.batch_id!r} was published as {known.operation} in instant "
+            f"batch {plan.batch_id!r} was committed as {known.operation} in instant "
             f"{known.requested_time}, and this is {plan.operation.value}: nothing was written. "
-            "Give each step of a batch an id of its own",
+            "Give each step of a batch its own id",
             kind="batch_of_another_operation",
             batch_id=plan.batch_id,
             operation=plan.operation.value,
@@ -203,10 +203,10 @@ def _forgotten(
     path: str, what: str = "the present boundary names for the batches in it"
 ) -> CorruptTableError:
     return CorruptTableError(
-        f"{path} is missing, which {what}: nobody can "
-        "tell whether this batch was published before. Bring the file back from a backup; without "
-        "one, look for the batch's rows and write them without a batch id if they are not there "
-        "(the file is needed no more once hoodoo.batch.retention.ms has passed)",
+        f"{path} is missing, which {what}, so it is unknown whether this batch was committed "
+        "before. Restore the file from a backup. Without a backup, check the table for the "
+        "batch's rows, and write them without a batch id if they are missing (the file is no "
+        "longer needed once hoodoo.batch.retention.ms has passed)",
         path=path,
     )
 
@@ -215,7 +215,7 @@ def _decide_last(context: TableContext) -> None:
     """Apply the newest slots or mark them void. Outside: 1 get, 1 list, a commit section."""
     left = not_applied(context, context.commit_log.head(), context.active())
     if left:
-        apply_pending_slots(context, f"settle {left[-1].instant_time}")
+        apply_pending_slots(context, f"apply {left[-1].instant_time}")
 
 
 def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:

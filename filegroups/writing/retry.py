@@ -277,8 +277,8 @@ def rerun_until_unchanged(
         )
         if bound is not None:
             raise BudgetSpentError(
-                "others changed what was read before every attempt was published; write at "
-                f"another time, or raise {bound}; last: {refusals[-1].text}",
+                "concurrent commits changed the read rows during every attempt: write at another "
+                f"time, or raise {bound}; last: {refusals[-1].text}",
                 attempts=[report.as_document() for report in refusals],
                 report=refusals[-1].as_document(),
                 bound=bound,

@@ -66,8 +66,8 @@ def refuse_unfit_buckets(settings: WriteSettings, own: BucketRanges) -> None:
 def _unfit(settings: WriteSettings, why: str, suggestion: str) -> SettingError:
     key, layer = settings.options[_FIELD].key, settings.origin(_FIELD)
     return SettingError(
-        f"a writer cannot have buckets of its own here, {why}: {key}={settings.own_buckets} "
-        f"(from {layer}); use {suggestion}, or leave it out",
+        f"a writer cannot own buckets here, because {why}: {key}={settings.own_buckets} (from "
+        f"{layer}); use {suggestion}, or omit it",
         kind="setting_contradiction",
         key=key,
         value=str(settings.own_buckets),
@@ -106,9 +106,9 @@ def refuse_foreign_buckets(rules: RowRules, rows: Mapping[tuple[str, int], int])
     if len(strange) > _SHOWN_MAX:
         shown += f" and {len(strange) - _SHOWN_MAX} more"
     raise InvalidInputError(
-        f"{strange.total()} rows belong to buckets that this writer does not own; send rows to the "
-        f"writer of their bucket, or change hoodoo.write.bucket.range on all writers: it has {own}, "
-        f"and there are rows of {shown}",
+        f"{strange.total()} rows belong to buckets that this writer does not own: send the rows "
+        "to the writer of their bucket, or change hoodoo.write.bucket.range on all writers: it "
+        f"has {own}, and the rows are in {shown}",
         kind="foreign_buckets",
         own=str(own),
         rows=strange.total(),
@@ -146,25 +146,25 @@ def refuse_replacing(rules: RowRules, named: tuple[str, ...], touched: tuple[str
     """
     if rules.buckets is not None and rules.buckets.engine is not BucketEngine.SIMPLE:
         raise UnsupportedTableError(
-            "partitions with consistent hashing cannot be overwritten or deleted as wholes, because "
-            "their file groups keep their ids; delete the rows instead: "
-            f"operation {rules.operation.value}",
+            "partitions with consistent hashing cannot be overwritten or deleted as a whole, "
+            "because their file groups keep their ids: delete the rows instead: operation "
+            f"{rules.operation.value}",
             kind="not_writable",
             feature="overwriting consistent hashing buckets",
         )
     if rules.own_buckets is not None:
         raise InvalidInputError(
-            "partitions are overwritten and deleted with all their buckets, and this writer has "
-            f"only {rules.own_buckets}; write without hoodoo.write.bucket.range when no other "
-            f"writer is there: {rules.operation.value}",
+            "this operation replaces all buckets of a partition, and this writer owns only "
+            f"{rules.own_buckets}: stop the other writers and write without "
+            f"hoodoo.write.bucket.range: {rules.operation.value}",
             kind="foreign_buckets",
             own=str(rules.own_buckets),
         )
     outside = sorted(set(touched).difference(named or touched))
     if outside:
         raise InvalidInputError(
-            "rows belong to other partitions than those that are to be overwritten; name these, "
-            f"too, or leave the rows out: {outside[:5]}, named: {list(named[:5])}",
+            "some rows belong to partitions that are not named for the overwrite: name these, "
+            f"too, or remove the rows: {outside[:5]}, named: {list(named[:5])}",
             kind="outside_partitions",
             partitions=outside[:5],
         )
@@ -178,15 +178,15 @@ def rows_to_write(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
     Return the counts of the tagged rows to write.
 
     Raises:
-        InvalidInputError: The rules forbid known keys (``duplicate_key``) or new keys
+        InvalidInputError: The rules forbid known keys (``key_exists``) or new keys
             (``partial_new_key``, ``unknown_record_key``), and there are some.
     """
     if rules.refuse_found and found.updates:
         raise InvalidInputError(
-            "the insert has keys that are there already; upsert them, or set "
+            "the insert has keys that the table has already; upsert the rows, or set "
             "hoodie.datasource.insert.dup.policy to drop or none: "
             f"{sum(found.updates.values())} rows",
-            kind="duplicate_key",
+            kind="key_exists",
             rows=sum(found.updates.values()),
         )
     if rules.changes_known and found.inserts and not rules.adds_rows:
@@ -299,12 +299,12 @@ def _nested(
     advice = "write values with the same number of slashes as the table's folders have"
     if empty:
         advice = (
-            f"{advice}, or delete the {PARTITION_METADATA} files of those that have no rows, which "
-            f"failed writes left, while no writer runs, and write again: {sorted(empty)[:5]}"
+            f"{advice}. If a failed write left the {PARTITION_METADATA} file of a folder without "
+            f"rows, delete that file while no writer runs, then write again: {sorted(empty)[:5]}"
         )
     return InvalidInputError(
-        "the rows' partition would lie inside of another, or around one, and readers find only "
-        f"the outer; {advice}: {path!r}, {sorted(others)[:5]}",
+        "the rows' partition would be inside or around another one, and readers find only the "
+        f"outer one; {advice}: {path!r}, {sorted(others)[:5]}",
         kind="nested_partition",
         partition=path,
     )

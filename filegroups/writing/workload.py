@@ -410,7 +410,7 @@ class LocalWorkload:
 
     def _required_rules(self) -> RowRules:
         if self._rules is None:
-            raise InvariantError("a workload was used before it was prepared")
+            raise InvariantError("a workload was used before it was prepared; report it")
         return self._rules
 
 

@@ -291,7 +291,7 @@ def _give_up(
     if len(refusals) == 1:
         return conflict_error(refusals[-1], rule, bound)
     return BudgetSpentError(
-        "every attempt met a conflict; write less at once, write at another time, or raise "
+        "every attempt had a conflict: write fewer rows at once, write at another time, or raise "
         f"{bound}; last: {refusals[-1].text}",
         attempts=[report.as_document() for report in refusals],
         report=refusals[-1].as_document(),

@@ -89,7 +89,8 @@ def _fitted(
     if workload is None or plan.rules.partial or plan.operation.traits.deletes_keys:
         if text is None:
             raise UnsupportedTableError(
-                "nothing was ever written to this table, so there is nothing to delete or update",
+                "the table has no completed write, so it has no rows to delete or update: insert "
+                "rows first",
                 kind="no_schema",
             )
         return _kept(text)
@@ -124,8 +125,8 @@ def rows_schema(
     unknown = sorted({*names, *chosen}.difference(schema.arrow.names))
     if unknown:
         raise InvalidInputError(
-            "a partial update changes columns that the table has; add new ones with whole rows "
-            f"first: {unknown}; it has {schema.arrow.names}",
+            "a partial update changes columns that the table has: add new columns with whole "
+            f"rows first: {unknown}; it has {schema.arrow.names}",
             kind="unknown_column",
             columns=unknown,
         )
@@ -136,20 +137,20 @@ def _refuse_partial(context: TableContext) -> None:
     config = context.config
     if config.merge.merger is not None:
         raise UnsupportedTableError(
-            "a plug-in merges whole rows of this table; upsert whole rows",
+            "a plug-in merges whole rows of this table: upsert whole rows",
             kind="custom_merger_partial",
         )
     if context.non_blocking:
         raise UnsupportedTableError(
-            "a log of some columns cannot lie on a delete that another writer appends meanwhile, so "
-            "non-blocking writers upsert whole rows; do that, or use "
+            "a log with some columns cannot follow a delete that another writer appends at the "
+            "same time, so non-blocking writers upsert whole rows: do that, or set "
             "hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL on all writers",
             kind="partial_non_blocking",
         )
     if config.table_type is TableType.MERGE_ON_READ and not config.populate_meta_fields:
         raise UnsupportedTableError(
-            "Java Hudi cannot read partial updates of a merge-on-read table whose files store no "
-            "keys (hoodie.populate.meta.fields); upsert whole rows",
+            "Java Hudi cannot read partial updates of a merge-on-read table without stored keys "
+            "(hoodie.populate.meta.fields): upsert whole rows",
             kind="partial_virtual_keys",
         )
 
@@ -158,8 +159,8 @@ def _refuse_schema_on_read(snapshot: Snapshot) -> None:
     """Refuse tables with column ids: rows without ids would lose names given by ``alter table``."""
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
-            "the table's columns have ids (schema on read): this release reads such a table and "
-            "does not write it; write with Java Hudi and hoodie.schema.on.read.enable=true",
+            "the table's columns have ids (schema on read), and this release only reads such a "
+            "table: write with Java Hudi and hoodie.schema.on.read.enable=true",
             kind="schema_on_read",
         )
 
@@ -197,9 +198,9 @@ def addressed(plan: WriteRequest, workload: Workload | None) -> WriteRequest:
     if workload is not None and workload.is_empty():
         return plan
     raise InvalidInputError(
-        "the table has no record key fields, so its rows are found again by their meta columns "
-        f"alone; read them with {KEY_COLUMN} and {PARTITION_COLUMN} and write those back, or "
-        f"insert, bulk_insert or overwrite instead: {operation.value}",
+        "the table has no record key fields, so its rows are found only by their meta columns: "
+        f"read them with {KEY_COLUMN} and {PARTITION_COLUMN} and write those back, or use insert, "
+        f"bulk_insert or an overwrite: {operation.value}",
         kind="no_key_fields",
         operation=operation.value,
     )
@@ -232,9 +233,9 @@ def refuse_other_key_types(plan: WriteRequest, prepared: TableSchema, now: Table
             continue
         if changes_texts(mine, theirs) or changes_texts(theirs, mine):
             raise SchemaConflictError(
-                "another writer gave a key or partition column another type meanwhile, which "
-                "writes its values otherwise; write the rows again: "
-                f"column={name!r} type={mine} table_type={theirs}",
+                "another writer changed the type of a key or partition column, so its values "
+                f"have another text: write the rows again: column={name!r} type={mine} "
+                f"table_type={theirs}",
                 column=name,
                 type=str(mine),
                 table_type=str(theirs),
@@ -248,8 +249,8 @@ def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
     missing = missing_fields(incoming, named)
     if missing:
         raise InvalidInputError(
-            f"the table is keyed, partitioned or ordered by columns the data does not have: "
-            f"{missing}; it has {list(incoming.names)}",
+            "the rows lack columns that the table needs as key, partition or ordering: "
+            f"{missing}. Add them; the rows have {list(incoming.names)}",
             kind="missing_key_column",
             columns=missing,
         )
@@ -289,9 +290,9 @@ def keys_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) -> 
     asked = keys.prefixes_single_key
     if asked is not None and asked != prefixed and keys.table_version < 9:
         raise InvalidInputError(
-            "the table's record keys are stored in the other form, and updates would not find "
-            f"them; set hoodie.write.complex.keygen.new.encoding={str(not prefixed).lower()}, or "
-            f"leave it out: the keys are stored as {_shape(keys, prefixed=prefixed)}",
+            "the table stores its record keys in the other form, so updates would not find them: "
+            f"set hoodie.write.complex.keygen.new.encoding={str(not prefixed).lower()}, or omit "
+            f"it: the keys are stored as {_shape(keys, prefixed=prefixed)}",
             kind="setting_against_table",
             key="hoodie.write.complex.keygen.new.encoding",
             value=str(not asked).lower(),
@@ -408,9 +409,9 @@ def _shape(keys: KeySpec, *, prefixed: bool) -> str:
 def _mixed(keys: KeySpec, where: str) -> UnsupportedTableError:
     fields: Sequence[str] = keys.record_key_fields
     return UnsupportedTableError(
-        "some stored record keys are the bare value and others have the field's name before it, "
-        "as releases of Hudi differ in this for a complex key of one field; a write would miss "
-        "rows, so rewrite the keys first: 'hoodoo table repair-keys TABLE'; "
+        "some stored record keys are the bare value and others begin with the field's name, "
+        "because releases of Hudi differ for a complex key of one field. A write would miss "
+        "rows: run 'hoodoo table repair-keys TABLE' first; "
         f"field={fields[0]}{' first in ' + where if where else ''}",
         kind="mixed_key_encoding",
         feature="keys of two forms",
@@ -488,11 +489,13 @@ def _told(
             samples.append((path, name, text))
     if len(forms) > 1:
         raise UnsupportedTableError(
-            "the table's folders show moments in several forms, as a DataFrame's writes and those "
-            "of Spark SQL differ, and a row would be missed in the other; rewrite the partitions "
-            f"of one form by the other's writer first: {sorted(forms.values())}",
+            "the table's folders show times in several forms, because DataFrame writes and Spark "
+            "SQL differ, and a write would miss rows in the other form. End the writers and save "
+            "the rows of one form with 'hoodoo read TABLE --filter TEXT --to FILE'. Delete those "
+            "partitions with the engine that made them, then write the saved rows in the other "
+            f"form: {sorted(forms.values())}",
             kind="mixed_partition_paths",
-            feature="folders of moments in several forms",
+            feature="folders of times in several forms",
         )
     if not forms:
         return None
@@ -534,11 +537,11 @@ def _zones(
         seen += 1
         if not zones:
             raise UnsupportedTableError(
-                "the table's folders show moments on the clock of another zone than UTC and this "
-                f"process's, {own.name}; run this with TZ set to the zone of the table's other "
-                f"writers: column={name!r} folder={path!r}",
+                "the table's folders show times in a zone that is neither UTC nor this process's "
+                f"zone, {own.name}: set TZ to the zone of the table's other writers: "
+                f"column={name!r} folder={path!r}",
                 kind="partition_zone",
-                feature="folders of moments in another zone",
+                feature="folders of times in another zone",
             )
         if seen == _SAMPLED_FOLDERS:
             break
@@ -585,9 +588,9 @@ def _first_moment(
 
 def _strange(path: str, name: str) -> UnsupportedTableError:
     return UnsupportedTableError(
-        "a folder does not show the moment of its partition column in a form that is known; let "
-        "the writer that made it rewrite the partition (insert_overwrite) into one that is: "
-        f"column={name!r} folder={path!r}",
+        "a folder shows the time of its partition column in an unknown form. End the writers and "
+        "save its rows with 'hoodoo read TABLE --filter TEXT --to FILE'. Delete the partition "
+        f"with the engine that made it, then write the saved rows: column={name!r} folder={path!r}",
         kind="mixed_partition_paths",
         feature="folders of moments",
     )

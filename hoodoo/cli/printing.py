@@ -225,7 +225,7 @@ class Printer:
         if self._output in (Output.JSON, Output.NDJSON):
             sys.stderr.write(compact_json(error.as_document()) + "\n")
             return
-        self._error_line(error.message)
+        self._error_line(str(error))
 
     def unexpected(self, error: BaseException, *, debug: bool) -> None:
         """Print a defect of hoodoo; the traceback only with ``--debug``."""

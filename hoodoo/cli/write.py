@@ -109,9 +109,9 @@ def write(
     if table is None and rows is not None:
         table = _created(invocation, address, settings, code, rows)
     if table is None:
-        raise InvalidInputError(
-            f"cannot delete partitions: no table at this path: {address}",
-            kind="table_not_found",
+        raise TableNotFoundError(
+            "cannot delete partitions, because the path has no Hudi table; correct the path: "
+            f"{address}"
         )
     with table:
         if invocation.dry_run:

@@ -96,9 +96,9 @@ def committer_table(table: Table) -> ServedTable:
     settings = table.settings
     if settings.concurrency_mode is ConcurrencyMode.SINGLE_WRITER:
         raise UnsafeSetupError(
-            "a table with a committer has several writers: it, and each of them when it is gone; set "
-            "hoodie.write.concurrency.mode and a lock provider for all of them: "
-            f"{table.context.ports.storage.base_uri}",
+            "a table with a committer has several writers: the committer, and each writer when "
+            "the committer has ended. Set hoodie.write.concurrency.mode and a lock provider for "
+            f"all of them: {table.context.ports.storage.base_uri}",
             kind="committer_single_writer",
         )
     writer = TableWriter(table.context, table.properties, settings, table.services)
@@ -254,8 +254,8 @@ class Committer:
         self._events.emit("committer.ended", groups=self.report.groups, writes=self.report.writes)
         if not stop.is_set():
             raise UnsafeSetupError(
-                "the socket was removed, or another committer took its place, so that no writer "
-                f"comes here any more; start this one again if it is needed: {self._listener.path}",
+                "the socket was deleted, or another committer replaced it, so writers no longer "
+                f"reach this committer: start it again if you need it: {self._listener.path}",
                 kind="committer_not_found",
                 path=str(self._listener.path),
             )
@@ -316,7 +316,7 @@ class Committer:
             if message is None:
                 return
             if channel in self._busy or not isinstance(message, Offer):
-                raise PeerLostError(f"nobody asked for that: {message.kind}")
+                raise PeerLostError(f"an unexpected message: {message.kind}")
             self._take(channel, message)
         except PeerLostError as error:
             if self._drop(channel):
@@ -326,7 +326,7 @@ class Committer:
         desk = self._desks.get(offer.table_id)
         why = "this committer does not serve the table"
         if offer.release != release():
-            why = f"the committer is of another release: {release()}, the writer's {offer.release}"
+            why = f"the committer has release {release()}, and the writer {offer.release}"
         elif desk is not None:
             try:
                 work, why = self._work_of(desk.served, offer)
@@ -349,10 +349,10 @@ class Committer:
             names = sorted(
                 name for name in {*mine, *offer.plan} if mine.get(name) != offer.plan.get(name)
             )
-            return None, f"the committer is configured otherwise: {', '.join(names[:5])}"
+            return None, f"the committer has other settings: {', '.join(names[:5])}"
         work = offered_work(served.context, plan, offer)
         if not are_compatible(work, work):
-            return None, "such a write is never shared"
+            return None, "such a write is never coalesced"
         return work, ""
 
     # ---- groups
@@ -376,7 +376,7 @@ class Committer:
                 self._answer(one, OutcomeUnknown())
             else:
                 self.report.handed_back += 1
-                self._answer(one, FallBack(why="it failed in the group, or the group was refused"))
+                self._answer(one, FallBack(why="it failed in the group, or the group was rejected"))
         now_ms = self._clock.monotonic_ms()
         desk.patient_until_ms = now_ms + (now_ms - began_ms) // PATIENCE
         self._tidy_up(desk, left)

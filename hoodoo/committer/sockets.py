@@ -66,14 +66,14 @@ class SocketChannel:
         try:
             data = encode_message(message)
         except (PydanticSerializationError, UnicodeEncodeError) as error:
-            raise PeerLostError(f"cannot be told: {error}") from None
+            raise PeerLostError(f"cannot be sent: {error}") from None
         if len(data) > MESSAGE_BYTES_MAX:
-            raise PeerLostError(f"too long a message: {len(data)} bytes")
+            raise PeerLostError(f"the message is too long: {len(data)} bytes")
         try:
             self._socket.settimeout(self._send_ms / 1000)
             self._socket.sendall(_LENGTH.pack(len(data)) + data)
         except TimeoutError:
-            raise PeerSilentError(f"takes nothing for {self._send_ms} ms") from None
+            raise PeerSilentError(f"accepts nothing for {self._send_ms} ms") from None
         except OSError as error:
             raise PeerLostError(f"not sent: {error}") from None
 
@@ -121,7 +121,7 @@ class SocketChannel:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if length > MESSAGE_BYTES_MAX:
-            raise PeerLostError(f"too long a message: {length} bytes")
+            raise PeerLostError(f"the message is too long: {length} bytes")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
@@ -206,7 +206,7 @@ def connect(path: Path, clock: Clock, *, send_ms: int) -> SocketChannel | None:
     except OSError:
         return None
     if not stat.S_ISSOCK(found.st_mode):
-        raise _unsafe(path, "it is no socket")
+        raise _unsafe(path, "it is not a socket")
     if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         raise _unsafe(path, f"it is of user {found.st_uid} with mode {found.st_mode & 0o777:03o}")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -215,13 +215,13 @@ def connect(path: Path, clock: Clock, *, send_ms: int) -> SocketChannel | None:
         connection.connect(os.fspath(path))
     except TimeoutError:
         connection.close()
-        raise PeerSilentError(f"takes no connection for {send_ms} ms") from None
+        raise PeerSilentError(f"accepts no connection for {send_ms} ms") from None
     except OSError:
         connection.close()
         return None
     if _peer_user(connection) not in (None, os.geteuid()):
         connection.close()
-        raise _unsafe(path, "another user listens there")
+        raise _unsafe(path, "another user listens on it")
     return SocketChannel(connection, clock, send_ms=send_ms)
 
 
@@ -234,7 +234,7 @@ def _make_room(path: Path) -> None:
     except OSError as error:
         raise _unusable(path, str(error)) from None
     if not stat.S_ISSOCK(found.st_mode):
-        raise _unsafe(path, "it is no socket")
+        raise _unsafe(path, "it is not a socket")
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         probe.connect(os.fspath(path))
@@ -246,7 +246,8 @@ def _make_room(path: Path) -> None:
     finally:
         probe.close()
     raise UnsafeSetupError(
-        f"a committer listens there already; stop it first, or name another path: {path}",
+        "another committer already listens on this socket: stop it first, or name another path: "
+        f"{path}",
         kind="committer_running",
         path=str(path),
     )
@@ -272,7 +273,7 @@ def _peer_user(connection: socket.socket) -> int | None:
 
 def _unusable(path: Path, why: str) -> SettingError:
     return SettingError(
-        "no socket can be made there; name a short path in a folder of your own: "
+        "no socket can be created at this path: name a short path in a folder of your own: "
         f"{_SERVICE_KEY}={path} ({why})",
         kind="committer_socket",
         key=_SERVICE_KEY,
@@ -284,7 +285,7 @@ def _unusable(path: Path, why: str) -> SettingError:
 
 def _unsafe(path: Path, why: str) -> UnsafeSetupError:
     return UnsafeSetupError(
-        f"this is not the socket of a committer of yours; remove it or name another path: {path} "
+        f"this is not the socket of your committer: remove it, or name another path: {path} "
         f"({why})",
         kind="committer_socket",
         path=str(path),

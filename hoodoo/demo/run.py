@@ -51,7 +51,10 @@ def ready_properties(name: str) -> Path:
     for path in (inside, beside):
         if path.is_file():
             return path
-    raise NotFoundError(f"this installation lacks a properties file: {name}", kind="no_configs")
+    raise NotFoundError(
+        f"this installation lacks a properties file: install hoodoo again: {name}",
+        kind="no_configs",
+    )
 
 
 def set_up(path: Path, schema: pa.Schema, properties: Sequence[PropertySource]) -> None:
@@ -68,8 +71,8 @@ def set_up(path: Path, schema: pa.Schema, properties: Sequence[PropertySource]) 
     """
     if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or _is_ours(path))):
         raise InvalidInputError(
-            "the folder holds something that the demonstration did not make, and is left alone; "
-            f"name another one by --path: {path}",
+            "the folder contains files that the demonstration did not create, so it does not use "
+            f"the folder: name another one with --path: {path}",
             kind="not_a_demo_folder",
             path=str(path),
         )
@@ -120,7 +123,7 @@ class Comparison:
         """The result in one line, for users."""
         if self.ok:
             return (
-                f"{self.rows_found:,} rows, each there once and with every value right; "
+                f"{self.rows_found:,} rows, each once and with every value right; "
                 f"{self.rows_corrected:,} of them corrected"
             )
         lost = self.rows_expected - self.keys_found
@@ -255,7 +258,7 @@ def run_demo(
     began = time.monotonic()
     flights = load_flights()
     set_up(path, flights.schema, [*chosen.files, chosen.pairs])
-    say("demo", f"{flights.num_rows:,} flights are read, an empty table stands at {path}", "")
+    say("demo", f"{flights.num_rows:,} flights are read; the empty table is {path}", "")
     count = min(batches_max or len(batches()), len(batches()))
     work = Path(tempfile.mkdtemp(prefix="hoodoo-demo-"))
     try:
@@ -320,7 +323,8 @@ def _listen(cast: DemoProcesses, say: Report) -> None:
             actor = cast.actors[name]
             if name in waiting or name == CLEANER:
                 raise UnavailableError(
-                    f"the {name} ended before its work was done; it wrote:\n{actor.stderr_tail()}",
+                    f"the {name} ended too early. Correct the cause in its output, then run the "
+                    f"demonstration again:\n{actor.stderr_tail()}",
                     kind="demo_process",
                     process=name,
                 )
@@ -340,7 +344,7 @@ def _repeat(name: str, said: dict[str, Any], say: Report) -> None:
     if name == CLEANER:
         deleted = len(said.get("files_deleted", ()))
         if deleted:
-            say(name, f"cleaned {deleted} files that no kept commit needs", "")
+            say(name, f"cleaned {deleted} files that no retained commit needs", "")
         return
     event = said.get("event")
     if event == "wrote":
@@ -351,8 +355,8 @@ def _repeat(name: str, said: dict[str, Any], say: Report) -> None:
             winners = "; ".join(refusal["winners"]) or "nobody known"
             say(
                 name,
-                f"  was refused first ({refusal['rule']}): {winners} was faster; "
-                f"{refusal['redo']} done again",
+                f"  was rejected first ({refusal['rule']}): {winners} was faster; "
+                f"{refusal['redo']} written again",
                 "bad",
             )
     elif event == "failed":

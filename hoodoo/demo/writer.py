@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("path", help="the table")
     parser.add_argument("--props", action="append", default=[], type=Path)
     parser.add_argument("--hoodie-conf", action="append", default=[])
-    parser.add_argument("--work", required=True, type=Path, help="folder for rows on their way")
+    parser.add_argument("--work", required=True, type=Path, help="folder for rows in transit")
     parser.add_argument("--engine", choices=("spark", "local"), default="spark")
     parser.add_argument("--batches", type=int, default=len(batches()))
     chosen = parser.parse_args(arguments)

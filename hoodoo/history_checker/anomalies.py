@@ -239,10 +239,14 @@ def _answers(run: EncodedHistory) -> Iterator[Anomaly]:
     lost = pc.and_(pc.equal(told.column("answer"), "ok"), pc.invert(committed))
     has_written = pc.is_in(told.column("name"), pc.unique(run.run.writes.column("name")))
     for name in told.filter(pc.and_(lost, has_written)).column("name").to_pylist():
-        yield _anomaly(AnomalyKind.LOST_UPDATE, [name], f"{name} was answered ok and is not there")
+        yield _anomaly(
+            AnomalyKind.LOST_UPDATE, [name], f"{name} was answered ok, and its row is missing"
+        )
     wrong = pc.and_(pc.equal(told.column("answer"), "fail"), committed)
     for name in told.filter(wrong).column("name").to_pylist():
-        yield _anomaly(AnomalyKind.WRONG_ANSWER, [name], f"{name} was answered fail and is there")
+        yield _anomaly(
+            AnomalyKind.WRONG_ANSWER, [name], f"{name} was answered fail, and its row exists"
+        )
     batches = told.filter(pc.and_(committed, pc.is_valid(told.column("batch"))))
     counted = batches.group_by("batch").aggregate([("name", "list")])
     several = counted.filter(pc.greater(pc.list_value_length(counted.column("name_list")), 1))
@@ -391,7 +395,7 @@ def _lost_rows(run: EncodedHistory) -> Iterator[Anomaly]:
             yield _anomaly(
                 AnomalyKind.LOST_UPDATE,
                 [by, run.name(reader)],
-                f"{by} wrote it, nobody deleted it, and {run.name(reader)} does not see it",
+                f"{by} wrote it, no client deleted it, and {run.name(reader)} does not see it",
                 run.items[item],
             )
 
@@ -400,9 +404,7 @@ def _overwritten(run: EncodedHistory) -> Iterator[Anomaly]:
     """Find writers that read a version and replaced a newer one that they did not read (I5)."""
     for row, between in zip(*_overwriting(run), strict=True):
         by = run.name(run.version_writer[between])
-        yield _of_read(
-            run, row, AnomalyKind.LOST_UPDATE, f"and wrote over what {by} had written since"
-        )
+        yield _of_read(run, row, AnomalyKind.LOST_UPDATE, f"and overwrote a later write of {by}")
 
 
 def _overwriting(run: EncodedHistory) -> tuple[Numbers, Numbers]:

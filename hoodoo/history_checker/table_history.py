@@ -95,8 +95,8 @@ def read_client_history(run: HistoryRecorder, lines: Iterable[bytes], *, source:
 
 def _not_a_journal(source: str, number: int, error: Exception) -> InvalidInputError:
     return InvalidInputError(
-        "a line of a journal is neither a write nor a read in the form that docs/how-to/check-history.md "
-        f"tells ({error!r}): {source}, line {number}",
+        "a line of a journal is neither a write nor a read in the form of "
+        f"docs/how-to/check-history.md ({error!r}): correct the line: {source}, line {number}",
         kind="journal",
         path=source,
         line=number,
@@ -174,7 +174,8 @@ def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[
                 read_client_history(run, lines, source=journal.name)
         except OSError as error:
             raise InvalidInputError(
-                f"a journal cannot be read ({error.strerror}): {journal}",
+                f"a journal cannot be read ({error.strerror}): correct its path or its rights: "
+                f"{journal}",
                 kind="journal",
                 path=str(journal),
             ) from error

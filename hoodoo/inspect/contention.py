@@ -22,33 +22,33 @@ _PLACES_SHOWN_MAX = 3
 _ADVICE: Mapping[str, str] = {
     "write_conflict": (
         "writers change rows of one file group: give each its own partitions or buckets "
-        "(hoodoo.write.bucket.range), let them begin less often (hoodoo.commit.pace.per.minute), "
-        "hand small upserts to a hoodoo committer, which writes those of the same rows as one, "
-        "use a bucket index with more buckets, or merge-on-read with the mode "
+        "(hoodoo.write.bucket.range), limit their rate (hoodoo.commit.pace.per.minute), send "
+        "small upserts to a hoodoo committer, which writes those of the same rows as one, use a "
+        "bucket index with more buckets, or merge-on-read with the mode "
         "NON_BLOCKING_CONCURRENCY_CONTROL"
     ),
     "deleted_under_reader": (
-        "a service replaces what is written: cluster partitions that are no longer written, or "
-        "let the writer go first (strategy prefer_writer)"
+        "a service replaces file groups that writers change: cluster partitions that are no "
+        "longer written, or let the writer go first (strategy prefer_writer)"
     ),
-    "written_what_is_replaced": "overwrite partitions that nobody else writes at that time",
-    "partition_claimed": "overwrite or delete partitions when their writers rest",
-    "written_into_claim": "overwrite or delete partitions when their writers rest",
+    "written_what_is_replaced": "overwrite partitions only while no other process writes to them",
+    "partition_claimed": "overwrite or delete partitions while their writers pause",
+    "written_into_claim": "overwrite or delete partitions while their writers pause",
     "rolled_back": (
-        "writers are taken for dead: raise hoodie.client.heartbeat.tolerable.misses, or find out "
-        "what pauses them"
+        "heartbeats of live writers expire: raise hoodie.client.heartbeat.tolerable.misses, or "
+        "find out why they pause"
     ),
-    "source_cleaned": "writes outlast the retention: raise hoodie.clean.commits.retained",
-    "service_conflict": "let writers into pending clustering (update strategy allow)",
-    "duplicate_key": "the same new keys come by two ways: send a key to one writer",
-    "schema_conflict": "let one writer change the schema, the others afterwards",
+    "source_cleaned": "writes last longer than the retention: raise hoodie.clean.commits.retained",
+    "service_conflict": "let writers write into pending clustering (update strategy allow)",
+    "duplicate_key": "several writers insert the same new keys: send a key to one writer",
+    "schema_conflict": "let one writer change the schema, then start the others",
     "announced_conflict": (
-        "writes wait for others that announced the same: the same helps as against a write_conflict; "
-        "where the waits are longer than what is computed, look at published writes only "
+        "writes wait for announced writes: apply the advice for write_conflict; where the waits "
+        "are longer than the writes, check only committed writes "
         "(hoodie.write.concurrency.early.conflict.detection.strategy=published)"
     ),
-    "keys_dropped": "compact less often what is deleted and inserted again",
-    "appended_into_read": "several writers insert: use a bucket index, which needs no look at files",
+    "keys_dropped": "compact less often if keys are deleted and inserted again",
+    "appended_into_read": "several writers insert: use a bucket index, which needs no lookup in files",
 }
 
 
@@ -82,16 +82,16 @@ class Contention:
 
     def lines(self) -> list[str]:
         """Return the contention as lines for people."""
-        told = [f"{self.writes} writes published, {self.refused_attempts} attempts refused before"]
+        told = [f"{self.writes} writes committed, {self.refused_attempts} attempts rejected before"]
         if self.gave_up:
-            told[0] += f", {self.gave_up} writes gave up"
+            told[0] += f", {self.gave_up} writes used all retries"
         if self.waits:
             told[0] += f", {self.waits} waits for announced writes"
         for one in self.meetings:
             where = f", mostly on {', '.join(one.places)}" if one.places else ""
             told.append(
-                f"{one.times} times {one.loser} met {one.winner}: {one.kind}; "
-                f"{one.written_again} written anew, {one.lost_seconds:.1f} s lost{where}"
+                f"{one.times} times {one.loser} lost to {one.winner}: {one.kind}; "
+                f"{one.written_again} written again, {one.lost_seconds:.1f} s lost{where}"
             )
         told.extend(f"advice: {text}" for text in self.advice)
         return told

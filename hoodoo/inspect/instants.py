@@ -50,18 +50,17 @@ _REFUSALS_KEY = "hoodoo.refusals"
 _WAITS_KEY = "hoodoo.waits"
 _FILE_GROUPS_SHOWN_MAX = 50
 _DEAD = (
-    "its writer gives no sign of life; the next clean rolls it back, or 'hoodoo explain --resolve' "
-    "now"
+    "its heartbeat has expired; the next clean rolls it back, or 'hoodoo explain --resolve' does "
+    "it now"
 )
 _PUBLISHED = (
-    "published, as number {}: the file that shows it is not there yet, and whoever writes next "
-    "makes it, or 'hoodoo explain --resolve'; do not repeat the write"
+    "committed, as number {}; its completed file is missing, and the next writer or 'hoodoo "
+    "explain --resolve' creates it; do not repeat the write"
 )
 _UNDECIDED = (
-    "it took number {}, and whether it counts is not decided yet: 'hoodoo explain --resolve' "
-    "decides it"
+    "it has number {}, and its outcome is not decided yet; 'hoodoo explain --resolve' decides it"
 )
-_UNDONE = "rolled back by {who}, as instant {instant}: what is left of it goes with the next write"
+_UNDONE = "rolled back by {who}, as instant {instant}; the next write deletes its remaining files"
 _ROLLED_BACK = ("rolled back", "rolled back by {who} at {when}, as instant {instant}, {number}")
 #: Kind of slot that leaves no file of an instant -> the state of the instant and its remark.
 _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
@@ -69,14 +68,17 @@ _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
     SlotKind.RESTORE: _ROLLED_BACK,
     SlotKind.TRUNCATE: (
         "decided",
-        "the cut of an archive, by {who} at {when}, {number}: the next one does what is left of it",
+        (
+            "the truncation of an archiving, by {who} at {when}, {number}; the next archiving "
+            "deletes the remaining files"
+        ),
     ),
     SlotKind.CANCEL: ("cancelled", "cancelled by {who} at {when}, {number}"),
     SlotKind.VOID: (
         "void",
         (
-            "its writer lost the lock before the completed file was there, and another engine went "
-            "on without it: {who} called it void at {when}, {number}"
+            "its writer lost the lock before the completed file existed, and another engine "
+            "committed without it: {who} marked it void at {when}, {number}"
         ),
     ),
 }
@@ -172,8 +174,9 @@ def _vanished(
             remark = ended + undoing.requested_time
             return _without_files(time, undoing.action, "rolled back", remark)
     raise InstantNotFoundError(
-        "no trace of this instant is left: it is neither on the timeline nor archived, nobody "
-        f"rolled it back and no write names it as refused: {time}",
+        "the table has no trace of this instant: it is neither on the timeline nor archived, and "
+        "no rollback or rejected write names it. Check the instant, and that it belongs to this "
+        f"table: {time}",
         kind="instant_unknown",
         requested_time=time,
     )
@@ -204,11 +207,11 @@ def _rejected_write(write: RejectedWrite, time: InstantTime) -> InstantSummary:
     """Return one attempt of a rejected write; the last attempt has all conflicts."""
     last = time == write.requested_time
     met = write.attempts if last else [one for one in write.attempts if one.get("instant") == time]
-    told = f"not published, and given up: {write.message}"
+    told = f"not committed, all retries were used: {write.message}"
     return _rejected_attempt(
         write,
         time,
-        told if last else f"written again as {write.requested_time}, which gave up",
+        told if last else f"written again as {write.requested_time}, which was not committed",
         operation=write.operation,
         attempts=len(write.attempts),
         refusals=tuple(met),
@@ -305,7 +308,7 @@ def _account(
 def _members(metadata: CommitMetadata, slot: Slot | None) -> list[str]:
     """Return remarks on the writes of a group commit (GRP-1) and on the batches of an instant."""
     size = metadata.extra_metadata.get(GROUP_KEY)
-    told = [f"published {size} writes together"] if size else []
+    told = [f"committed {size} writes together"] if size else []
     told.extend(
         f"batch {batch.batch_id}: {batch.rows_inserted} inserted, {batch.rows_updated} updated, "
         f"{batch.rows_deleted} deleted"
@@ -405,7 +408,7 @@ def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
 
 def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTimeline) -> list[str]:
     if instant not in active.pending_ingestion:
-        return ["a plan that waits to be carried out"]
+        return ["a plan that no executor has completed yet"]
     context.identity.assert_decided_here(context.ports)
     taken = _deciding(context, instant)
     if taken is not None and taken.kind is not SlotKind.COMMIT:
@@ -417,7 +420,7 @@ def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTime
     )
     if dead:
         return [_DEAD]
-    return ["its writer gives signs of life"]
+    return ["the heartbeat of its writer is fresh"]
 
 
 def _not_applied_remark(slot: Slot) -> str:
@@ -443,7 +446,7 @@ def _archived(context: TableContext) -> list[InstantSummary]:
     told = []
     for row in context.archived_timeline.instants(times_only=False):
         fields: dict[str, Any] = {}
-        path = f"history ({row.requested_time})"
+        path = f"archived timeline ({row.requested_time})"
         try:
             if row.metadata and row.action in ("commit", "deltacommit", "replacecommit"):
                 metadata = decode_archived_commit(row.metadata, action=row.action, path=path)
@@ -524,7 +527,7 @@ class InstantSummary:
         """One line for each rejected attempt: the rule, the winners, the repeated work."""
         return tuple(
             f"{each.get('rule', '?')} {each.get('why', '')}; won by "
-            + ("; ".join(each.get("winners", ())) or "nobody known")
+            + ("; ".join(each.get("winners", ())) or "an unknown writer")
             + f"; redone: {each.get('redo', '?')}"
             for each in self.refusals
         )
@@ -534,7 +537,7 @@ class InstantSummary:
         """One line for each wait: its length and the awaited writers."""
         return tuple(
             f"{each.get('wait_ms', '?')} ms for what was announced before: "
-            + ("; ".join(each.get("winners", ())) or "nobody known")
+            + ("; ".join(each.get("winners", ())) or "an unknown writer")
             for each in self.waits
         )
 
@@ -569,7 +572,7 @@ class InstantSummary:
             )
         if self.slot_number is not None:
             token = f", fencing token {self.fencing_token}" if self.fencing_token else ""
-            told.append(f"published as number {self.slot_number} of this table{token}")
+            told.append(f"committed as number {self.slot_number} of this table{token}")
         if self.rows_text or self.files_written:
             told.append(
                 f"rows {self.rows_text or 0}; {self.files_written} files, "

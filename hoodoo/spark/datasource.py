@@ -64,7 +64,8 @@ class HoodooDataSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> Any:  # noqa: ARG002, FBT001 - Spark's
         raise InvalidInputError(
-            "writing needs hoodoo.spark.install(spark) and df.write.format('hoodoo').save(path)",
+            "this session cannot write: call hoodoo.spark.install(spark), then use "
+            "df.write.format('hoodoo').save(path)",
             kind="unsupported_spark_call",
         )
 

@@ -125,7 +125,9 @@ class _NoLock:
 
     def acquire(self, purpose: str) -> NoReturn:
         """Raise ``InternalError``, because a task never commits."""
-        raise InternalError(f"a task on the cluster asked for the lock: {purpose}", kind="task")
+        raise InternalError(
+            f"a task on the cluster asked for the lock; report it: {purpose}", kind="task"
+        )
 
     def acquire_while(
         self, _wanted: Callable[[], bool], purpose: str, _sharing: LockSharing = LockSharing.NO

@@ -28,7 +28,7 @@ def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
         told = next((str(v) for k, v in options.items() if k.lower() == "path"), None)
     if not isinstance(told, str) or not told.strip():
         raise InvalidInputError(
-            f"a hoodoo table is addressed by one path; give it to {doing}: {told!r}", kind="path"
+            f"a hoodoo table has one path: pass it to {doing}: {told!r}", kind="path"
         )
     return told
 

@@ -196,15 +196,15 @@ def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = 
     """
     if not hasattr(df, _STATE):
         raise InvalidInputError(
-            "only the DataFrame that load() or to_df() returned knows the state it was read of; "
-            "give that one, and what was asked of it as partitions= and filter=",
+            "this DataFrame does not know the snapshot it was read from: pass the DataFrame that "
+            "load() or to_df() returned, and its selection as partitions= and filter=",
             kind="not_loaded",
         )
     state: TableSnapshot | None = getattr(df, _STATE)
     if state is None:
         raise InvalidInputError(
-            "a write can only be made from the newest state; load it without a range and as "
-            "query type snapshot",
+            "a write must start from the newest state: load it without a range and with query "
+            "type snapshot",
             kind="reads_of_the_past",
         )
     return state.reads(partitions=partitions, filter=filter)
@@ -600,8 +600,8 @@ def refuse_cdc(settings: ReadSettings) -> None:
     """
     if settings.is_cdc:
         raise InvalidInputError(
-            "this source reads rows; every change is read by spark.read.format('hudi') behind "
-            "hoodoo.spark.install(spark), by table.changes(.., images=True) or hoodoo read "
+            "this source reads rows: to read every change, call hoodoo.spark.install(spark) and "
+            "use spark.read.format('hudi'), or table.changes(.., images=True), or hoodoo read "
             "--query-type cdc",
             kind="unsupported_query",
             query_type="cdc",

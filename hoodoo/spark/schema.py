@@ -37,7 +37,9 @@ def arrow_schema_of(schema: Any) -> pa.Schema:
     if apart is not None:
         advice = ""
         if apart == "variant":
-            advice = "a variant is written as its JSON text (to_json), which a VARIANT column takes"
+            advice = (
+                "a variant is written as its JSON text (to_json), which a VARIANT column accepts"
+            )
         raise _unsupported(advice or f"a Hudi table has no {apart}")
     try:
         found: pa.Schema = to_arrow_schema(schema, **_ZONE)

@@ -54,8 +54,8 @@ def install(spark: Any) -> Any:
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise StorageCapabilityError(
-            "Spark Connect has no driver in this process for hoodoo to work on; use a classic "
-            "session (local, standalone, YARN or Kubernetes)",
+            "Spark Connect has no driver in this process: use a classic session (local, "
+            "standalone, YARN or Kubernetes)",
             kind="spark_connect",
             missing="driver",
         )
@@ -347,7 +347,7 @@ class HoodooStreamReader(_GivenOptions, DataStreamReader):
 
 def _unsupported(what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the format hoodoo does not support this in this release: {what}; use write.save(path), "
+        f"this release of the format hoodoo does not support {what}: use write.save(path), "
         "read.load(path) and incremental reads",
         kind="unsupported_spark_call",
         call=what,
@@ -356,8 +356,8 @@ def _unsupported(what: str) -> InvalidInputError:
 
 def _no_query_id() -> UnsafeSetupError:
     return UnsafeSetupError(
-        "a micro-batch that Spark repeats is known by the id of its query, which Python's threads "
-        "see only where each has its own in Java; leave PYSPARK_PIN_THREAD unset",
+        "a repeated micro-batch is known by the id of its query, and Python reads it only if "
+        "each Python thread has its own Java thread: unset PYSPARK_PIN_THREAD",
         kind="unpinned_threads",
         key="PYSPARK_PIN_THREAD",
     )

@@ -402,8 +402,8 @@ class SparkWorkload:
         all_groups = {*found, *(group for group, *_ in self._buckets)}
         if arrived != counted and all_groups.issubset(groups):
             raise UnsafeSetupError(
-                "the rows came out otherwise when Spark computed them again; nothing was published. "
-                "Let the same rows come out each time, or write them to files first: "
+                "Spark computed other rows when it ran the query again, and nothing was "
+                "committed: make the query deterministic, or write its rows to files first: "
                 f"counted={counted} written={arrived}",
                 kind="other_rows",
                 counted=counted,
@@ -473,7 +473,7 @@ class SparkWorkload:
 
     def _with_bucket_column(self, rows: Any) -> Any:
         if self._shares is None:
-            raise InvariantError("rows were asked for their buckets before buckets were known")
+            raise InvariantError("buckets of rows were requested before they were known; report it")
         shape = StructType([*rows.schema.fields, StructField(BUCKET_COLUMN, IntegerType())])
         return rows.mapInArrow(AssignBuckets(assigner=self._shares), shape)
 
@@ -513,7 +513,7 @@ class SparkWorkload:
 
     def _required_rules(self) -> RowRules:
         if self._rules is None:
-            raise InvariantError("a workload was used before it was prepared")
+            raise InvariantError("a workload was used before it was prepared; report it")
         return self._rules
 
 
@@ -521,7 +521,7 @@ def _refuse_speculation(spark: Any) -> None:
     """Refuse speculation: an attempt that ends after the commit leaves a visible file (PUB-2)."""
     if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
         raise UnsafeSetupError(
-            "a speculative task may finish its file after the write was published; set "
+            "a speculative task may finish its file after the commit: set "
             "spark.speculation=false for jobs that write tables",
             kind="speculation",
             key="spark.speculation",

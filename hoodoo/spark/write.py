@@ -81,7 +81,7 @@ def save_dataframe(
     chosen = _MODES.get((mode or "errorifexists").lower())
     if chosen is None:
         raise InvalidInputError(
-            f"a save mode is one of {', '.join(_MODES)}: {mode!r}", kind="save_mode"
+            f"the save mode must be one of {', '.join(_MODES)}, not {mode!r}", kind="save_mode"
         )
     options = reader_properties(options)
     if partition_by:
@@ -181,7 +181,7 @@ def _with_partitions(options: Mapping[str, object], columns: Sequence[str]) -> d
     for key, value in options.items():
         if key.lower() == _PARTITION_KEY and str(value) != asked:
             raise InvalidInputError(
-                f"partitionBy and the option differ; use one of them: {asked!r}, "
+                f"partitionBy and the option differ: use one of them: {asked!r}, "
                 f"{_PARTITION_KEY}={value!r}",
                 kind="setting_contradiction",
             )
@@ -190,7 +190,7 @@ def _with_partitions(options: Mapping[str, object], columns: Sequence[str]) -> d
 
 def _table_exists(path: str) -> InvalidInputError:
     return InvalidInputError(
-        f"there is a table already; save with mode append or overwrite: {path}",
+        f"the path already has a table: save with mode append or overwrite: {path}",
         kind="table_exists",
         path=path,
     )

@@ -71,7 +71,7 @@ def check_commit_log(
         slots[0].number if slots else collected and collected + 2
     )  # a truncate slot follows its point
     if first - 1 > collected:
-        report.problem("slot_missing", slot_path(first - 1), "a number of the chain is missing")
+        report.problem("slot_missing", slot_path(first - 1), "a slot number is missing")
     limits = context.limits
     sealed = limits.slot_signing.evidence is not TamperEvidence.NONE
     if context.identity.known is None or (sealed and limits.foreign_writers is ForeignWriters.NONE):
@@ -85,8 +85,8 @@ def check_commit_log(
             report.problem(
                 "slots_lost",
                 slot_path(slots[-1].number + 1 if slots else collected + 1),
-                f"{instant} was published by a slot, and the chain ends before it: bring its slots "
-                "back before anybody writes",
+                f"{instant} was committed by a slot, and the commit log ends before it: restore "
+                "its slots from a backup before any process writes",
             )
             return
 
@@ -117,7 +117,8 @@ class Witness:
         number, _, digest = text.strip().partition(":")
         if not (number.isascii() and number.isdecimal() and DIGEST.fullmatch(digest)):
             raise InvalidInputError(
-                f"a head is NUMBER:DIGEST, as 'hoodoo table verify' prints it: {text[:100]!a}",
+                "the head must have the form NUMBER:DIGEST: copy it from an output of 'hoodoo "
+                f"table verify': {text[:100]!a}",
                 kind="witness",
             )
         return Witness(number=int(number), digest=digest)
@@ -142,7 +143,7 @@ class HashChainCoverage:
     def text(self) -> str:
         """Summarize the coverage in one line for people."""
         how = "signed" if self.signed else "sealed"
-        return f"slots {how} since {self.first}; head to note elsewhere: {self.head}"
+        return f"slots {how} since {self.first}; head to save outside of the table: {self.head}"
 
 
 def verify_hash_chain(
@@ -196,7 +197,7 @@ class _HashChainCheck:
         if first is None:
             if self.demanded and timeline.completed_times:
                 newest = slots[-1].number if slots else truncation_point.number + 1
-                self.report.problem("slot_unsealed", slot_path(newest), "no slot is sealed")
+                self.report.problem("slot_unsealed", slot_path(newest), "no slot has a hash link")
             return None
         self._collected(truncation_point)
         below = truncation_point.digest if slots[0].number == truncation_point.number + 1 else ""
@@ -237,12 +238,14 @@ class _HashChainCheck:
             self.report.problem(
                 "slot_chain_broken",
                 path,
-                f"it was taken upon another slot {slot.number - 1} than the one that is there now: "
-                "one of the two was edited, exchanged or made anew",
+                f"its writer saw another slot {slot.number - 1} than the present one: one of the "
+                "two was edited, exchanged or created again",
             )
         if seal.file != digest_of(slot.body):
             self.report.problem(
-                "slot_edited", path, "its seal is that of another completed file than it holds"
+                "slot_edited",
+                path,
+                "its hash link names another completed file than the present one",
             )
 
     def _signed(self, slot: Slot, seal: HashLink, data: bytes) -> None:
@@ -259,15 +262,17 @@ class _HashChainCheck:
             self.other_keys.append(slot.number)
         elif not is_signed_by(data, key):
             self.report.problem(
-                "slot_forged", path, "it is not what the owner of the key signed: it was edited"
+                "slot_forged",
+                path,
+                "it is not the slot that the owner of the key signed: it was edited",
             )
 
     def _other_keys(self) -> None:
         self.report.problem(
             "slot_other_key",
             slot_path(self.other_keys[0]),
-            f"{len(self.other_keys)} slots from this one on are signed with a key that is not given "
-            "here, or by somebody who has none of them",
+            f"{len(self.other_keys)} slots from this one on are signed with another key: pass "
+            "their key, or find out who signed them",
         )
 
     def _unsealed(self, slot: Slot) -> None:
@@ -275,7 +280,7 @@ class _HashChainCheck:
         tell(
             "slot_unsealed",
             slot_path(slot.number),
-            f"no seal, although slots before it have one; taken by {slot.owner.text}",
+            f"no hash link, although slots before it have one; taken by {slot.owner.text}",
         )
 
     def _collected(self, truncation_point: TruncationPoint) -> None:
@@ -294,7 +299,7 @@ class _HashChainCheck:
             return  # a greater truncation point exists by now
         if data not in [slot.body for slot in cuts]:
             self.report.problem(
-                "boundary_differs", path, "no cut of the chain fixed these bytes: it was edited"
+                "boundary_differs", path, "no truncation recorded these bytes: it was edited"
             )
 
     def _shown(self, slots: Sequence[Slot], first: Slot, timeline: ActiveTimeline) -> None:
@@ -310,8 +315,8 @@ class _HashChainCheck:
                 self.report.problem(
                     "instant_without_slot",
                     timeline_path(instant_file_name(instant)),
-                    "it is completed, and no slot of the chain says so: slots were removed, or "
-                    "something else wrote it",
+                    "it is completed, and no slot of the commit log names it: slots were "
+                    "removed, or another program created it",
                 )
 
     def _hidden(self, slots: Sequence[Slot], first: Slot) -> None:
@@ -330,7 +335,8 @@ class _HashChainCheck:
                 self.report.problem(
                     "slot_without_instant",
                     slot_path(slot.number),
-                    f"its completed file was taken out, nobody took {slot.instant_time} back",
+                    "its completed file was removed, and no restore or rollback removed "
+                    f"{slot.instant_time}",
                 )
 
     def _witnessed(
@@ -343,18 +349,16 @@ class _HashChainCheck:
         if found == witness.digest:
             return
         if found is not None:
-            self.report.problem(
-                "witness_differs", path, "it is another slot than the one that was noted"
-            )
+            self.report.problem("witness_differs", path, "it is another slot than the noted one")
         elif witness.number <= truncation_point.number:
             self.report.problem(
                 "witness_collected",
                 path,
-                "it was collected, nothing can be compared any more; note a newer head in time",
+                "it was truncated, so nothing can be compared; note a newer head in time",
             )
         else:
             self.report.problem(
-                "chain_truncated", path, "the chain ends before the slot that was noted"
+                "chain_truncated", path, "the commit log ends before the noted slot"
             )
 
 

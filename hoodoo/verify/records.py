@@ -78,8 +78,8 @@ def keys_of_table(
         raise UnsupportedTableError(error.message, kind="keys_of_others", feature="keys") from error
     if not (keys.record_key_fields or keys.partition_fields) or _by_strange_class(config):
         raise UnsupportedTableError(
-            "keys and folders of this table are not made of its columns by a key generator that "
-            "is known here, so they cannot be made again",
+            "the keys and folders of this table come from a key generator that this release does "
+            "not know, so they cannot be checked",
             kind="keys_of_others",
             feature="keys made again",
         )
@@ -231,9 +231,9 @@ def _report_doubtful(
         report.note(
             "doubtful_moments",
             partition_path,
-            f"{found} rows have moments before April 1970 that an earlier release of hoodoo copied "
-            "from a file with another label of time: they may be a thousandth of the true ones; "
-            "'hoodoo table repair-moments' rewrites them",
+            f"{found} rows have times before April 1970 that an earlier release of hoodoo copied "
+            "from a file with another unit: they may be a thousandth of the true ones; 'hoodoo "
+            "table repair-moments' rewrites them",
         )
 
 
@@ -271,8 +271,8 @@ class _MisplacedRows:
             place = pc.index(differ, True).as_py()
             key = rows.column(KEY_COLUMN)[place] if KEY_COLUMN in rows.schema.names else ""
             self.example = (
-                f"{key} in {partition_path or 'the table'}, made again: "
-                f"{found.keys[place]} in {found.paths[place] or 'the table'}"
+                f"{key} in {partition_path or 'the table'}, computed again: {found.keys[place]} "
+                f"in {found.paths[place] or 'the table'}"
             )
 
 
@@ -288,8 +288,8 @@ def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Re
         report.problem(
             "no_bucket",
             partition_path,
-            "file groups of no bucket: a writer was not given the options of the table's bucket "
-            "index (hoodie.index.type=BUCKET); look-ups by bucket miss their keys: "
+            "file groups without a bucket: a writer lacked the options of the table's bucket "
+            "index (hoodie.index.type=BUCKET), so lookups by bucket miss their keys: "
             f"{strange[:_SHOWN_MAX]}",
         )
 
@@ -460,25 +460,26 @@ def _report_misplaced(found: Sequence[_MisplacedRows], partition_path: str, repo
     keys, paths = sum(one.keys for one in found), sum(one.paths for one in found)
     example = next((one.example for one in found if one.example), "")
     advice = (
-        "updates miss them and may have made a second row; 'hoodoo table repair-keys' rewrites them"
+        "updates miss them and may have created a second row; 'hoodoo table repair-keys' "
+        "rewrites them"
     )
     if keys:
         report.problem(
             "other_key",
             partition_path,
-            f"{keys} rows are stored under another record key than their columns make: {advice}: "
+            f"{keys} rows are stored under another record key than their columns give: {advice}: "
             f"{example}",
         )
     if paths:
         report.problem(
             "other_partition",
             partition_path,
-            f"{paths} rows lie in another folder than their columns name: {advice}: {example}",
+            f"{paths} rows are in another folder than their columns name: {advice}: {example}",
         )
     why_not = next((one.why_not for one in found if one.why_not), "")
     if why_not:
         report.note(
-            "keys_not_made", partition_path, f"keys and folders were not made again: {why_not}"
+            "keys_not_made", partition_path, f"keys and folders were not checked: {why_not}"
         )
 
 
@@ -509,7 +510,7 @@ def _unique(
     report.problem(
         "duplicate_key",
         partition_path,
-        f"{len(twice)} keys more than once (inserts without a look-up allow it): {shown}",
+        f"{len(twice)} keys more than once (inserts without a lookup allow it): {shown}",
     )
 
 

@@ -73,11 +73,11 @@ def check_batches(context: TableContext, report: _BatchReport) -> None:
             try:
                 differs = digest_of(storage.read(path)) != one.digest
             except ObjectMissingError:
-                told = f"it knew {one.count} batch ids, writes with a batch id are refused"
+                told = f"it has {one.count} batch ids, so writes with a batch id are rejected"
                 found.append(("boundary_missing", path, told))
                 continue
             if differs:
-                told = "it is not what the present boundary was built upon: it was edited"
+                told = "the present truncation point was not built from these bytes: it was edited"
                 found.append(("boundary_differs", path, told))
         if not found or truncated_up_to(storage) == truncation_point.number:
             break
@@ -105,8 +105,9 @@ _PAUSE_MS = 300
 _TAKEN_AWAY = frozenset({SlotKind.PLAN, SlotKind.SAVEPOINT})
 #: The note on a slot without its file, by whether slot and file decide together (FOR-4, FOR-9).
 _WAITING = {
-    False: "decided, but its completed file is missing; the next writer or service makes it",
-    True: "whether it counts is not decided: its file is missing; the next writer or service tells",
+    False: "committed, but its completed file is missing; the next writer or service creates it",
+    True: "its outcome is not decided, because its file is missing; the next writer or service "
+    "decides it",
 }
 
 
@@ -383,7 +384,9 @@ class _Verification:
                 continue
             if data != slot.body:
                 self.problem(
-                    "completed_differs", timeline_path(name), "not the bytes its slot fixed"
+                    "completed_differs",
+                    timeline_path(name),
+                    "its bytes differ from those of its slot",
                 )
 
     # ---- versions of file groups
@@ -430,15 +433,15 @@ class _Verification:
                     self.problem(
                         "lost_update",
                         join(partition_path, file_id),
-                        f"{instant.requested_time} was made from the newer {source}, which "
-                        "readers see instead of it: its rows are lost",  # hole 23
+                        f"{instant.requested_time} was computed from the newer {source}, and "
+                        "readers see that one instead: its rows are lost",  # hole 23
                     )
                 other = seen.setdefault(source, instant)
                 if other is not instant:
                     self.problem(
                         "lost_update",
                         join(partition_path, file_id),
-                        f"{instant.requested_time} and {other.requested_time} were both made "
+                        f"{instant.requested_time} and {other.requested_time} were both computed "
                         f"from {source}: rows of one of them are lost",
                     )
 
@@ -473,9 +476,7 @@ class _Verification:
             if time in dead:
                 self.note("leftover", path, f"of the dead write {time}; the next clean removes it")
             elif time not in pending and storage.stat(path) is not None:
-                self.problem(
-                    "unknown_instant", path, f"no instant on the timeline accounts for {time}"
-                )
+                self.problem("unknown_instant", path, f"no instant on the timeline names {time}")
         for entry in storage.list(MARKERS):
             if entry.is_folder and entry.name not in pending:
                 self.note("leftover", f"{MARKERS}/{entry.name}", "markers of an ended write")
@@ -511,10 +512,12 @@ class _Verification:
                     folder, _, name = path.rpartition("/")
                     base, log = parse_base_file_name(name), parse_log_file_name(name)
                     if base is not None and (folder, base.file_id) in hidden:
-                        self.note("leftover", path, f"given up by {instant}; a clean removes it")
+                        self.note("leftover", path, f"rejected with {instant}; a clean removes it")
                     elif base is not None or (log and not log.is_cdc):
                         self.problem(
-                            "unannounced_file", path, f"{instant} does not name it, readers see it"
+                            "unannounced_file",
+                            path,
+                            f"{instant} does not name it, and readers see it",
                         )
 
     def _needed(
@@ -538,7 +541,7 @@ class _Verification:
             if size is None:
                 if self._overtaken(snapshot):
                     return  # a newer commit replaced it and a clean deleted it
-                self.problem("missing_file", path, "the newest state needs it and it is gone")
+                self.problem("missing_file", path, "the newest state needs it, and it is missing")
             elif stat.file_size_in_bytes and size != stat.file_size_in_bytes:
                 self.problem(
                     "file_size", path, f"{size} bytes instead of {stat.file_size_in_bytes}"

@@ -84,7 +84,7 @@ class DynamoHolding:
     def renew(self) -> None:
         """Write a new version number. Raises: ``LeaseLostError``, ``UnavailableError``."""
         if not self.is_held():
-            raise self._lost_error("it was released or lost before")
+            raise self._lost_error("it was released or lost earlier")
         row = replace(self._row, version=self._client.new_version())
         sent_at_ms = self._client.monotonic_ms()
         with _seen_by_holder():
@@ -151,11 +151,11 @@ class DynamoHolding:
 
     def _lose(self) -> LeaseLostError:
         self._lost = True
-        return self._lost_error("another holder took over, or the row was deleted")
+        return self._lost_error("another holder took the lock, or the row was deleted")
 
     def _lost_error(self, because: str) -> LeaseLostError:
         return LeaseLostError(
-            f"the dynamodb lock is no longer held, stop this write; {because}: "
+            f"the dynamodb lock is no longer held: stop this write; {because}: "
             f"{self._client.identity}",
             identity=self._client.identity,
             because=because,
@@ -334,7 +334,7 @@ class DynamoClient:
                 holding.fencing_token = self._count()
             if holding.expires_in_ms() <= self.margin_ms:
                 raise UnavailableError(
-                    "dynamodb answers too slowly for the lease; raise "
+                    "dynamodb answers too slowly for the lease: raise "
                     f"hoodie.write.lock.wait_time_ms: {self.identity}"
                 )
         except BaseException:
@@ -362,10 +362,10 @@ class DynamoClient:
         settings = self._settings
         if not settings.create_table:
             return UnsafeSetupError(
-                "there is no such table of locks: check region and endpoint, create it with "
+                "the table of locks does not exist: check region and endpoint, create it with "
                 "one hash key named 'key' of type text, or set "
-                f"{DynamoOptions.options['create_table'].key}=true in one writer; {settings.table!a} in "
-                f"{settings.region}: {error}",
+                f"{DynamoOptions.options['create_table'].key}=true in one writer; "
+                f"{settings.table!a} in {settings.region}: {error}",
                 kind="lock_table_missing",
                 table=settings.table,
                 region=settings.region,
@@ -378,7 +378,7 @@ class DynamoClient:
             self._created_at_ms = now_ms
         elif now_ms - self._created_at_ms > settings.creation_timeout_ms:
             return UnsafeSetupError(
-                "the table of locks was created and did not become usable; look at it, or "
+                "the new table of locks did not become active: check it in the AWS console, or "
                 f"raise {DynamoOptions.options['creation_timeout_ms'].key}: {settings.table!a} in "
                 f"{settings.region}",
                 kind="lock_table_missing",
@@ -386,7 +386,7 @@ class DynamoClient:
                 region=settings.region,
             )
         return UnavailableError(
-            f"the table of locks is being created: {settings.table}", maybe_done=False
+            f"the table of locks is being created; try again: {settings.table}", maybe_done=False
         )
 
     def _connected(self) -> BotoTransport:
@@ -409,11 +409,12 @@ def _seen_by_holder() -> Iterator[None]:
         yield
     except UnsafeSetupError as error:
         raise UnavailableError(
-            f"the lock's row cannot be changed now: {error.message}", maybe_done=False
+            f"the lock's row cannot be changed now; try again: {error.message}", maybe_done=False
         ) from error
     except MissingTableError as error:
         raise UnavailableError(
-            f"the table of the locks is gone: {error}", maybe_done=False
+            f"the table of the locks was deleted: create it again, then retry: {error}",
+            maybe_done=False,
         ) from error
 
 

@@ -19,9 +19,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from lockproviders.client import needs_extra
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
-from timeline.errors import UnavailableError, UnsafeSetupError
+from timeline.errors import UnavailableError, UnsafeSetupError, needs_extra
 
 CONNECTIONS_MAX = 2  # one for renewal, one for the caller (SEC17)
 MESSAGE_CHARACTERS_MAX = 300
@@ -147,8 +146,9 @@ class BotoTransport:
         except exceptions.SSLError as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise UnsafeSetupError(
-                    "the endpoint's certificate is not trusted here: check "
-                    f"{DynamoOptions.options['endpoint'].key} and AWS_CA_BUNDLE; {_shown(str(error))}",
+                    "the endpoint's certificate could not be verified: check "
+                    f"{DynamoOptions.options['endpoint'].key} and AWS_CA_BUNDLE; "
+                    f"{_shown(str(error))}",
                     kind="lock_certificate",
                     endpoint=self._settings.endpoint,
                 ) from error
@@ -176,14 +176,14 @@ class BotoTransport:
             return ConditionFailedError(response.get("Item"))
         if code in _THROTTLED or status == 429:
             return UnavailableError(
-                f"dynamodb throttles; waiting or more capacity helps: {code}: {text}",
+                f"dynamodb throttles: wait, or give the table more capacity: {code}: {text}",
                 kind=THROTTLED,
                 maybe_done=False,
                 code=code,
             )
         if status >= 500 or status == 408:
             return UnavailableError(
-                f"dynamodb has trouble, try again: {code or status}: {text}",
+                f"dynamodb reports an error; try again: {code or status}: {text}",
                 maybe_done=True,
                 code=code,
             )
@@ -198,7 +198,8 @@ class BotoTransport:
         if code == "ValidationException":
             return self._schema_error(text)
         return UnsafeSetupError(
-            f"dynamodb refuses {operation}, look the code up: {code or status}: {text}",
+            f"dynamodb rejects {operation}: find the code in the AWS documentation and correct "
+            f"its cause: {code or status}: {text}",
             kind="lock_refused",
             code=code,
             table=self._settings.table,
@@ -219,8 +220,8 @@ class BotoTransport:
 
     def _schema_error(self, text: str) -> UnsafeSetupError:
         return UnsafeSetupError(
-            "this table is no table of locks: it needs one hash key named 'key' of type text "
-            f"and no sort key; name another with {DynamoOptions.options['table'].key}; "
+            "this is not a table of locks: it needs one hash key named 'key' of type text and no "
+            f"sort key. Name another with {DynamoOptions.options['table'].key}; "
             f"{self._settings.table!a} in {self._settings.region}: {text}",
             kind="lock_table_schema",
             table=self._settings.table,
@@ -230,8 +231,9 @@ class BotoTransport:
 
     def _credentials_error(self, text: str) -> UnsafeSetupError:
         return UnsafeSetupError(
-            "no valid aws credentials: renew them, look at this machine's clock, or set "
-            f"{DynamoOptions.options['access_key'].key} and {DynamoOptions.options['secret_key'].key}; {_shown(text)}",
+            "there are no valid AWS credentials: renew them, check the clock of this host, or "
+            f"set {DynamoOptions.options['access_key'].key} and "
+            f"{DynamoOptions.options['secret_key'].key}; {_shown(text)}",
             kind="lock_credentials",
             table=self._settings.table,
         )
@@ -252,7 +254,7 @@ def check_extra() -> None:
     Check that boto3 is installed, without loading all of it.
 
     Raises:
-        UnsafeSetupError: It is not installed (kind ``missing_extra``).
+        MissingExtraError: It is not installed.
     """
     with needs_extra("this lock needs the package boto3", "dynamodb"):
         import boto3  # noqa: F401
@@ -275,8 +277,8 @@ def region_of_machine() -> str | None:
     if known is None:
         return None
     raise UnsafeSetupError(
-        f"the lock's region is in doubt: this machine's aws profile says {known}, which java "
-        f"writers ignore; set {DynamoOptions.options['region'].key} for all writers",
+        f"the lock's region is ambiguous: the AWS profile of this host has {known}, and Java "
+        f"writers ignore it. Set {DynamoOptions.options['region'].key} for all writers",
         kind="lock_region",
         key=DynamoOptions.options["region"].key,
         region=known,

@@ -244,7 +244,7 @@ def decode_row(at: RowAddress, item: Item | None) -> DynamoLockRow | None:
     lease, version = _attribute(item, LEASE), _attribute(item, VERSION)
     if not (lease.isascii() and lease.isdigit() and len(lease) <= LEASE_DIGITS_MAX and version):
         raise UnsafeSetupError(
-            "this row is not a lock's: delete it when no writer runs, or choose another "
+            "this row is not the row of a lock: delete it when no writer runs, or choose another "
             f"partition key; {KEY} {at.key!a} of the table {at.table!a} has {LEASE} "
             f"{lease[:40]!a} and {VERSION} {version[:40]!a}",
             kind="lock_row",

@@ -206,7 +206,7 @@ def _check_endpoint(said: PropertySet, given: DynamoOptions, address: str) -> No
         return given.refusal(said, "endpoint", f"this property accepts {accepted}", accepted)
 
     if said.layer_of(given.options["endpoint"].key) == TABLE_LAYER:
-        raise refusal("what the writer is given, never what the table says")
+        raise refusal("the value of the writer's own properties, never one of the table")
     try:
         parts = urlsplit(address)
         host, _ = parts.hostname or "", parts.port

@@ -159,7 +159,7 @@ class DynamoSlotStore:
             return self._call(operation, named)
         except MissingTableError as error:  # one of its servers does not know the table yet
             raise UnavailableError(
-                f"the table of slots was just made, and is not there for all yet: {error}",
+                f"the new table of slots is not active yet; try again: {error}",
                 maybe_done=False,
             ) from error
 
@@ -176,7 +176,7 @@ class DynamoSlotStore:
                 ) from error
             if error.kind == "lock_table_schema":
                 raise self._no_table(
-                    f"this table is no table of slots: it needs the hash key {_FOLDER!r} and the "
+                    f"this is not a table of slots: it needs the hash key {_FOLDER!r} and the "
                     f"sort key {_NAME!r}, both texts; name another with hoodoo.slots.table; "
                     f"{error.fields['said']}"
                 ) from error
@@ -187,8 +187,8 @@ class DynamoSlotStore:
         settings = self._settings
         if not settings.create_table:
             raise self._no_table(
-                "there is no such table of slots: check region and endpoint, create it with the "
-                f"hash key {_FOLDER!r} and the sort key {_NAME!r}, both texts, or set "
+                "the table of slots does not exist: check region and endpoint, create it with "
+                f"the hash key {_FOLDER!r} and the sort key {_NAME!r}, both texts, or set "
                 f"{DynamoOptions.options['create_table'].key}=true in one writer; {missing}"
             ) from missing
         with contextlib.suppress(TableExistsError):  # another writer created it first
@@ -203,7 +203,7 @@ class DynamoSlotStore:
                 return
             self._clock.sleep_ms(_CREATION_PAUSE_MS)
         raise self._no_table(
-            "the table of slots was created and did not become usable; look at it, or raise "
+            "the new table of slots did not become active: check it in the AWS console, or raise "
             f"{DynamoOptions.options['creation_timeout_ms'].key}"
         )
 
@@ -256,4 +256,4 @@ def _creation(table: str, capacity: tuple[int, int] | None) -> dict[str, Any]:
 
 
 def _silent(error: UnavailableError) -> StorageUnavailableError:
-    return StorageUnavailableError(f"the slot store does not answer: {error.message}")
+    return StorageUnavailableError(f"the slot store does not answer; try again: {error.message}")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lockproviders.client import needs_extra
 from lockproviders.sql.servers import Server, mysql_connection
 from timeline.errors import (
     HoodooError,
@@ -16,6 +15,7 @@ from timeline.errors import (
     SettingError,
     UnavailableError,
     UnsafeSetupError,
+    needs_extra,
 )
 
 # ---- The free text of a lock row, and the values that settings may have; pure
@@ -108,8 +108,8 @@ def check_name(key: str, value: str | None, layer: str) -> str:
         return value
     wanted = "a name of up to 128 characters of plain ASCII without quotes or backslashes"
     raise SettingError(
-        f"the metastore's lock needs {wanted}, spelled as the Java writers spell it; "
-        f"{key} is {(value or '')[:200]!a} (from {layer})",
+        f"the metastore's lock needs {wanted}, spelled as in the Java writers; correct {key}, "
+        f"which is {(value or '')[:200]!a} (from {layer})",
         kind="setting_value" if value else "setting_missing",
         key=key,
         value=(value or "")[:200],
@@ -289,8 +289,8 @@ class MetastoreRows:
             drawn = self._run(_NEXT)[1]
             if not drawn:
                 raise UnsafeSetupError(
-                    "the metastore's table NEXT_LOCK_ID is empty, its database was not set up "
-                    f"for locks: {self._here}",
+                    "the metastore's table NEXT_LOCK_ID is empty: initialise the metastore's "
+                    f"schema with Hive's schematool: {self._here}",
                     kind="no_locks",
                     address=self._here,
                 )
@@ -333,7 +333,8 @@ class MetastoreRows:
         met = self._transaction(lambda: self._run(_BEAT, self._offset_ms, lock_id, agent)[0])
         if not met:
             raise LeaseLostError(
-                f"the lock's row in the metastore's database is gone: lock id {lock_id}",
+                "the lock's row in the metastore's database was deleted: stop this write: lock "
+                f"id {lock_id}",
                 lock_id=lock_id,
             )
 
@@ -390,7 +391,7 @@ class MetastoreRows:
             found = self._run("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[1]
             if not found or not found[0][1]:
                 raise UnsafeSetupError(
-                    f"the metastore's database speaks no TLS: {self._here}",
+                    f"the metastore's database has no TLS: enable TLS on that server: {self._here}",
                     kind="tls",
                     address=self._here,
                 )
@@ -401,8 +402,8 @@ class MetastoreRows:
         wrong = [table for table in TABLES if (engines.get(table) or "").casefold() != "innodb"]
         if wrong:
             raise UnsafeSetupError(
-                "these are not the lock tables of a hive metastore, or they keep no "
-                f"transactions: {', '.join(wrong)} in {self._here}",
+                "these are not lock tables of a Hive metastore, or they have no transactions: "
+                f"name the metastore's own InnoDB database: {', '.join(wrong)} in {self._here}",
                 kind="no_locks",
                 address=self._here,
             )
@@ -421,8 +422,8 @@ class MetastoreRows:
             if ahead_ms > AHEAD_MS_MAX:
                 # The metastore would delete our rows at once: by its clock they are that old.
                 raise UnsafeSetupError(
-                    "the metastore's clock is ahead of this database's, often because their time "
-                    f"zones differ: add about {ahead_ms} to "
+                    "the metastore's clock is ahead of this database's clock, often because "
+                    f"their time zones differ: add about {ahead_ms} to "
                     f"hoodoo.lock.hivemetastore_database.clock.offset.ms: {self._here}",
                     kind="clock_offset",
                     address=self._here,
@@ -446,7 +447,10 @@ class MetastoreRows:
 
     def _transaction(self, work: Callable[[], _Answer]) -> _Answer:
         if self._connection is None:
-            raise UnavailableError(f"there is no connection to the database: {self._here}")
+            raise UnavailableError(
+                "there is no connection to the database: check the server and the network, then "
+                f"try again: {self._here}"
+            )
         sent_commit = False
         try:
             answer = work()
@@ -469,15 +473,16 @@ class MetastoreRows:
         told = str(error.args[1] if len(error.args) > 1 else error)[:300]
         if code == _NO_TLS_CODE or "CERTIFICATE_VERIFY_FAILED" in told:
             return UnsafeSetupError(
-                "the metastore's database speaks no TLS, or its certificate is not to be believed: "
-                f"{self._here}: {told}",
+                "the TLS certificate of the metastore's database could not be verified, or the "
+                "database has no TLS: set hoodoo.lock.hivemetastore_database.tls.ca to the file "
+                f"of its authority: {self._here}: {told}",
                 kind="tls",
                 address=self._here,
             )
         if code in _SETUP_CODES:
             return UnsafeSetupError(
-                "the metastore's lock tables cannot be used; this user needs SELECT, INSERT, "
-                f"UPDATE and DELETE on HIVE_LOCKS, SELECT and UPDATE on NEXT_LOCK_ID, SELECT, "
+                "the metastore's lock tables cannot be used: grant this user SELECT, INSERT, "
+                "UPDATE and DELETE on HIVE_LOCKS, SELECT and UPDATE on NEXT_LOCK_ID, SELECT, "
                 f"INSERT and UPDATE on AUX_TABLE: {self._here}: {code} {told}",
                 kind="no_locks",
                 address=self._here,
@@ -485,8 +490,8 @@ class MetastoreRows:
         answered = code in _SERVER_CODES and code not in _BROKEN_CODES
         kind = CommitUnknownError if sent_commit and not answered else UnavailableError
         return kind(
-            f"the metastore's database gave no answer: {self._here}: "
-            f"{type(error).__name__} {code}: {told}",
+            "the metastore's database did not answer: check the server and the network, then try "
+            f"again: {self._here}: {type(error).__name__} {code}: {told}",
             address=self._here,
             code=code,
         )

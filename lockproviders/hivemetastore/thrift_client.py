@@ -77,7 +77,7 @@ class MetastoreHolding:
         """
         if not self.is_held():
             raise LeaseLostError(
-                f"the lock was given back or lost before: lock id {self._lock_id}",
+                f"the lock was released or lost earlier: stop this write: lock id {self._lock_id}",
                 lock_id=self._lock_id,
             )
         try:

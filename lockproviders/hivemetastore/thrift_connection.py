@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from lockproviders.client import needs_extra
 from lockproviders.hivemetastore.database import USER, LockName, MetastoreLockRow
 from timeline.errors import (
     HoodooError,
@@ -29,6 +28,7 @@ from timeline.errors import (
     SettingError,
     UnavailableError,
     UnsafeSetupError,
+    needs_extra,
 )
 
 DEFAULT_PORT = 9083
@@ -77,8 +77,8 @@ def parse_uris(key: str, uris: tuple[str, ...], layer: str) -> tuple[Address, ..
         address = _address_in(uri)
         if address is None:
             raise SettingError(
-                "the metastore's addresses are written thrift://host:port, several with commas "
-                f"between them; {key} is {uri[:200]!a} (from {layer})",
+                "the metastore's addresses have the form thrift://host:port, several with commas "
+                f"between them; correct {key}, which is {uri[:200]!a} (from {layer})",
                 kind="setting_value" if uri else "setting_missing",
                 key=key,
                 value=uri[:200],
@@ -119,7 +119,7 @@ class ThriftWire:
         tls: None for a plain connection.
 
     Raises:
-        UnsafeSetupError: The optional packages are not installed (kind ``missing_extra``).
+        MissingExtraError: The optional packages are not installed.
     """
 
     def __init__(self, addresses: tuple[Address, ...], tls: Tls | None) -> None:
@@ -149,8 +149,9 @@ class ThriftWire:
                 self._open(self._addresses[self._turn], timeout_ms)
             except ssl.SSLCertVerificationError as error:
                 raise UnsafeSetupError(
-                    "the metastore's certificate is not to be believed: give its authority with "
-                    f"hoodoo.lock.hivemetastore.tls.ca: {self._here}: {error.verify_message}",
+                    "the metastore's TLS certificate could not be verified: set "
+                    "hoodoo.lock.hivemetastore.tls.ca to the file of its authority: "
+                    f"{self._here}: {error.verify_message}",
                     kind="tls",
                     address=self._here,
                 ) from error
@@ -160,7 +161,8 @@ class ThriftWire:
             else:
                 return
         raise UnavailableError(
-            f"no metastore answers, is it running: {', '.join(failures)}", addresses=failures
+            f"no metastore answers: start it, or correct its addresses: {', '.join(failures)}",
+            addresses=failures,
         )
 
     def limit(self, timeout_ms: int) -> None:
@@ -221,7 +223,7 @@ class ThriftWire:
             self._call("heartbeat", (request,), expected=gone)
         except gone as error:
             raise LeaseLostError(
-                f"the metastore does not know the lock any more: lock id {lock_id}",
+                f"the metastore no longer has the lock: stop this write: lock id {lock_id}",
                 lock_id=lock_id,
             ) from error
 
@@ -287,7 +289,10 @@ class ThriftWire:
     ) -> Any:
         """Send one request; raise expected answers unchanged and keep the connection for them."""
         if self._service is None:
-            raise UnavailableError("there is no connection to a metastore")
+            raise UnavailableError(
+                "there is no connection to a metastore: check the server and the network, then "
+                "try again"
+            )
         try:
             return getattr(self._service, request)(*values)
         except expected:
@@ -306,25 +311,26 @@ class ThriftWire:
         if isinstance(error, self._messages.ApplicationError):
             if "operationType=UNSET" in told:
                 return UnsafeSetupError(
-                    "this metastore runs with hive.in.test=true and refuses the locks of Hudi "
-                    f"writers: switch that off: {here}",
+                    "this metastore has hive.in.test=true and rejects the locks of Hudi writers: "
+                    f"set it to false: {here}",
                     kind="no_locks",
                     address=here,
                 )
             if error.type in self._messages.unknown_requests or "nsupported" in told:
                 return UnsafeSetupError(
-                    "this metastore has no locks (Glue and Dataproc have none), choose another "
+                    "this metastore has no locks (Glue and Dataproc have none): choose another "
                     f"lock provider: {here} does not know the request {request}: {told}",
                     kind="no_locks",
                     address=here,
                 )
             return UnavailableError(
-                "the metastore failed to answer; its log tells why, often its database is away "
-                f"or has no lock tables: {request} at {here}: {told}",
+                "the metastore reports an error: read its log; often its database is down or "
+                f"lacks lock tables: {request} at {here}: {told}",
                 address=here,
             )
         return UnavailableError(
-            f"the metastore gave no answer: {request} at {here}: {type(error).__name__}: {told}",
+            "the metastore did not answer: check the server and the network, then try again: "
+            f"{request} at {here}: {type(error).__name__}: {told}",
             address=here,
         )
 
@@ -340,7 +346,7 @@ class _Messages:
 
 
 def _messages() -> _Messages:
-    with needs_extra("the lock of the hive metastore needs further packages", "hive"):
+    with needs_extra("the lock of the Hive metastore needs further packages", "hive"):
         from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
         from thrift.protocol.TBinaryProtocol import TBinaryProtocol
         from thrift.Thrift import TApplicationException

@@ -84,8 +84,8 @@ class SqlTable:
         create = f"CREATE TABLE IF NOT EXISTS {self._name} ({self._columns}){options}"
         if not self._may_create:
             raise UnsafeSetupError(
-                f"the lock's table is missing; set {SqlSettings.options['create_table'].key}=true, or run: "
-                f"{create}",
+                f"the lock database lacks the table {self._name}: set "
+                f"{SqlSettings.options['create_table'].key}=true, or run: {create}",
                 kind="lock_table",
                 database=self.database.address,
                 table=self._name,
@@ -108,8 +108,9 @@ class SqlTable:
         schema, _, table = self._name.rpartition(".")
         for (engine,) in self.rows(self.database.unsafe_engine_sql, (schema or None, table)):
             raise UnsafeSetupError(
-                f"a crash may empty this table, stop all writers and run: ALTER TABLE {self._name}"
-                f"{self.database.table_options}; {self.database.address} keeps it in {engine}",
+                "a crash may empty this table: stop all writers and run: ALTER TABLE "
+                f"{self._name}{self.database.table_options}; {self.database.address} keeps it in "
+                f"{engine}",
                 kind="slot_table_engine",
                 database=self.database.address,
                 table=self._name,
@@ -118,8 +119,8 @@ class SqlTable:
     def silent(self, why: str) -> StorageUnavailableError:
         """Return the error for a database that does not answer."""
         return StorageUnavailableError(
-            f"the lock database did not answer; look whether it runs: {self.database.address}: "
-            f"{why}",
+            "the lock database did not answer: check whether the server runs, then try again: "
+            f"{self.database.address}: {why}",
             database=self.database.address,
         )
 
@@ -242,7 +243,7 @@ class SqlHolding:
         if not self._ours or not self._client.renew(self._token, self._nonce):
             self._ours = False
             raise LeaseLostError(
-                "another writer took over the lock, or an operator broke it",
+                "another writer took the lock, or an operator broke it",
                 identity=self._client.identity,
             )
         self._ends_at_ms = asked_at_ms + self._client.lease_ms

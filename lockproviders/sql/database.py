@@ -181,7 +181,7 @@ class Database(ABC):
 
     def _setup(self, message: str) -> UnsafeSetupError:
         return UnsafeSetupError(
-            f"the lock database cannot be used, correct hoodoo.lock.sql.* or its grants: "
+            "the lock database cannot be used: correct hoodoo.lock.sql.* or its grants: "
             f"{self.address}: {message}",
             kind="lock_database",
             database=self.address,
@@ -282,7 +282,9 @@ class SqliteDatabase(Database):
         if code == sqlite3.SQLITE_CANTOPEN and not self._path.parent.is_dir():
             return self._setup("its folder is missing")
         if code == sqlite3.SQLITE_CANTOPEN and not self._path.exists():
-            return self._setup("there is no such file; hoodoo.lock.sql.create_table=true makes it")
+            return self._setup(
+                "the file does not exist; hoodoo.lock.sql.create_table=true creates it"
+            )
         return self._setup(str(error))
 
 

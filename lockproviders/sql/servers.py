@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockproviders.client import needs_extra
 from lockproviders.sql.database import (
     Database,
     NoTable,
@@ -24,6 +23,7 @@ from lockproviders.sql.database import (
     RowExists,
     Value,
 )
+from timeline.errors import needs_extra
 from timeline.ports.ports import Ids
 
 
@@ -130,7 +130,7 @@ class MySqlDatabase(Database):
             _, found = self._execute(connection, "SHOW SESSION STATUS LIKE 'Ssl_cipher'", ())
             if not found or not found[0][1]:
                 connection.close()
-                raise self._setup("the server speaks no TLS, which hoodoo.lock.sql.tls asks for")
+                raise self._setup("the server has no TLS, which hoodoo.lock.sql.tls requires")
         return connection
 
     def _execute(

@@ -245,10 +245,10 @@ class StorageClient:
         record = LockRecord.decode(seen.data, self._place.address)
         if record.is_shared and record.is_valid_at(self._clock.now_ms()):
             raise UnsafeSetupError(
-                "writers of hoodoo have this lock together, and nobody can be stuck with it: it "
-                f"ends by itself at most {self._sharer.length_ms / 1000:g} s after the last of "
-                "them published; to have it alone use 'hoodoo locks run', to keep them out stop "
-                f"them: {self._place.address}",
+                "several hoodoo writers share this lock, and it cannot be stuck: it ends at most "
+                f"{self._sharer.length_ms / 1000:g} s after the last of them commits. To hold it "
+                "alone run 'hoodoo locks run'; to keep the writers out stop them: "
+                f"{self._place.address}",
                 kind="lock_shared",
                 path=self._place.address,
             )
@@ -260,7 +260,8 @@ class StorageClient:
             return False
         except AmbiguousWriteError as error:
             raise UnavailableError(
-                f"the store did not say whether the lock was broken: {self._place.address}",
+                "the store did not answer whether the lock was broken; try again: "
+                f"{self._place.address}",
                 path=self._place.address,
             ) from error
         return True
@@ -297,7 +298,8 @@ class StorageClient:
                 if tag is not None:
                     return tag
                 raise UnavailableError(
-                    f"the store did not say whether the lock was taken: {self._place.address}",
+                    "the store did not answer whether the lock was taken; try again: "
+                    f"{self._place.address}",
                     path=self._place.address,
                 ) from error
         except BaseException:
@@ -350,7 +352,7 @@ def _client(context: LockContext) -> StorageClient:
     if not is_object_address(context.table_address):
         raise UnsafeSetupError(
             "the storage_based lock needs the conditional writes of an object store (s3, gs, "
-            "abfss), in Java too; for a table on this machine's disks name filesystem, elsewhere "
+            "abfss), as in Java. For a table on a local disk name filesystem, elsewhere "
             f"zookeeper, dynamodb or hivemetastore: {context.table_address}",
             kind="lock_storage",
             address=context.table_address,

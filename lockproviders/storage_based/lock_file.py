@@ -84,8 +84,8 @@ class LockRecord:
             or not isinstance(owner, str)
         ):
             raise UnsafeSetupError(
-                "the lock file is damaged, so that neither we nor Java can take the lock: make "
-                f"sure that no writer is at work, then delete it: {address}",
+                "the lock file is damaged, so neither hoodoo nor Java can take the lock: make "
+                f"sure that no writer runs, then delete it: {address}",
                 kind="lock_file",
                 path=address,
             )
@@ -275,8 +275,8 @@ class ConditionalObject:
                 return
             raise self._trouble(error, "trying a conditional write", fate) from error
         raise UnsafeSetupError(
-            "this store ignores the conditions of a conditional write, so everybody would have "
-            f"the lock; name another provider: {self.address}",
+            "this store ignores the conditions of a conditional write, so every writer would get "
+            f"the lock: name another provider: {self.address}",
             kind="lock_storage",
             path=self.address,
         )
@@ -431,12 +431,13 @@ class StorageHolding:
             # A holder can only continue; access that was refused may return.
             raise UnavailableError(error.message, **error.fields) from error
         raise UnavailableError(
-            f"the lock file could not be replaced in {_ROUNDS_MAX} rounds: {self._place.address}"
+            f"the lock file could not be replaced in {_ROUNDS_MAX} rounds; try again: "
+            f"{self._place.address}"
         )
 
     def _lost(self) -> LeaseLostError:
         return LeaseLostError(
-            "the lock file has another holder, or was given back: stop this write: "
+            "the lock file has another holder, or the lock was released: stop this write: "
             f"{self._place.address}",
             path=self._place.address,
         )

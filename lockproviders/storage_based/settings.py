@@ -56,7 +56,7 @@ class StorageLockSettings:
         given = StorageLockOptions.from_properties(properties)
         validity, renew = given.validity_seconds, given.renew_seconds
         if validity < _RENEWALS_PER_VALIDITY * renew:
-            why = f"a lease lasts at least ten renewals (10 x {renew} s), Java refuses less"
+            why = f"a lease lasts at least ten renewals (10 x {renew} s), Java rejects less"
             raise given.refusal(as_property_set(properties), "validity_seconds", why)
         return cls.of(validity * _SECOND_MS)
 

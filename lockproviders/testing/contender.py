@@ -74,7 +74,10 @@ def wait_for(condition: Callable[[], bool], *, seconds_max: float = 120.0) -> No
     end_ms = clock.monotonic_ms() + int(seconds_max * 1000)
     while not condition():
         if clock.monotonic_ms() >= end_ms:
-            raise UnavailableError(f"the other process did not answer within {seconds_max} s")
+            raise UnavailableError(
+                f"the other process did not answer within {seconds_max} s; try again on an idle "
+                "host"
+            )
         clock.sleep_ms(2)
 
 
@@ -98,7 +101,9 @@ def _function_of(file: Path, name: str) -> Callable[[Path], LockClient]:
     """Load the function that a test's command line names, never a table (SEC4)."""
     spec = importlib.util.spec_from_file_location("lock_under_test", file)
     if spec is None or spec.loader is None:
-        raise InvalidInputError(f"no python file: {file}", path=str(file))
+        raise InvalidInputError(
+            f"there is no Python file of this name; correct the path: {file}", path=str(file)
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -9,7 +9,6 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from lockproviders.client import needs_extra
 from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
 from lockproviders.settings import ADDRESS_OPTION
 from lockproviders.zookeeper.queue import (
@@ -21,7 +20,13 @@ from lockproviders.zookeeper.queue import (
     queue_order,
 )
 from lockproviders.zookeeper.settings import ZooKeeperOptions, ZooKeeperSettings, request_timeout_ms
-from timeline.errors import HoodooError, LeaseLostError, UnavailableError, UnsafeSetupError
+from timeline.errors import (
+    HoodooError,
+    LeaseLostError,
+    MissingExtraError,
+    UnavailableError,
+    needs_extra,
+)
 
 if TYPE_CHECKING:
     from lockproviders.zookeeper.session import ZkSession
@@ -68,8 +73,8 @@ class ZooKeeperHolding:
             self._gone = True
         if self._is_lost():
             raise LeaseLostError(
-                "our node in ZooKeeper's queue is gone, with its session or removed by "
-                f"somebody: {self._path}",
+                "the node of this lock left ZooKeeper's queue: its session expired or a user "
+                f"deleted it; stop this write: {self._path}",
                 path=self._path,
             )
         self._seen_ms = asked_ms
@@ -175,8 +180,8 @@ class ZooKeeperQueueEntry:
             self._is_doubtful = not self._sent == len(own) == 1
             if not own:
                 raise UnavailableError(
-                    "our node vanished from the lock's queue; find out who removes it: "
-                    f"{self._client.path}",
+                    "the node of this lock vanished from its queue: find the process that "
+                    f"deletes it: {self._client.path}",
                     path=self._client.path,
                 )
             self._own = own[0]
@@ -253,7 +258,7 @@ class ZooKeeperQueueEntry:
             found = session.read(path)
             if found is None:
                 raise UnavailableError(
-                    f"our node vanished from the lock's queue: {path}", path=path
+                    f"the node of this lock vanished from its queue; try again: {path}", path=path
                 )
             token = found[1]
         if self._is_doubtful:
@@ -463,10 +468,9 @@ def _check_sasl(mechanism: str) -> None:
     with needs_extra("SASL with ZooKeeper needs the package pure-sasl", "zookeeper-sasl"):
         import puresasl  # noqa: F401
     if mechanism == "GSSAPI" and find_spec("kerberos") is None:
-        raise UnsafeSetupError(
+        raise MissingExtraError(
             "SASL by GSSAPI needs the package kerberos, too: "
             "pip install 'hoodoo[zookeeper-sasl]' kerberos",
-            kind="missing_extra",
             extra="zookeeper-sasl",
         )
 

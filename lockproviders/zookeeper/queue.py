@@ -94,7 +94,7 @@ def lock_path(base_path: str, lock_key: str, *, key: str) -> str:
     if wrong:
         raise SettingError(
             "the lock's node must be an absolute path without empty or relative parts, and "
-            f"without a slash at its end: {key} makes it {path[:200]!a}",
+            f"without a slash at its end; correct {key}, which makes it {path[:200]!a}",
             kind="setting_value",
             key=key,
             value=path[:200],
@@ -116,7 +116,8 @@ def split_hosts(url: str, *, key: str) -> tuple[tuple[str, ...], str]:
         host, port = _host_and_port(part.strip())
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise SettingError(
-                f"ZooKeeper's servers are host:port,host:port,...: {key}={url[:200]!a}",
+                "ZooKeeper's servers have the form host:port,host:port,...; correct "
+                f"{key}={url[:200]!a}",
                 kind="setting_value",
                 key=key,
                 value=url[:200],

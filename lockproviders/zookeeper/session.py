@@ -135,15 +135,17 @@ class ZkSession:
             self._make_folders(folder)
         if self._settings.root and self.read("/") is None:
             raise UnsafeSetupError(
-                f"the root in {self._settings.url_key} is no node of ZooKeeper: create "
-                f"{self._settings.root}, or leave it out: {self._settings.connect_text}",
+                f"the root in {self._settings.url_key} does not exist in ZooKeeper: create "
+                f"{self._settings.root}, or omit it: {self._settings.connect_text}",
                 kind="lock_root",
                 key=self._settings.url_key,
                 server=self._settings.servers_text,
                 path=self._settings.root,
             )
         raise UnavailableError(
-            f"the lock's node is removed again and again; find out by whom: {folder}", path=folder
+            "another process deletes the lock's node again and again: find and stop that "
+            f"process: {folder}",
+            path=folder,
         )
 
     def children(self, folder: str) -> tuple[str, ...]:
@@ -219,8 +221,8 @@ class ZkSession:
             return pause_ms
         if left_ms <= 0:
             _LOG.warning(
-                "a lock in ZooKeeper was neither renewed nor given back in time; its session "
-                "is closed: %s",
+                "a lock in ZooKeeper was neither renewed nor released in time; its session is "
+                "closed: %s",
                 self._settings.lock_identity,
             )
             self.end(wait_ms=0)
@@ -230,7 +232,7 @@ class ZkSession:
         try:
             self._client.stop()
         except Exception as error:  # noqa: BLE001  whatever it is, the session ends by itself
-            _LOG.debug("a ZooKeeper session did not close in order: %s", error)
+            _LOG.debug("a ZooKeeper session did not close correctly: %s", error)
         with contextlib.suppress(Exception):
             self._client.close()
 
@@ -319,7 +321,7 @@ class ZkSession:
 
     def _unavailable(self, error: Exception) -> UnavailableError:
         return UnavailableError(
-            "ZooKeeper did not answer a request; look at its servers, or raise "
+            "ZooKeeper did not answer a request: check its servers, or raise "
             f"hoodie.write.lock.zookeeper.session_timeout_ms: {self._settings.servers_text}: "
             f"{type(error).__name__} within {self.request_timeout_ms} ms",
             server=self._settings.servers_text,
@@ -328,8 +330,8 @@ class ZkSession:
 
     def _access_error(self, error: Exception) -> UnsafeSetupError:
         return UnsafeSetupError(
-            "ZooKeeper does not let us use the lock's node; give this identity the rights "
-            "create, read and delete there, or use the identity that made it: "
+            "ZooKeeper denies access to the lock's node: give this identity the rights create, "
+            "read and delete there, or use the identity that created it: "
             f"{self._settings.servers_text}{self._settings.path}: {type(error).__name__}",
             kind="lock_access",
             server=self._settings.servers_text,
@@ -341,9 +343,10 @@ class ZkSession:
         if self._is_refused:
             return self._access_error(refusals.AuthFailedError())
         return UnavailableError(
-            "no ZooKeeper server answered within hoodie.write.lock.zookeeper."
-            f"connection_timeout_ms; look at its servers and at {self._settings.url_key}: "
-            f"{self._settings.servers_text} within {self._settings.connection_timeout_ms} ms",
+            "no ZooKeeper server answered within "
+            "hoodie.write.lock.zookeeper.connection_timeout_ms or hoodoo.lock.deadline.ms: check "
+            f"its servers and {self._settings.url_key}: {self._settings.servers_text} within "
+            f"{self._settings.connection_timeout_ms} ms",
             server=self._settings.servers_text,
             waited_ms=self._settings.connection_timeout_ms,
         )
@@ -406,8 +409,8 @@ def _warn_of_open_nodes(settings: ZooKeeperSettings) -> None:
     if is_remote and not _WARNED:
         _WARNED.append(settings.servers_text)
         _LOG.warning(
-            "anybody who reaches ZooKeeper may remove this lock's nodes; give the writers an "
-            "identity with hoodoo.lock.zookeeper.identity.file: %s",
+            "every user of ZooKeeper can remove this lock's nodes: give the writers an identity "
+            "with hoodoo.lock.zookeeper.identity.file: %s",
             settings.servers_text,
         )
 

@@ -15,7 +15,13 @@ from typing import Annotated
 from pydantic import Field
 
 from lockproviders.hookspecs import LockContext
-from lockproviders.settings import ADDRESS_OPTION, MS_MAX, hashed_address, path_hash
+from lockproviders.settings import (
+    ADDRESS_OPTION,
+    MS_MAX,
+    LockSettings,
+    hashed_address,
+    path_hash,
+)
 from lockproviders.zookeeper.queue import hosts_identity, lock_path, split_hosts
 from timeline.errors import UnsafeSetupError
 from timeline.properties.options import (
@@ -37,6 +43,7 @@ REQUEST_SHARE = 6  # of the session: time limit of one request, so that the marg
 REQUEST_MS_MIN = 250
 REQUEST_MS_MAX = 10_000
 SECRET_BYTES_MAX = 4_096
+_CONNECT_MS_MIN = 1_000  # also with a deadline of 0: an acquire makes one attempt
 
 _Count = Annotated[int, Field(ge=0, le=MS_MAX)]
 _Positive = Annotated[int, Field(ge=1, le=MS_MAX)]
@@ -101,7 +108,7 @@ class ZooKeeperOptions(OptionSettings):
     application: str = option(
         "hoodie.write.application.id",
         "Unknown",
-        "Who writes, for people to read; stands in ZooKeeper's lock node.",
+        "Name of the writer, for people to read; it is in ZooKeeper's lock node.",
     )
     tls: bool = option(
         _OURS + "tls",
@@ -202,7 +209,10 @@ class ZooKeeperSettings(ZooKeeperOptions):
             _required(said, given, "tls_ca")
         if given.sasl == "DIGEST-MD5":
             _required(said, given, "identity_file")
-        return cls(**given.model_dump(), servers=servers, root=root, path=path)
+        chosen = given.model_dump()
+        deadline_ms = max(LockSettings.from_properties(said).deadline_ms, _CONNECT_MS_MIN)
+        chosen["connection_timeout_ms"] = min(given.connection_timeout_ms, deadline_ms)
+        return cls(**chosen, servers=servers, root=root, path=path)
 
 
 def _key(field: str) -> str:
@@ -221,7 +231,7 @@ def _refuse_unused_port(
     raise given.refusal(
         said,
         "port",
-        f"write the port into {_key('url')}, Java does not read {key} and would take 2181",
+        f"write the port into {_key('url')}, because Java does not read {key} and would use 2181",
         f"{servers[0].rpartition(':')[0]}:{port[:200]}",
     )
 
@@ -231,7 +241,7 @@ def _lock_key(said: PropertySet, given: ZooKeeperOptions) -> str:
     value = given.lock_key or said.get(NAME_KEY)
     if value:
         return value
-    why = f"the lock needs a node: set this or {NAME_KEY}, which stands in for it"
+    why = f"the lock needs a node: set this or {NAME_KEY}, which replaces it"
     raise given.refusal(said, "lock_key", why, "the table's name", kind=None)
 
 
@@ -251,17 +261,17 @@ def _secret_line(file: str) -> str:
     except (OSError, ValueError) as error:
         raise _secret_error(f"it cannot be read: {type(error).__name__}", file) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise _secret_error("others may read it, take their rights away (chmod 600)", file)
+        raise _secret_error("other users may read it: take their rights away (chmod 600)", file)
     user, colon, password = line.partition(":")
     if not (user and colon and password) or "\n" in line:
-        raise _secret_error("it must hold one line user:password", file)
+        raise _secret_error("it must contain one line user:password", file)
     return line
 
 
 def _secret_error(what: str, file: str) -> UnsafeSetupError:
     key = _key("identity_file")
     return UnsafeSetupError(
-        f"ZooKeeper's identity cannot be used; {what}; {key}={file}",
+        f"ZooKeeper's identity cannot be used: {what}. Correct the file: {key}={file}",
         kind="lock_access",
         key=key,
         path=file,

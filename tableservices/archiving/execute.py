@@ -88,7 +88,7 @@ class ArchiveResult:
     @property
     def text(self) -> str:
         """One line for people."""
-        return f"archived {self.instants} instants, collected slots up to {self.slots_up_to}"
+        return f"archived {self.instants} instants, truncated slots up to {self.slots_up_to}"
 
 
 @dataclass(slots=True)

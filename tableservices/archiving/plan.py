@@ -534,15 +534,14 @@ class ArchivingSettings(OptionSettings):
             return settings.model_copy(update=more)
         if high <= low:
             why = (
-                f"archiving begins above {keys[1]} and leaves {keys[0]}={low}, so raise the first "
-                "or lower the second"
+                f"archiving begins above {keys[1]} and leaves {keys[0]}={low}: raise the first or "
+                "lower the second"
             )
             raise cls.refusal(said, "commits_kept_max", why, kind="archive_range", value=str(high))
         if low <= retained and settings.automatic:
             why = (
-                "cleaning looks at every commit it retains, so more must stay on the active "
-                f"timeline than hoodie.clean.commits.retained={retained}; raise the one or lower "
-                "the other"
+                "cleaning needs each commit it retains on the active timeline, and "
+                f"hoodie.clean.commits.retained={retained}: raise this key or lower the other"
             )
             raise cls.refusal(
                 said, "commits_kept_min", why, kind="archive_retention", value=str(low)

@@ -519,7 +519,7 @@ def planned_paths(context: TableContext, plan: CleanerPlan) -> dict[str, tuple[s
     """
     if plan.partitions_to_be_deleted or plan.files_to_be_deleted_per_partition:
         raise CorruptTableError(
-            "a pending clean of a form that this release does not finish; let the engine that "
+            "a pending clean has a form that this release does not execute: let the engine that "
             "planned it finish it",
             kind="clean_plan_form",
         )
@@ -539,8 +539,9 @@ def _relative(context: TableContext, partition_path: str, address: str) -> str:
         if without_scheme(context.ports.storage.locate(path)) == without_scheme(address):
             return path
     raise MalformedNameError(
-        "a pending clean names something that is no data file of its partition; nothing was "
-        f"deleted, remove that clean by hand: {address!r}",
+        "a pending clean names a path that is not a data file of its partition. Nothing was "
+        "deleted: end all writers, then delete the requested and inflight files of that clean: "
+        f"{address!r}",
         path=address,
     )
 
@@ -562,8 +563,8 @@ def _input_without_effect(
     for path in (path for paths in planned.values() for path in paths):
         if path not in needless and context.ports.storage.stat(path) is not None:
             raise MalformedNameError(
-                "a pending clean names a file that a reader, writer or savepoint may still "
-                f"need; nothing was deleted, the clean is left alone: {path!r}",
+                "a pending clean names a file that a reader, writer or savepoint may still need. "
+                f"Nothing was deleted: wait until they have ended, then clean again: {path!r}",
                 path=path,
             )
     return gathered

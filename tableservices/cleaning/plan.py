@@ -222,7 +222,7 @@ def _savepointed_files(context: TableContext, savepoints: tuple[Instant, ...]) -
             data = context.ports.storage.read(path)
         except ObjectMissingError as error:
             raise MissingFileError(
-                f"a savepoint was removed while it was read; clean again: {path}", path=path
+                f"a savepoint was deleted while it was read: clean again: {path}", path=path
             ) from error
         for partition_path, kept in decode_savepoint(data, path=path).partition_metadata.items():
             check_partition_path(partition_path)

@@ -60,7 +60,8 @@ def row_order(rows: pa.Table, columns: Sequence[str], curve: Curve) -> npt.NDArr
     """
     if len(columns) > COLUMNS_MAX:
         raise InvalidInputError(
-            f"rows are ordered by at most {COLUMNS_MAX} columns: {len(columns)} are named",
+            f"at most {COLUMNS_MAX} columns can order rows: name fewer columns: {len(columns)} "
+            "are named",
             kind="sort_columns",
         )
     axes = [sortable_column(rows, name) for name in columns]
@@ -96,7 +97,9 @@ def sortable_column(rows: pa.Table, name: str) -> pa.ChunkedArray:
 
 def _no_order(name: str, why: str) -> InvalidInputError:
     return InvalidInputError(
-        f"rows cannot be ordered by this column: {name!r}; {why}", kind="sort_columns", column=name
+        f"the rows cannot be ordered by this column: name another: {name!r}; {why}",
+        kind="sort_columns",
+        column=name,
     )
 
 

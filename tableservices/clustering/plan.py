@@ -174,7 +174,7 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
         execution_class(strategy.strategy_class_name or EXECUTION_DEFAULT)
     except SettingError as error:
         raise UnsupportedTableError(
-            f"this release does not carry out a clustering of that kind; let Java Hudi do it: "
+            "this release does not execute a clustering of this kind: let Java Hudi execute it: "
             f"{path} ({error.message})",
             kind="clustering_strategy",
             path=path,
@@ -349,7 +349,7 @@ def _gains(
 
 # ---- Tables and columns that cannot be clustered, refused by name before planning
 
-_FOLLOWS = "a record's file group follows from its key, so rows cannot move"
+_FOLLOWS = "the file group of a record depends on its key, so rows cannot move"
 _BUCKETS_MAX = 10_000  # an upper limit: the file ids of other tables begin like this once in 65,536
 
 
@@ -367,12 +367,12 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
     config = load_writable(context)
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
-            "the table's columns have ids (schema on read): this release reads such a table and "
-            "does not write it; let Java Hudi cluster it",
+            "the table's columns have ids (schema on read), and this release only reads such a "
+            "table: let Java Hudi cluster it",
             kind="schema_on_read",
         )
     if context.ports.storage.list(CONSISTENT_FOLDER):
-        raise _buckets("buckets of consistent hashing are resized, which this release does not do")
+        raise _buckets("this release does not resize buckets of consistent hashing")
     if has_bucket_rules(config):
         raise _buckets(_FOLLOWS)
     return read_schema(context, snapshot)
@@ -392,7 +392,7 @@ def refuse_bucket_names(file_groups: Iterable[FileGroupId]) -> None:
 
 def _buckets(why: str) -> UnsupportedTableError:
     return UnsupportedTableError(
-        f"tables with a bucket index are not clustered: {why}",
+        f"a table with a bucket index is not clustered: switch clustering off for it: {why}",
         kind="not_clusterable",
         feature="clustering a bucket index",
     )

@@ -103,7 +103,7 @@ def execution_class(name: str) -> str:
 def _refuse(key: str, name: str, package: str, known: list[str]) -> NoReturn:
     why = "this clustering strategy is not known"
     if "Consistent" in name:
-        why = "buckets of consistent hashing are not resized by this release"
+        why = "this release does not resize buckets of consistent hashing"
     raise SettingError(
         f"{why}; use one of {', '.join(known)} of {package[:-1]}: {key}={name[:200]!a}",
         kind="unsupported_setting",

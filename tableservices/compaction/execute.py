@@ -146,7 +146,7 @@ def _adopted(ports: Ports, task: CompactionTask, path: str) -> WriteStat:
     stat = ports.storage.stat(path)
     if stat is None:
         raise StorageUnavailableError(
-            f"a file of the plan vanished; run the service again: {path}", path=path
+            f"a file of the plan vanished: run the service again: {path}", path=path
         )
     return replace(_stat(task, path, _merged(ports, task), stat.size_bytes), num_writes=rows)
 
@@ -193,8 +193,8 @@ def tasks_of(
     """
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
-            "the table's columns have ids (schema on read): this release reads such a table and "
-            "does not write it; let Java Hudi compact it",
+            "the table's columns have ids (schema on read), and this release only reads such a "
+            "table: let Java Hudi compact it",
             kind="schema_on_read",
         )
     config = context.config
@@ -397,7 +397,8 @@ def _refuse(context: TableContext) -> None:
     context.config.merge.require_known()
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(
-            "only merge-on-read tables have logs to compact: this one is copy-on-write",
+            "only merge-on-read tables have logs to compact, and this one is copy-on-write: omit "
+            "compaction",
             kind="no_logs",
         )
 

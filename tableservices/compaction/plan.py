@@ -202,7 +202,9 @@ class _Sizes:
         if size is None:
             missing = join(partition_path, name)
             raise MissingFileError(
-                f"a file of a pending plan is gone; cancel the plan: {missing}", path=missing
+                "a file of a pending plan is missing: run 'hoodoo services cancel TABLE "
+                f"INSTANT': {missing}",
+                path=missing,
             )
         return size
 
@@ -307,7 +309,7 @@ def choose(
     option = CompactionSettings.options["strategy"]
     known = [*_STRATEGIES, *(order.name for order in orders)]
     raise SettingError(
-        f"no such compaction strategy; known are {', '.join(known)}: "
+        f"this compaction strategy is unknown: choose one of {', '.join(known)}: "
         f"{option.key}={settings.strategy[:200]!a}",
         kind="setting_value",
         key=option.key,

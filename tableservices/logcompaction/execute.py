@@ -251,8 +251,8 @@ def merge_slice_logs(ports: Ports, task: LogCompactionTask) -> WriteStat | None:
     blocks = find_blocks(storage, logs, task.read.visible)
     if any(block.is_partial for block in blocks):
         raise UnsupportedTableError(
-            "log files with partial updates are not put together by this release; cancel the "
-            f"plan and compact: {task.slice.file_group}",
+            "this release does not merge log files with partial updates: cancel the plan with "
+            f"'hoodoo services cancel TABLE INSTANT', then compact: {task.slice.file_group}",
             kind="partial_blocks",
         )
     changes = read_logs(storage, ports.events, logs, task.read)
@@ -368,7 +368,7 @@ class LogCompactionResult:
     def text(self) -> str:
         """One line for people."""
         return (
-            f"put {self.log_files} log files of {self.file_groups} file groups together "
+            f"merged {self.log_files} log files of {self.file_groups} file groups "
             f"({self.bytes_written} bytes)"
         )
 
@@ -541,13 +541,14 @@ def _refuse(context: TableContext) -> None:
     config = load_writable(context)
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(
-            "only merge-on-read tables have logs to put together: this one is copy-on-write",
+            "only merge-on-read tables have logs to merge, and this one is copy-on-write: omit "
+            "log compaction",
             kind="no_logs",
         )
     if config.merge.updates_partially or config.merge.mode is MergeMode.CUSTOM:
         raise UnsupportedTableError(
-            "the logs of this table cannot be put together without their base file, because its "
-            "records are merged value by value; compact it instead",
+            "the logs of this table cannot be merged without their base file, because its "
+            "records are merged value by value: compact the table instead",
             kind="partial_updates",
         )
 

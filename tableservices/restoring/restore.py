@@ -83,8 +83,8 @@ class RestoreResult:
     def text(self) -> str:
         """One line for people."""
         return (
-            f"restored to {self.restored_to}: {len(self.instants)} instants and "
-            f"{len(self.files)} files are gone"
+            f"restored to {self.restored_to}: {len(self.instants)} instants and {len(self.files)} "
+            "files were removed"
         )
 
 
@@ -137,8 +137,8 @@ def refuse_live_writers(context: TableContext, instants: Sequence[Instant]) -> N
     alive = sorted(set(pending) - set(dead))
     if alive:
         raise InvalidInputError(
-            "its writer still gives signs of life; end the writer, or force it: "
-            f"{', '.join(alive)}",
+            "the heartbeat of its writer is fresh: end the writer and wait, or use --force if "
+            f"its process has ended: {', '.join(alive)}",
             kind="writer_alive",
             requested_time=alive[0],
             alive=alive,
@@ -193,7 +193,7 @@ def restore(
             files=planned.files,
         )
     raise BudgetSpentError(
-        "others published in every attempt; stop the writers, then restore again: "
+        "other writers committed during every attempt: stop the writers, then restore again: "
         f"{_TRIES} attempts",
         attempts=_TRIES,
     )
@@ -343,7 +343,8 @@ def _foreign_plan(context: TableContext, own_time: InstantTime) -> tuple[bytes, 
     for time in (*times, *([target] if target else ())):
         if not _TIME.fullmatch(time):
             raise CorruptTableError(
-                f"a plan of a restore names what is no instant; nothing was touched: {path}",
+                "a plan of a restore names an entry that is not an instant. Nothing was changed: "
+                f"restore the plan's file from a backup: {path}",
                 kind="restore_plan",
                 path=path,
             )

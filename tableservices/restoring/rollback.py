@@ -136,8 +136,8 @@ def _target(timeline: ActiveTimeline, requested_time: InstantTime) -> Instant:
     except InstantNotFoundError as error:
         pending = [one.requested_time for one in timeline.pending_ingestion]
         raise InstantNotFoundError(
-            f"no such write, neither completed nor pending; pending are {pending}: "
-            f"{requested_time}",
+            "the timeline has no completed or pending write with this instant; the pending ones "
+            f"are {pending}: {requested_time}",
             kind="no_such_write",
             requested_time=requested_time,
         ) from error
@@ -158,8 +158,8 @@ def _refuse_needed(context: TableContext, snapshot: Snapshot, target: Instant) -
     ]
     if later:
         raise InvalidInputError(
-            "later writes or pending ones may be built on it; roll those back first, or restore "
-            f"to an instant before it: {target.requested_time}, later is {later[-1]}",
+            "later or pending writes may depend on it: roll those back first, or restore to an "
+            f"instant before it: {target.requested_time}, later is {later[-1]}",
             kind="later_instants",
             requested_time=target.requested_time,
             later=[str(one) for one in later],
@@ -170,8 +170,9 @@ def _refuse_needed(context: TableContext, snapshot: Snapshot, target: Instant) -
             refuse_cleaned(context, snapshot, before)
     elif context.archived_timeline.instants():
         raise InvalidInputError(
-            "it is the last write that is not archived, and must stay, because readers take "
-            f"what lies before it as committed: {target.requested_time}",
+            "this is the last write that is not archived, and readers need it to know which "
+            "files before it are committed. Keep it, and delete its rows with 'hoodoo write TABLE "
+            f"--operation delete --filter TEXT': {target.requested_time}",
             kind="last_active_write",
             requested_time=target.requested_time,
         )

@@ -120,7 +120,8 @@ def savepoint(
                 files=draft.files,
             )
     raise BudgetSpentError(
-        f"the table was restored in every attempt; make the savepoint again: {_TRIES} attempts",
+        f"the table was restored during every attempt: create the savepoint again: {_TRIES} "
+        "attempts",
         attempts=_TRIES,
     )
 
@@ -135,7 +136,9 @@ def _draft(
         newest = timeline.newest_completed_write
         if newest is None:
             raise InstantNotFoundError(
-                "the table has no completed write that could be kept", kind="no_such_write"
+                "the table has no completed write yet: write to it first, then create the "
+                "savepoint",
+                kind="no_such_write",
             )
         target = newest
     else:
@@ -231,10 +234,10 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
         with commit.section() as section:
             if is_kept_on_active_timeline(context, section.timeline, requested_time):
                 raise InvalidInputError(
-                    "writes after this savepoint's were archived and would be hidden without it, "
-                    "as long as the saved write is not archived as well; run 'hoodoo savepoint "
-                    "delete' again when the writers and plans that hold the archive back have "
-                    f"ended (see 'hoodoo writers'): {requested_time}",
+                    "writes after this savepoint's write were archived, and readers would lose "
+                    "them while the saved write is not archived. Wait until the writers and "
+                    "plans that block archiving have ended ('hoodoo writers TABLE' lists them), "
+                    f"then run 'hoodoo savepoint delete' again: {requested_time}",
                     kind="savepoint_before_archive",
                     requested_time=requested_time,
                 )
@@ -243,7 +246,7 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
             if not found:
                 there = ", ".join(sorted(savepoint_times(section.timeline))) or "none"
                 raise InstantNotFoundError(
-                    f"no savepoint of this write; there are {there}: {requested_time}",
+                    f"this write has no savepoint; the savepoints are {there}: {requested_time}",
                     kind="no_such_savepoint",
                     requested_time=requested_time,
                 )
@@ -284,7 +287,7 @@ def _names(one: Instant, requested_time: InstantTime) -> bool:
 def _refuse_second(held: Iterable[InstantTime], target: Instant) -> None:
     if target.requested_time in held:
         raise InvalidInputError(
-            "this write has a savepoint already; delete it first to make another: "
+            "this write has a savepoint already: delete it first with 'hoodoo savepoint delete': "
             f"{target.requested_time}",
             kind="savepoint_exists",
             requested_time=target.requested_time,

@@ -83,8 +83,8 @@ def completed_write(timeline: ActiveTimeline, requested_time: InstantTime) -> In
             return one
     newest = timeline.newest_completed_write
     raise InstantNotFoundError(
-        "no completed write of the active timeline has this requested time; see 'hoodoo "
-        f"timeline show' (the newest is {newest.requested_time if newest else 'none'}): "
+        "the active timeline has no completed write with this requested time; 'hoodoo timeline "
+        f"show TABLE' lists them (the newest is {newest.requested_time if newest else 'none'}): "
         f"{requested_time}",
         kind="no_such_write",
         requested_time=requested_time,
@@ -180,9 +180,9 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
     ]
     if later:
         raise InvalidInputError(
-            "writes after it are archived already, so they cannot be taken away; write its state "
-            f"anew instead (read it as of {target.requested_time}): {later[-1]} and "
-            f"{len(later) - 1} more",
+            "later writes are archived already, so a restore cannot remove them. Read the state "
+            f"as of {target.requested_time}, then write it with insert_overwrite_table: "
+            f"{later[-1]} and {len(later) - 1} more",
             kind="archived_since",
             requested_time=target.requested_time,
             archived=later[-1],
@@ -211,8 +211,9 @@ def refuse_during_archiving(
     met = [one.requested_time for one in needed if instant_file_name(one) in moving]
     if met:
         raise InvalidInputError(
-            "an archive is moving it, or died while it did; run 'hoodoo services run --service "
-            f"archive TABLE', then choose an instant that is still on the timeline: {met[0]}",
+            "the instant is being archived, or its archiving process died. Run 'hoodoo services "
+            "run --service archive TABLE', then choose an instant that is still on the timeline: "
+            f"{met[0]}",
             kind="being_archived",
             requested_time=met[0],
         )
@@ -236,8 +237,8 @@ def refuse_old_logs(context: TableContext, gone: Iterable[Instant]) -> None:
             log = parse_log_file_name(path.rpartition("/")[2])
             if log is not None and log.instant_time != one.requested_time:
                 raise InvalidInputError(
-                    "logs that were written before the upgrade from version 6 cannot be taken "
-                    f"away; choose a later instant, or write the older state anew: {path}",
+                    "logs that were written before the upgrade from version 6 cannot be removed: "
+                    f"choose a later instant, or read the older state and write it again: {path}",
                     kind="logs_of_version_6",
                     path=path,
                 )
@@ -267,8 +268,9 @@ def refuse_during_foreign_service(
     pending = [one for one in upkeep if one != taken_over]
     if pending:
         raise ServiceConflictError(
-            "another engine's upkeep is under way; let that engine finish it, or when it has ended "
-            f"finish it by {_HOW_TO_FINISH[pending[0].action]}, then repeat: {pending[0]}",
+            "a service of another engine is pending: let that engine finish it. If that engine "
+            f"has ended, finish it with {_HOW_TO_FINISH[pending[0].action]}, then repeat: "
+            f"{pending[0]}",
             kind="upkeep_pending",
             pending=[str(one) for one in pending],
         )
@@ -284,8 +286,8 @@ def refuse_savepointed(held: frozenset[InstantTime], times: frozenset[InstantTim
     met = sorted(held & times)
     if met:
         raise InvalidInputError(
-            "a savepoint holds what would be taken away; delete it first ('hoodoo savepoint "
-            f"delete'): {', '.join(met)}",
+            "a savepoint needs what this would remove: delete the savepoint first ('hoodoo "
+            f"savepoint delete'): {', '.join(met)}",
             kind="savepointed",
             savepoints=met,
         )

@@ -92,7 +92,7 @@ def test_a_table_of_version_6_is_read_and_never_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("refuses", "said"),
     [
-        ("pathlib.Path.unlink", "dropping the table failed, access was refused"),
+        ("pathlib.Path.unlink", "dropping the table failed, access was denied"),
         ("shutil.rmtree", "the table is dropped, delete the rest of its folder by hand"),
     ],
 )

@@ -22,12 +22,16 @@ def nodes() -> Iterator[ast.AST]:
 
 
 def test_each_error_kind_has_an_entry_with_cause_fix_and_reaction() -> None:
-    page = (ROOT / "docs/reference/errors.md").read_text()
+    page = (ROOT / "docs" / errors.ERRORS_PAGE).read_text()
     entries = dict(
         re.findall(r"^### `([a-z0-9_]+)`\n(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE)
     )
-    texts, kinds = set(), set()
+    classes = {name: getattr(errors, name) for name in errors.__all__ if name.endswith("Error")}
+    texts, kinds, plain = set(), set(), set()
     for node in nodes():
+        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+        if name in classes and not {"kind", None} & {one.arg for one in node.keywords}:
+            plain.add(classes[name].default_kind)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             texts.add(node.value)
         elif isinstance(node, ast.ClassDef) and node.name.endswith("Error"):
@@ -36,8 +40,8 @@ def test_each_error_kind_has_an_entry_with_cause_fix_and_reaction() -> None:
         elif isinstance(node, ast.keyword) and node.arg == "kind":
             found = node.value.value if isinstance(node.value, ast.Constant) else None
             kinds |= {found} if isinstance(found, str) else set()
-    classes = {name: getattr(errors, name) for name in errors.__all__ if name.endswith("Error")}
     assert sorted(kinds - OTHER - set(entries)) == []
+    assert sorted(plain - set(entries)) == []
     assert sorted(set(entries) - texts) == []
     assert len(entries) > 250
     for kind, entry in entries.items():
@@ -50,3 +54,13 @@ def test_each_error_kind_has_an_entry_with_cause_fix_and_reaction() -> None:
         assert not reactions or reactions & said, (kind, reactions, said)
         assert "**Cause.** " in entry, kind
         assert "**Fix.** " in entry, kind
+
+
+def test_a_printed_error_ends_with_the_anchor_of_its_kind() -> None:
+    error = errors.LockTimeoutError("the lock was not free", holder="h")
+    assert str(error) == "the lock was not free [docs: reference/errors.md#lock_timeout]"
+    assert error.message == error.as_document()["message"] == "the lock was not free"
+    anchors = re.findall(
+        r"^### `(\w+)`$", (ROOT / "docs" / errors.ERRORS_PAGE).read_text(), re.MULTILINE
+    )
+    assert error.kind in anchors

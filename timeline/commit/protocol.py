@@ -170,7 +170,8 @@ class CommitProtocol:
                 raise
             except Exception as error:
                 raise unknown_outcome(
-                    slot, f"an error occurred during the commit ({error})"
+                    slot,
+                    f"an error occurred during the commit ({getattr(error, 'message', error)})",
                 ) from error
             if outcome:
                 self._lose(section, slot, outcome)

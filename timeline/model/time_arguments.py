@@ -117,7 +117,7 @@ def parse_range(
             if error.kind != "instant_time":
                 raise
             raise InvalidInputError(
-                f"{error}; 'earliest' is the beginning",
+                f"{error.message}; 'earliest' is the beginning",
                 kind="instant_time",
                 value=_as_error_field(since),
             ) from None

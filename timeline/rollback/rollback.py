@@ -482,8 +482,8 @@ def requested_plan_bytes(context: TableContext, instant: Instant) -> bytes:
         return context.ports.storage.read(_requested_path(instant))
     except ObjectMissingError as error:
         raise CorruptTableError(
-            "the plan of a pending instant is missing. Run 'hoodoo timeline show TABLE': if the instant "
-            "is still pending, run 'hoodoo services cancel TABLE INSTANT': "
+            "the plan of a pending instant is missing. Run the command again; if the error "
+            "returns, restore the requested file from a backup and run 'hoodoo table verify TABLE': "
             f"{instant}",
             kind="no_plan",
             requested_time=instant.requested_time,

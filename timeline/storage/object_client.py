@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from timeline.errors import (
-    MissingExtraError,
     SettingError,
     StorageUnavailableError,
     UnavailableError,
     UnsafeSetupError,
+    needs_extra,
 )
 from timeline.ports.ports import Clock
 from timeline.properties.options import (
@@ -446,13 +446,9 @@ def open_client(
         MissingExtraError: obstore is not installed.
         UnsafeSetupError: The client refuses the options.
     """
-    try:
+    with needs_extra("object stores need obstore", "objectstore"):
         import obstore.store
         from obstore.exceptions import BaseError
-    except ImportError as error:
-        raise MissingExtraError(
-            "object stores need obstore: pip install 'hoodoo[objectstore]'", extra="objectstore"
-        ) from error
     wait_ms = timeout_ms or settings.wait_ms(much=much)
     options: ClientConfig = {
         "timeout": timedelta(milliseconds=wait_ms),

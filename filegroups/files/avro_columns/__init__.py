@@ -210,8 +210,8 @@ def encode_records(table: pa.Table, schema_json: str) -> bytes:
     unknown = sorted(set(table.column_names) - set(record.names))
     if unknown or len(set(table.column_names)) != table.num_columns:
         raise InvalidInputError(
-            "rows to write have columns that repeat or that the table's schema lacks; drop "
-            f"them or add them to the table first: columns={unknown or table.column_names}",
+            "the rows have columns that repeat or that the table lacks: remove the columns, or "
+            f"add them to the table first: columns={unknown or table.column_names}",
             kind="schema_mismatch",
             columns=unknown or table.column_names,
         )

@@ -191,8 +191,8 @@ class RowWriter:
             return
         elif column.null_count:
             raise InvalidInputError(
-                "a column has nulls where the table's schema has none; fill them before "
-                f"writing: column={name!r}",
+                "a column has nulls, and the table's schema forbids them: fill them before you "
+                f"write: column={name!r}",
                 kind="null_value",
                 column=name,
             )
@@ -261,7 +261,7 @@ class RowWriter:
             codes = pc.index_in(column, pa.array(leaf.symbols, pa.string()))
             if codes.null_count > column.null_count:
                 raise InvalidInputError(
-                    "a value is no symbol of the column's enum; correct it before writing: "
+                    "a value is not a symbol of the column's enum: correct it before you write: "
                     f"column={name!r} symbols={leaf.symbols[:20]}",
                     kind="unknown_symbol",
                     column=name,

@@ -70,8 +70,8 @@ class Chunk:
             CorruptTableError: Always; `why` names the cause.
         """
         raise CorruptTableError(
-            f"a record in the log block is damaged ({why}): restore the file or roll its "
-            f"instant back: path={self.path}",
+            f"a record in a log block is damaged ({why}): restore the file from a backup, or roll "
+            f"its instant back with 'hoodoo rollback TABLE INSTANT': path={self.path}",
             kind="bad_record",
             path=self.path,
         )

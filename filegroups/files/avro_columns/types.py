@@ -117,8 +117,8 @@ def parse_schema(schema_json: str, *, path: str) -> Record:
         return _parse(schema_json)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptTableError(
-            f"the schema of the log block is no avro record, restore the file: path={path} "
-            f"schema={schema_json[:200]!r}",
+            "the schema of a log block is not an Avro record: restore the file from a backup: "
+            f"path={path} schema={schema_json[:200]!r}",
             kind="bad_schema",
             path=path,
         ) from error
@@ -165,7 +165,8 @@ def unsupported_type_error(what: Any) -> UnsupportedTableError:
     """Return the error for a type that Arrow or hoodoo cannot hold."""
     text = json.dumps(what, default=str)[:200]
     return UnsupportedTableError(
-        f"the table has a column type that this release does not handle: {text}",
+        "the table has a column type that this release does not handle: read the other columns, "
+        f"or use the engine that made the table: {text}",
         kind="unsupported_type",
         avro_type=text,
     )

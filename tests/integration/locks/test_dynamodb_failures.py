@@ -233,7 +233,7 @@ def test_table_with_another_key_is_refused_with_advice(server: ChildServer, key:
 def test_missing_table_is_refused_with_advice(server: ChildServer, key: str) -> None:
     missing = {"hoodie.write.lock.dynamodb.table": "missing"}
     client = client_of(server.url, key, lease_ms=LEASE_MS, **missing)
-    with pytest.raises(UnsafeSetupError, match="no such table of locks") as caught:
+    with pytest.raises(UnsafeSetupError, match="the table of locks does not exist") as caught:
         client.try_acquire("me")
     assert caught.value.kind == "lock_table_missing"
     client.close()

@@ -201,7 +201,7 @@ def test_a_merger_class_with_another_rule_than_the_tables_is_refused(
     schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
     facts = {"record_key": "id", "partition_by": "p", "ordering": "ts"}
     hoodoo.create_table(tmp_path / "t", schema=schema, **facts).close()
-    with pytest.raises(SettingError, match=f"stands for {means}") as refused:
+    with pytest.raises(SettingError, match=f"means {means}") as refused:
         hoodoo.open_table(tmp_path / "t", properties={key: value})
     assert refused.value.kind == "setting_against_table"
 

@@ -58,7 +58,7 @@ def test_properties_choose_the_strategy(
 
 
 def test_an_unknown_strategy_is_refused_when_the_table_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no such conflict strategy"):
+    with pytest.raises(SettingError, match="conflict strategy is unknown"):
         hoodoo.create_table(tmp_path, schema=SCHEMA, properties={KEY: "night_loads"})
 
 

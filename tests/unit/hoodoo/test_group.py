@@ -55,10 +55,10 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
         assert len(members) == shared.group > 1
         assert commit_result_document(shared)["group"] == shared.group
         told = explain_instant(table, shared.requested_time).lines()
-        assert f"published {shared.group} writes together" in told
+        assert f"committed {shared.group} writes together" in told
         assert sum(line.startswith("batch s/") for line in told) == shared.group
         assert table.insert(rows(9), batch_id="s/0").already_published
-        with pytest.raises(InvalidInputError, match="published as insert"):
+        with pytest.raises(InvalidInputError, match="committed as insert"):
             table.upsert(rows(9), batch_id="s/0")
 
 

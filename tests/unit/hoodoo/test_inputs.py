@@ -88,7 +88,7 @@ def test_a_table_takes_the_rows_of_a_file(tmp_path: Path) -> None:
         table.upsert(tmp_path / "rows.parquet")
         table.upsert(str(tmp_path / "rows.csv"))
         assert table.count() == 3
-        with pytest.raises(InvalidInputError, match="no such input file"):
+        with pytest.raises(InvalidInputError, match="input file does not exist"):
             table.upsert(tmp_path / "gone.parquet")
 
 

@@ -140,7 +140,7 @@ def test_a_failed_background_service_warns_the_writer(make: Make) -> None:
         heard.wait_for("service.failed")
         table.close()
 
-    with pytest.warns(UserWarning, match=r"beside the writes, compact of .* failed: .*acme"):
+    with pytest.warns(UserWarning, match=r"during the writes, compact of .* failed: .*acme"):
         go_on()
     assert actions(table) == ["deltacommit", "deltacommit"]
 

@@ -248,7 +248,7 @@ def test_dicts_name_their_columns_by_texts(table: hoodoo.Table, name: object):
 @pytest.mark.parametrize("names", ["record_key", "partition_by", "ordering"])
 def test_columns_of_a_new_table_are_texts_or_none(tmp_path: Path, names: str):
     schema = pa.schema([("id", pa.string())])
-    with pytest.raises(InvalidInputError, match="columns are a list of texts"):
+    with pytest.raises(InvalidInputError, match="columns must be a list of texts"):
         hoodoo.create_table(tmp_path / "t", schema=schema, **{names: 3})
     hoodoo.create_table(tmp_path / "t", schema=schema, **{names: None}).close()
 

@@ -100,9 +100,9 @@ def test_healthy_lock_passes_every_check(machine) -> None:
     assert [(check["name"], check["message"]) for check in document["checks"]] == [
         ("reach", "leased:t is free"),
         ("acquire", "acquired by here/41/w1"),
-        ("contend", "a second one was refused, holder here/41/w1"),
-        ("release", "given back, and had by the next one"),
-        ("fence", "an old holding is refused; tokens 3 then 4"),
+        ("contend", "a second acquire was rejected, holder here/41/w1"),
+        ("release", "released, and acquired by the next"),
+        ("fence", "an old holding is rejected; tokens 3 then 4"),
         ("expire", "taken over after 3000 ms of a lease of 3000 ms"),
         ("clock", "the lock's server agrees"),
     ]
@@ -113,11 +113,16 @@ def test_healthy_lock_passes_every_check(machine) -> None:
 @pytest.mark.parametrize(
     ("switch", "value", "failed", "message"),
     [
-        ("never_ends", True, "expire", "a holder without a sign of life still holds"),
-        ("ends_early_ms", 2_000, "expire", "another one got in after 1000 ms, before the end"),
-        ("renews_old", True, "fence", "a holding that is over could be renewed"),
-        ("says_held", True, "fence", "says that it still holds"),
-        ("frees_anybodys", True, "fence", "the late release of an old holding freed"),
+        ("never_ends", True, "expire", "a holder without renewals still holds"),
+        (
+            "ends_early_ms",
+            2_000,
+            "expire",
+            "another holder acquired the lock after 1000 ms, before the end",
+        ),
+        ("renews_old", True, "fence", "an ended holding was renewed"),
+        ("says_held", True, "fence", "reports that it is still held"),
+        ("frees_anybodys", True, "fence", "the late release of an old holding released"),
         ("tokens_stand_still", True, "fence", "fencing tokens must grow: 0 then 0"),
         ("skew_ms", 5_000, "clock", "the lock's server is 5000 ms ahead"),
         ("skew_ms", -5_000, "clock", "the lock's server is 5000 ms behind"),
@@ -140,7 +145,7 @@ def test_a_lock_that_excludes_no_client_is_detected(machine) -> None:
     examination = examine(holder, rival, clock=machine.clock)
     assert not examination.ok
     contend = next(check for check in examination.checks if check.name == "contend")
-    assert (contend.ok, contend.message[:19]) == (False, "two holders at once")
+    assert (contend.ok, contend.message[:32]) == (False, "the lock has two holders at once")
     assert "name the same server" in contend.advice
 
 

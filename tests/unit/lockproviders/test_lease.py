@@ -195,7 +195,7 @@ def test_a_refused_release_is_reported_and_raises_nothing(machine, lease_ms) -> 
     with lease:
         pass
     assert machine.events.fields("lock.release_failed")["error"] == "access denied"
-    with pytest.raises(LeaseLostError, match="released before"):
+    with pytest.raises(LeaseLostError, match="released earlier"):
         lease.assert_held()
 
 

@@ -96,7 +96,7 @@ def test_provider_answers_to_our_name_and_hudis(said: str, found: str) -> None:
 
 
 def test_unknown_provider_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnknownProviderError, match="no such lock provider") as caught:
+    with pytest.raises(UnknownProviderError, match="lock provider is unknown") as caught:
         ProviderRegistry().find("org.example.Lock")
     known = list(ProviderRegistry().known)
     assert caught.value.fields == {"name": "org.example.Lock", "known": known}

@@ -330,9 +330,9 @@ def test_a_denied_client_gets_the_permission_that_the_table_needs() -> None:
 def test_a_new_table_that_is_not_visible_everywhere_is_retried() -> None:
     active, gone = {"Table": {"TableStatus": "ACTIVE"}}, MissingTableError("not yet")
     made = [MissingTableError("none"), {}, active, gone]
-    with pytest.raises(StorageUnavailableError, match="not there for all yet"):
+    with pytest.raises(StorageUnavailableError, match="not active yet"):
         store_of(Answers(*made), create_table=True).create("a/1", b"x")
     answers = Answers(*made, {}, *made, *made)
     assert store_of(answers, create_table=True).names("a") == []
-    with pytest.raises(StorageUnavailableError, match="not there for all yet"):
+    with pytest.raises(StorageUnavailableError, match="not active yet"):
         store_of(Answers(*made, *made), create_table=True).names("a")

@@ -83,7 +83,7 @@ def test_asynchronous_cleaning_is_left_to_the_worker(bench: Any) -> None:
 
 def test_a_failing_service_never_fails_the_write(bench: Any) -> None:
     failures = run_inline(bench.context, [Failing()])
-    assert failures == ("the write is done, but failing after it failed: broken",)
+    assert failures == ("the write is committed, but failing after it failed: broken",)
     assert "service.failed" in bench.events.names()
 
 

@@ -77,7 +77,7 @@ def test_a_writer_that_opened_the_table_before_is_refused() -> None:
     table = of_version_8()
     stale = opened(table)
     upgrade(table.context)
-    with pytest.raises(TableConfigConflictError, match="open it again") as caught:
+    with pytest.raises(TableConfigConflictError, match="open the table again") as caught:
         upsert(stale, ROWS)
     assert caught.value.fields["report"]["rule"] == "C13"
     assert table.context.active().pending == ()
@@ -96,7 +96,7 @@ def test_a_live_writer_prevents_an_upgrade() -> None:
     table = of_version_8()
     other = opened(table)
     registration = register_process(other.context, {})
-    with pytest.raises(InvalidInputError, match="at work"):
+    with pytest.raises(InvalidInputError, match="is live"):
         upgrade(table.context)
     registration.unregister()
     assert upgrade(table.context) is not None
@@ -482,5 +482,5 @@ def test_a_table_that_was_upgraded_meanwhile_is_opened_again_first(tmp_path: Pat
         stale = table.context
         to_8 = {"hoodie.table.version": "8", "hoodie.timeline.layout.version": "2"}
         update_properties(stale.ports.storage, to_8, now="now")
-        with pytest.raises(TableConfigConflictError, match="open it again"):
+        with pytest.raises(TableConfigConflictError, match="open the table again"):
             upgrade(stale)

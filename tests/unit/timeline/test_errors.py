@@ -38,7 +38,7 @@ TREE = {
     "InvalidInputError": ("HoodooError ValueError", Reaction.FIX_CALL, "invalid_input"),
     "SettingError": ("InvalidInputError", Reaction.FIX_CALL, "setting"),
     "UnknownProviderError": ("InvalidInputError", Reaction.FIX_CALL, "unknown_provider"),
-    "MissingExtraError": ("InvalidInputError ImportError", Reaction.FIX_CALL, "missing_extra"),
+    "MissingExtraError": ("UnsafeSetupError ImportError", Reaction.FIX_SETUP, "missing_extra"),
     "NotFoundError": ("HoodooError LookupError", Reaction.FIX_CALL, "not_found"),
     "TableNotFoundError": ("NotFoundError", Reaction.FIX_CALL, "table_not_found"),
     "InstantNotFoundError": ("NotFoundError", Reaction.FIX_CALL, "instant_not_found"),
@@ -96,7 +96,7 @@ def test_an_error_crosses_processes_whole(name: str) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert copy.as_document() == error.as_document()
-    assert str(copy) == "the write was refused: 2026"
+    assert copy.message == "the write was refused: 2026"
 
 
 def test_the_document_holds_kind_reaction_message_and_fields() -> None:

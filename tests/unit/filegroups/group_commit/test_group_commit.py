@@ -365,7 +365,7 @@ def test_an_error_before_members_are_chosen_is_raised_for_all_waiting_writes() -
         inner = LocalWorkload(table.context.ports, as_table([row(key, key, 1)]))
         with pytest.raises(StorageUnavailableError) as caught:
             committer.write(planned(table, WriteOperation.UPSERT), inner)
-        return str(caught.value)
+        return caught.value.message
 
     others = [start_in_background(partial(write, key)) for key in "bc"]
     assert [write("a"), *(one.result() for one in others)] == ["gone"] * 3

@@ -206,7 +206,7 @@ def test_an_insert_finds_a_key_that_is_only_in_a_log() -> None:
     workload = LocalWorkload(table.context.ports, pa.Table.from_pylist([row("b", 7)]))
     with pytest.raises(InvalidInputError) as refused:
         write(opened(table).context, refusing, workload)
-    assert refused.value.kind == "duplicate_key"
+    assert refused.value.kind == "key_exists"
 
 
 # ---------------------------------------------------------------- what tells that logs hold keys

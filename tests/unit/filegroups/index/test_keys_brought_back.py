@@ -68,7 +68,7 @@ def test_an_insert_that_refuses_known_keys_finds_one_that_was_inserted_again() -
     workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("a", 5)])), rival)
     with pytest.raises(InvalidInputError) as refused:
         write(mine.context, refusing(mine, files=files), workload)
-    assert (refused.value.kind, values_of_a(mine)) == ("duplicate_key", [4])
+    assert (refused.value.kind, values_of_a(mine)) == ("key_exists", [4])
 
 
 @pytest.mark.spec("PUB-4")

@@ -202,9 +202,9 @@ def test_a_year_before_a_number_is_read_by_its_width(letter: str) -> None:
         ("y" * 101, "characters"),
         ("yyyy'", "a quote is not closed"),
         ("'", "a quote is not closed"),
-        ("T", "this letter is not supported in date patterns: 'T'"),
-        ("z", "this letter is not supported in date patterns: 'z'"),
-        ("ZZZ", "names of time zones are not supported: 'ZZZ'"),
+        ("T", "this letter is not supported in date patterns; correct the pattern: 'T'"),
+        ("z", "this letter is not supported in date patterns; correct the pattern: 'z'"),
+        ("ZZZ", "names of time zones are not supported; correct the pattern: 'ZZZ'"),
     ],
 )
 def test_a_pattern_without_a_certain_meaning_is_refused(pattern: str, what: str) -> None:

@@ -135,7 +135,7 @@ def test_an_insert_that_refuses_known_keys_refuses_one_inserted_into_its_small_f
     workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("n", 5)])), rival)
     with pytest.raises(InvalidInputError) as refused:
         write(mine.context, refusing, workload)
-    assert refused.value.kind == "duplicate_key"
+    assert refused.value.kind == "key_exists"
     assert rows_of(mine, "id", "v") == [("a", 1), ("c", 1), ("n", 4)]
 
 

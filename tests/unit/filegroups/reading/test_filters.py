@@ -190,7 +190,7 @@ def test_an_error_shows_where_a_text_is_wrong(text: str, kind: str, mark: int | 
         to_expression(text, ROWS.schema)
     assert caught.value.kind == kind
     if mark is not None:
-        assert str(caught.value).splitlines()[-2:] == [f"  {text}", "  " + " " * mark + "^"]
+        assert caught.value.message.splitlines()[-2:] == [f"  {text}", "  " + " " * mark + "^"]
 
 
 def test_an_unknown_column_suggests_the_nearest_one() -> None:

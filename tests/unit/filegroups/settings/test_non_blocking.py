@@ -173,7 +173,7 @@ def test_two_file_groups_of_one_bucket_conflict_before_both_are_committed() -> N
     rival = begun(stranger, WriteOperation.UPSERT, [row("a", 5, 7)], buckets=ONE)
     receipt = upsert(mine, [row("a", 5, 8)], rival, buckets=ONE)
     assert [one.why for one in receipt.refusals] == [
-        "the other opened another file group for a bucket of mine"
+        "a concurrent commit created another file group for a bucket of this write"
     ]
     assert len(slices(mine)) == 1
     assert rows_of(mine, "id", "v") == [("a", 8)]

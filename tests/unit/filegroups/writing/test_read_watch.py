@@ -109,7 +109,7 @@ def test_a_rewritten_file_group_has_new_rows_only_by_its_counts(
     watch = scene.watch()
     assert watch.only_inserted(rival, scene.group) is only
     assert not watch.only_inserted(rival, FileGroupId("x", "another")), "it tells nothing of it"
-    assert not watch.only_inserted(strange(rival), scene.group), "nobody can tell"
+    assert not watch.only_inserted(strange(rival), scene.group), "it is unknown whether"
 
 
 def test_a_commit_from_reads_has_a_read_set_and_an_unknown_one_may_have_had() -> None:
@@ -182,7 +182,7 @@ def test_a_read_slice_contained_no_matching_rows(asked: int | None, none: bool) 
     assert watch.had_no_match(scene.group) is none, "it is read once"
     assert not scene.watch().had_no_match(scene.group), "gone, it may have held some"
     assert not scene.watch().had_no_match(FileGroupId("x", "another")), "it was not there"
-    assert not scene.watch().had_no_match(FileGroupId("../x", "f")), "nobody can tell"
+    assert not scene.watch().had_no_match(FileGroupId("../x", "f")), "it is unknown whether"
 
 
 # ---- the judgement

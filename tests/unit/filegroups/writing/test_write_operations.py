@@ -230,7 +230,7 @@ def test_a_batch_id_of_another_operation_is_refused_and_nothing_is_written(table
     first = upsert(table, [row("n", "x", 1, 1)], batch_id="b")
     before = rows_of(table)
     for each in (table, opened(table)):
-        with pytest.raises(InvalidInputError, match="published as upsert") as refused:
+        with pytest.raises(InvalidInputError, match="committed as upsert") as refused:
             put(each, DELETE, [row("n", "x", 9, 1)], batch_id="b")
         assert refused.value.kind == "batch_of_another_operation"
         assert refused.value.fields["requested_time"] == first.requested_time

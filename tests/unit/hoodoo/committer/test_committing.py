@@ -176,7 +176,7 @@ def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) 
         assert len({each.requested_time for each in receipts}) == 1
         assert [each.rows_inserted for each in receipts] == [1, 1]
         assert one.insert(rows(7), batch_id="s/0").already_published
-        with pytest.raises(InvalidInputError, match="published as insert"):
+        with pytest.raises(InvalidInputError, match="committed as insert"):
             one.upsert(rows(7), batch_id="s/0")
         assert sorted(one.to_arrow(columns=["v"]).column("v").to_pylist()) == [0, 1]
     assert (committer.report.groups, committer.report.writes) == (1, 2)
@@ -373,7 +373,7 @@ def test_a_writer_with_another_request_commits_alone(tmp_path: Path, key: str) -
     ):
         assert table.insert(rows(1)).rows_inserted == 1
         assert committer.report.handed_back == 1
-    assert "configured otherwise" in heard.named("group.alone")[0]["why"]
+    assert "other settings" in heard.named("group.alone")[0]["why"]
 
 
 def test_a_committer_of_another_release_hands_back(
@@ -582,11 +582,13 @@ def test_a_committer_that_no_writer_can_reach_ends(tmp_path: Path, how: str) -> 
         at.unlink()
         if how == "taken":
             with closing(SocketListener(at, CLOCK, send_ms=1000)) as other:
-                with pytest.raises(UnsafeSetupError, match="no writer comes here any more"):
+                with pytest.raises(
+                    UnsafeSetupError, match="writers no longer reach this committer"
+                ):
                     committer.run(StopFlag())
                 assert other.is_reachable()
         else:
-            with pytest.raises(UnsafeSetupError, match="no writer comes here any more"):
+            with pytest.raises(UnsafeSetupError, match="writers no longer reach this committer"):
                 committer.run(StopFlag())
 
 
@@ -718,7 +720,7 @@ OFFER: dict[str, Any] = {
 BAD_OFFERS: dict[str, dict[str, Any]] = {
     "an operation that is none": {"operation": "drop"},
     "no plan": {"plan": {}},
-    "no Avro schema": {"avro_json": "{}"},
+    "not the Avro schema": {"avro_json": "{}"},
     "no Arrow schema": {"columns": "AAAA"},
     "no base 64": {"columns": "§"},
     "no rows": {"rows": b"rows"},

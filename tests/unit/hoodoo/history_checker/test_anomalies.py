@@ -59,7 +59,7 @@ def test_a_writer_that_overwrites_an_unseen_version_lost_an_update() -> None:
     [one] = found(run)
     assert one.kind is AnomalyKind.LOST_UPDATE
     assert one.transactions == ("T1", "T5")
-    assert "wrote over what T2 had written" in one.message
+    assert "overwrote a later write of T2" in one.message
 
 
 def test_two_first_inserts_of_one_key_lost_one_of_them() -> None:

@@ -73,8 +73,8 @@ def test_an_answer_without_a_commit_and_a_commit_without_an_answer() -> None:
     run.transaction("T4", answer="fail")
     run.writes("T4", [A])
     assert told(run) == [
-        ("lost_update", ("T1",), "", "T1 was answered ok and is not there"),
-        ("wrong_answer", ("T2",), "", "T2 was answered fail and is there"),
+        ("lost_update", ("T1",), "", "T1 was answered ok, and its row is missing"),
+        ("wrong_answer", ("T2",), "", "T2 was answered fail, and its row exists"),
     ]
 
 
@@ -176,7 +176,7 @@ def test_a_full_read_that_lacks_a_key_names_its_writer() -> None:
             "lost_update",
             ("T1", "R"),
             B,
-            "b: T1 wrote it, nobody deleted it, and R does not see it",
+            "b: T1 wrote it, no client deleted it, and R does not see it",
         )
     ]
 
@@ -302,7 +302,7 @@ def test_an_update_over_an_unseen_one_names_all_three() -> None:
             "lost_update",
             ("T1", "T4"),
             A,
-            "a: T4 read the version of T1, and wrote over what T2 had written since",
+            "a: T4 read the version of T1, and overwrote a later write of T2",
         )
     ]
 

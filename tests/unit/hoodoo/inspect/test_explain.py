@@ -94,7 +94,7 @@ def test_a_pending_write_names_its_writer(tmp_path: Path) -> None:
     assert list(onlooker.seen) == ["loader"]
     assert lines[1] == "operation upsert"
     assert lines[2].startswith("by loader (pid ")
-    assert lines[-1] == "its writer gives signs of life"
+    assert lines[-1] == "the heartbeat of its writer is fresh"
 
 
 def test_a_rejected_attempt_is_reported_with_its_winner(tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ def test_a_write_that_exhausted_its_budget_is_reported_and_counted(tmp_path: Pat
         assert "by rival" in account.rejections_text[0]
         lines = account.lines()
         assert lines[0] == f"commit {instant}: refused"
-        assert lines[-1].startswith("not published, and given up: ")
+        assert lines[-1].startswith("not committed, all retries were used: ")
         told = measure_contention(table)
         assert (told.writes, told.gave_up, told.refused_attempts) == (2, 1, 1)
         assert [(one.loser, one.winner) for one in told.meetings] == [("loser", "rival")]
-        assert told.lines()[0].endswith("1 writes gave up")
+        assert told.lines()[0].endswith("1 writes used all retries")
         (kept,) = rejected_writes(table.context)
         assert (kept.batch_id, kept.operation, kept.kind) == ("load 7", "upsert", "write_conflict")
 
@@ -228,7 +228,7 @@ def test_a_write_with_a_slot_is_reported_as_committed_without_its_completed_file
         (shown,) = (tmp_path / "t" / ".hoodie" / "timeline").glob(f"{time}_*.commit")
         shown.unlink()
         lines = "\n".join(explain_instant(table, time).lines())
-        assert "published, as number 1" in lines
+        assert "committed, as number 1" in lines
         assert "do not repeat the write" in lines
         table.resolve(time)
         assert shown.exists()
@@ -278,7 +278,7 @@ def test_an_interrupted_rollback_or_restore_is_found_by_its_own_time(
         own = unknown.value.fields["requested_time"]
         told = explain_instant(table, own)
         assert (told.action, told.state) == (action, "decided")
-        assert "published, as number 3" in told.remarks[0]
+        assert "committed, as number 3" in told.remarks[0]
         assert table.resolve(own).outcome is WriteOutcome.PUBLISHED
         assert [one.action for one in table.timeline if one.requested_time == own] == [action]
         assert table.resolve(gone).outcome is WriteOutcome.NOT_PUBLISHED
@@ -325,7 +325,7 @@ def test_an_undecided_write_is_not_explained_without_its_slot_store(
             with pytest.raises(UnsafeSetupError, match="another store"):
                 explain_instant(table, asked)
     with hoodoo.open_table(path, properties=elsewhere) as table:
-        assert explain_instant(table, time).remarks[0].startswith("published, as number 1")
+        assert explain_instant(table, time).remarks[0].startswith("committed, as number 1")
 
 
 def test_a_savepoint_names_its_own_writer_and_not_that_of_its_commit(tmp_path: Path) -> None:
@@ -395,4 +395,6 @@ def test_conflicts_of_the_writers_of_a_table_are_summed_up(tmp_path: Path) -> No
     assert meeting.lost_seconds > 0
     assert len(meeting.places) == 1
     assert "bucket index" in told.advice[0]
-    assert told.lines()[1].startswith("2 times loader met rival: write_conflict; 2 written anew")
+    assert told.lines()[1].startswith(
+        "2 times loader lost to rival: write_conflict; 2 written again"
+    )

@@ -202,7 +202,7 @@ def test_a_version_made_from_a_newer_one_is_a_lost_update(path: Path) -> None:
     newest = base_files(path)[-1]
     shutil.copy(newest, path / newest.name.replace(second_time, between))
     (problem,) = (one for one in check(path).problems if one.kind == "lost_update")
-    assert f"made from the newer {second_time}" in problem.message
+    assert f"computed from the newer {second_time}" in problem.message
 
 
 def test_a_completed_file_that_was_edited_is_found(path: Path) -> None:

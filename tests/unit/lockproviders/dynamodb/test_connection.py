@@ -88,7 +88,7 @@ def test_a_temporary_failure_says_whether_the_request_may_have_been_executed(
     [
         ("AccessDeniedException", "lock_denied", "allow dynamodb:GetItem"),
         ("ExpiredTokenException", "lock_credentials", "renew them"),
-        ("UnrecognizedClientException", "lock_credentials", "no valid aws credentials"),
+        ("UnrecognizedClientException", "lock_credentials", "no valid AWS credentials"),
         ("InvalidSignatureException", "lock_credentials", "clock"),
         ("ValidationException", "lock_table_schema", "one hash key named 'key'"),
         ("NeverHeardOfException", "lock_refused", "NeverHeardOfException"),

@@ -269,7 +269,7 @@ def test_impossible_duration_names_key_value_and_unit(value) -> None:
 
 def test_a_table_may_not_name_the_metastore() -> None:
     properties = PropertySet().with_layer(TABLE_LAYER, PROPERTIES)
-    with pytest.raises(UnsafeSetupError, match="does not choose the server"):
+    with pytest.raises(UnsafeSetupError, match="must not choose the server"):
         HiveMetastoreSettings.from_properties(properties)
 
 

@@ -260,7 +260,7 @@ def test_url_of_another_kind_is_refused(url) -> None:
 
 def test_table_may_not_name_the_server() -> None:
     properties = PropertySet().with_layer(TABLE_LAYER, PROPERTIES)
-    with pytest.raises(UnsafeSetupError, match="does not choose the server"):
+    with pytest.raises(UnsafeSetupError, match="must not choose the server"):
         DatabaseSettings.from_properties(properties)
 
 

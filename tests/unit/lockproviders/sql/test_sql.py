@@ -387,7 +387,7 @@ def test_other_machines_must_authenticate(machine, host, tls, verified) -> None:
 
 def test_a_table_does_not_choose_its_lock_server() -> None:
     said = PropertySet().with_layer("hoodie.properties", {URL: "mysql://elsewhere/d"})
-    with pytest.raises(UnsafeSetupError, match="a table does not choose"):
+    with pytest.raises(UnsafeSetupError, match="a table must not choose"):
         SqlSettings.from_properties(said)
 
 
@@ -511,5 +511,5 @@ def test_a_missing_file_and_a_missing_folder_have_different_errors(tmp_path, mac
             database.rows("SELECT 1")
         return caught.value.message
 
-    assert "hoodoo.lock.sql.create_table=true makes it" in refused(tmp_path / "x.db")
+    assert "hoodoo.lock.sql.create_table=true creates it" in refused(tmp_path / "x.db")
     assert refused(tmp_path / "no" / "x.db").endswith("its folder is missing")

@@ -288,7 +288,7 @@ def test_the_lease_counts_from_before_the_request(bench: Bench) -> None:
 def test_an_acquire_that_arrives_late_is_taken_over_by_its_own_client_only(bench: Bench) -> None:
     mine, other = bench.client("a"), bench.client("b")
     bench.place.faults = ["late"]
-    with pytest.raises(UnavailableError, match="did not say"):
+    with pytest.raises(UnavailableError, match="did not answer"):
         mine.try_acquire("me")
     bench.place.let_late_ones_in()
     assert other.try_acquire("other") is None
@@ -485,7 +485,7 @@ def test_a_holder_without_access_gets_a_temporary_failure(bench: Bench) -> None:
     assert holding is not None
 
     def denied(data: bytes, over: Tag | None) -> Tag:
-        raise UnsafeSetupError("access was refused")
+        raise UnsafeSetupError("access was denied")
 
     bench.place.put = denied  # type: ignore[method-assign]
     with pytest.raises(UnavailableError, match="refused"):

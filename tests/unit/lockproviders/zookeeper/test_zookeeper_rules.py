@@ -150,6 +150,14 @@ def test_defaults_are_hudis(machine) -> None:
     assert read.application == "Unknown"
 
 
+@pytest.mark.parametrize(("deadline_ms", "wait_ms"), [("2000", 2_000), ("0", 1_000)])
+def test_the_wait_for_a_connection_ends_with_the_lock_deadline(
+    machine, deadline_ms: str, wait_ms: int
+) -> None:
+    read = settings(machine, **LEAST, **{"hoodoo.lock.deadline.ms": deadline_ms})
+    assert read.connection_timeout_ms == wait_ms
+
+
 def test_key_is_inferred_from_the_tables_name(machine) -> None:
     assert settings(machine, **LEAST).path == "/hudi/locks/trips"
     assert settings(machine, **LEAST, **{KEY: "mine"}).path == "/hudi/locks/mine"

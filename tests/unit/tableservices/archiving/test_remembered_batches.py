@@ -248,7 +248,7 @@ def test_a_missing_truncation_point_file_is_reported_and_stops_no_archive():
     lost = truncation_point_path(boundary_of(table).earlier[0].number)
     storage.delete(lost)
     newcomer = opened(table, clock=clock)
-    with pytest.raises(CorruptTableError, match="published before") as refused:
+    with pytest.raises(CorruptTableError, match="committed before") as refused:
         write(newcomer, 40)
     assert refused.value.fields["path"] == lost
     for number in range(8):

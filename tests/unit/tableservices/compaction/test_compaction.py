@@ -429,7 +429,7 @@ def test_a_plan_with_a_missing_file_is_refused_with_advice():
     planned = schedule(table)
     [slice_] = table.view.latest_slices()
     table.context.ports.storage.delete(slice_.log_files[0].path)
-    with pytest.raises(MissingFileError, match="cancel the plan"):
+    with pytest.raises(MissingFileError, match="hoodoo services cancel"):
         execute_compaction(table.context, planned, SMALL)
 
 

@@ -355,9 +355,9 @@ def test_unsupported_properties_are_refused_by_name(tmp_path: Path, line: str, k
 def test_no_service_changes_a_table_of_version_6(unpacked: Callable[..., hoodoo.Table]) -> None:
     table = unpacked("v6_cow_nonpart", "20261121102247930.commit")
     for change in (table.services.clean, table.services.rollback_dead_writers):
-        with pytest.raises(UnsupportedTableError, match="upgrade it first") as caught:
+        with pytest.raises(UnsupportedTableError, match="upgrade the table first") as caught:
             change()
         assert caught.value.kind == "table_version"
     assert [entry.action for entry in table.timeline] == ["commit", "commit", "commit"]
-    with pytest.raises(UnsupportedTableError, match="upgrade it first"):
+    with pytest.raises(UnsupportedTableError, match="upgrade the table first"):
         table.upsert([{"id": "new"}])

@@ -124,7 +124,7 @@ def test_the_error_of_a_spent_budget_names_its_limit() -> None:
         upsert(other, [row("a", "x", 2, 7)])
         clock.sleep_ms(700)
 
-    with pytest.raises(BudgetSpentError, match="every attempt met a conflict") as spent:
+    with pytest.raises(BudgetSpentError, match="every attempt had a conflict") as spent:
         upsert(mine, [row("a", "x", 3, 3)], *[slow_rival] * 4)
     assert spent.value.fields["bound"] == "hoodie.write.commit.retry.total.timeout.ms"
 
