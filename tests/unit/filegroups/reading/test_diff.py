@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hoodoo
@@ -175,3 +176,53 @@ def test_values_are_equal_where_python_values_are(data: st.DataObject) -> None:
 
 def test_a_reader_has_the_difference_too() -> None:
     assert TableReader.diff is hoodoo.Table.diff
+
+
+STATES = st.dictionaries(
+    st.integers(0, 5), st.tuples(st.sampled_from("ab"), st.sampled_from([None, 1.0, 2.0]))
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(["COPY_ON_WRITE", "MERGE_ON_READ"]),
+    STATES.filter(bool),
+    STATES,
+    st.booleans(),
+)
+def test_the_difference_of_two_states_is_that_of_their_dictionaries(
+    kind: str,
+    before: dict[int, tuple[str, float | None]],
+    after: dict[int, tuple[str, float | None]],
+    compacts: bool,
+) -> None:
+    def state(values: dict[int, tuple[str, float | None]]) -> dict[tuple[str, str], Any]:
+        return {(path, str(key)): value for key, (path, value) in values.items()}
+
+    old, new = state(before), state(after)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        hoodoo.create_table(
+            f"{folder}/t", schema=SCHEMA, record_key="id", partition_by="p", table_type=kind
+        ) as table,
+    ):
+        first = table.upsert(rows(*((key, *value) for key, value in before.items())))
+        gone = [(int(key), path, None) for path, key in old.keys() - new.keys()]
+        if gone:
+            table.delete(rows(*gone))
+        if after:
+            table.upsert(rows(*((key, *value) for key, value in after.items())))
+        if compacts and kind == "MERGE_ON_READ":
+            table.services.compact()
+        found = table.diff(first.requested_time)
+        ops = {
+            (one["partition"], one["key"]): one["op"]
+            for batch in found.rows()
+            for one in batch.to_pylist()
+        }
+        counts = found.counts()
+    wanted = dict.fromkeys(new.keys() - old.keys(), "i")
+    wanted |= dict.fromkeys(old.keys() - new.keys(), "d")
+    wanted |= {key: "u" for key in old.keys() & new.keys() if old[key] != new[key]}
+    assert ops == wanted
+    assert counts.inserted + counts.updated + counts.deleted == len(wanted)
