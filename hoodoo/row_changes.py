@@ -188,7 +188,7 @@ class MatchOn:
 
     Args:
         pairs: Columns that must be equal, of the target and of the source, by dotted names.
-        also: What else must be true; None for nothing.
+        also: A further condition of a match; None for none.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -274,7 +274,7 @@ def merged(
     clauses: Sequence[MergeClause],
 ) -> tuple[ChangedRows, ReadSet]:
     """
-    Return the changes that a merge makes to a snapshot, and what it read of it.
+    Return the changes that a merge makes to a snapshot, and its read set.
 
     Raises:
         InvalidInputError: As ``bind_clause`` and ``RowMerge.piece``; the inserts do not take their

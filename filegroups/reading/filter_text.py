@@ -100,7 +100,7 @@ class FilterText:
     Args:
         text: A condition or a value.
         schema: The columns.
-        kind: What the text is, for messages, and their kind: ``filter`` or ``expression``.
+        kind: The name of the text in messages, and their kind: ``filter`` or ``expression``.
         sides: Whether the schema's columns are structs of the rows of a merge. Their fields need no
             qualifier where one struct alone has them.
 
@@ -563,7 +563,7 @@ def _resolved(kind: pa.DataType, steps: Sequence[str]) -> tuple[list[str], pa.Da
 
 def computed(rows: pa.Table, value: pc.Expression, name: str = "") -> pa.ChunkedArray:
     """
-    Compute an expression for each row; ``name`` says in messages what it is for.
+    Compute an expression for each row; messages contain ``name``.
 
     Shapes: rows (n rows) -> (n,); order kept.
 

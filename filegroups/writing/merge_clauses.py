@@ -1,8 +1,8 @@
 """
-The clauses of a merge or an update, and what they make of rows.
+The clauses of a merge or an update, and the changes that they make to rows.
 
-No table and no executor appear here: a caller joins the rows, and ``apply_clauses`` decides what
-becomes of them. The semantics are those of SQL's ``MERGE``. For each row the first clause whose
+No table and no executor appear here: a caller joins the rows, and ``apply_clauses``
+returns the changed ones. The semantics are those of SQL's ``MERGE``. For each row the first clause whose
 condition is true acts; false and null do not. All steps work on whole columns.
 """
 
@@ -436,7 +436,7 @@ class RowMerge:
         target: The target.
         source: All rows of the source.
         source_keys: Its values of the columns that both sides are joined by.
-        also: What else must be true for two rows to match, over ``target`` and ``source``.
+        also: A further condition of a match, over ``target`` and ``source``.
     """
 
     clauses: Sequence[BoundClause]
