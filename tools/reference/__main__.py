@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.reference import commands, licences, options, python_api, support
+from tools.reference import commands, json_shapes, licences, options, python_api, support
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 PAGES = {
     "options.md": options.page,
     "hudi-keys.md": options.every_key,
     "cli.md": commands.page,
+    "json.md": json_shapes.page,
     "python.md": python_api.page,
     "support.md": support.page,
     "licences.md": licences.page,

@@ -14,7 +14,7 @@ HEAD = """# Command line
 
 Made by `python -m tools.reference` from the code; do not edit by hand.
 
-`hoodoo COMMAND --help` prints the same texts.
+`hoodoo COMMAND --help` prints the same texts. [JSON](json.md) describes the output for programs.
 
 """
 #: Options that nearly every command has are listed once.

@@ -1,0 +1,205 @@
+"""
+The page of JSON documents, from the output of real commands.
+
+Each command below runs on a small table. The page lists the fields and types of its documents. A
+field without a sentence in ``MEANINGS`` is an error, so a new field needs one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, chdir
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+import hoodoo
+from hoodoo.cli.app import main
+from tools.reference.json_meanings import MEANINGS, TITLES
+
+HEAD = """# JSON
+
+Made by `python -m tools.reference` from the output of commands; do not edit by hand.
+
+`-o json` prints one document, `-o ndjson` one line. `hoodoo read` prints a row as an object of its columns. Names and types of fields stay;
+later releases may add fields. `[]` means each entry of a list, `*` each value by name. Times of the timeline are 17 digits in the zone of
+the table; other times are ISO 8601 in UTC. Sizes are bytes.
+
+"""
+ROWS = '{"id":1,"city":"Oslo","temp":4.5}\n{"id":2,"city":"Lima","temp":19.0}\n'
+MORE = '{"id":1,"city":"Oslo","temp":5.5}\n{"id":3,"city":"Lima","temp":1.0}\n'
+CREATE = ("--schema", "id long, city string, temp double", "--key", "id", "--partition-by", "city")
+AUDIT = ("--hoodie-conf", "hoodoo.lock.audit=true")
+#: Objects whose names are data.
+MAPS = {
+    "explain --matrix.rules",
+    "explain --matrix.kinds",
+    "diff.columns",
+    "table upgrade.changes",
+    "writers show.writers[].agreement",
+}
+#: The commands in the order in which they run, each with its arguments; the table comes first.
+SAMPLES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("table create", (*CREATE, "--table-type", "MERGE_ON_READ")),
+    ("write", ("--input", "rows.ndjson", *AUDIT)),
+    ("write", ("--input", "more.ndjson", *AUDIT)),
+    ("write --dry-run", ("--input", "rows.ndjson", "--dry-run")),
+    ("log", ()),
+    ("explain", ("@-1",)),
+    ("explain --contention", ("--contention",)),
+    ("timeline show", ()),
+    ("diff", ("@-2", "@-1")),
+    ("files", ()),
+    ("table show", ()),
+    ("table verify", ()),
+    ("writers show", ()),
+    ("locks holders", ()),
+    ("locks doctor", ()),
+    ("locks audit", ()),
+    ("config check", ()),
+    ("config show", ("--set-only",)),
+    ("savepoint create", ("@-1",)),
+    ("savepoint list", ()),
+    ("savepoint delete", ("@-1", "--yes")),
+    ("services run", ()),
+    ("services plan", ()),
+    ("services cancel", ("@-1", "--yes")),
+    ("table orphans", ()),
+    ("table upgrade", ("--dry-run",)),
+    ("table adopt", ("--dry-run",)),
+    ("table repair-keys", ("--dry-run",)),
+    ("table repair-moments", ("--dry-run",)),
+    ("restore", ("@-2", "--yes")),
+    ("rollback", ("@-1", "--yes")),
+    ("table drop", ("--yes",)),
+)
+Shape = dict[str, set[str]]
+
+
+def kind_of(value: Any) -> str:
+    """Return the JSON type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "text"
+        case list():
+            return "list"
+        case _:
+            return "object"
+
+
+def fields_of(value: Any, path: str, command: str) -> Iterator[tuple[str, str]]:
+    """Yield each field of a document with its type, those inside after their parent."""
+    if isinstance(value, list):
+        for each in value:
+            if isinstance(each, dict | list):
+                yield from fields_of(each, f"{path}[]", command)
+    elif isinstance(value, dict):
+        is_map = f"{command}.{path}" in MAPS
+        for name, each in value.items():
+            inner = f"{path}.{'*' if is_map else name}" if path else name
+            yield inner, kind_of(each)
+            yield from fields_of(each, inner, command)
+
+
+def documents() -> Iterator[tuple[str, Any]]:
+    """Run the commands; yield the name and the document of each."""
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), ExitStack() as stack:
+        Path("rows.ndjson").write_text(ROWS, encoding="utf-8")
+        Path("more.ndjson").write_text(MORE, encoding="utf-8")
+        for command, arguments in SAMPLES:
+            if command == "writers show":
+                stack.enter_context(_writer_and_reader())
+            if command == "config check":
+                stack.close()
+            yield command, run(*command.split(" --")[0].split(), "t", *arguments)
+        yield "explain --matrix", run("explain", "--matrix")
+        yield "errors", run("read", "missing")
+
+
+def _writer_and_reader() -> ExitStack:
+    """Return a registered writer and a reader with a lease, open until the result is closed."""
+    stack = ExitStack()
+    mode = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
+    table = stack.enter_context(hoodoo.open_table("t", properties=mode))
+    table.upsert([{"id": 4, "city": "Oslo", "temp": 0.5}])
+    stack.enter_context(table.pin())
+    return stack
+
+
+def run(*arguments: str) -> Any:
+    """Return the document that a command prints; an error's comes on standard error."""
+    found = CliRunner(env={**os.environ, "NO_COLOR": "1"}).invoke(main, [*arguments, "-o", "json"])
+    text = found.stdout or found.stderr
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SystemExit(f"hoodoo {' '.join(arguments)} prints no JSON: {text}") from error
+
+
+def shapes() -> dict[str, Shape]:
+    """Return the fields of each command's documents, each with all its types."""
+    found: dict[str, Shape] = {}
+    for command, document in documents():
+        shape = found.setdefault(command, {})
+        for name, kind in fields_of(document, "", command):
+            shape.setdefault(name, set()).add(kind)
+    return found
+
+
+def meaning(command: str, field: str) -> str:
+    """
+    Return the sentence about a field.
+
+    Raises:
+        SystemExit: There is none; it names the field.
+    """
+    words = field.split(".")
+    last = ".".join(words[-2:]) if words[-1] == "*" else words[-1]
+    for key in (f"{command}.{field}", f"{command}.{last}", field, last):
+        if key in MEANINGS:
+            return MEANINGS[key]
+    raise SystemExit(f"tools/reference/json_meanings.py lacks a sentence on {command}.{field}")
+
+
+def section(command: str, shape: Shape, commit: Shape) -> str:
+    """Return the section of a command."""
+    title = TITLES.get(command, f"hoodoo {command}")
+    text = f"\n## {title}\n"
+    shown = shape
+    if command != "write" and commit.keys() <= shape.keys():
+        text += "\nThe fields of [hoodoo write](#hoodoo-write)"
+        shown = {name: kinds for name, kinds in shape.items() if name not in commit}
+        text += ", and these:\n" if shown else ".\n"
+    if shown:
+        rows = "".join(
+            f"| `{name}` | {', '.join(sorted(kinds))} | {meaning(command, name)} |\n"
+            for name, kinds in shown.items()
+        )
+        text += f"\n| Field | Type | Meaning |\n|---|---|---|\n{rows}"
+    return text
+
+
+def page() -> str:
+    """Return the page."""
+    found = shapes()
+    commit = found["write"]
+    for shape in found.values():
+        if commit.keys() <= shape.keys():
+            for name in commit:
+                commit[name] |= shape[name]
+    titles = [TITLES.get(one, f"hoodoo {one}") for one in found]
+    contents = "".join(f"- [{one}](#{one.lower().replace(' ', '-')})\n" for one in titles)
+    sections = "".join(section(name, shape, commit) for name, shape in found.items())
+    return HEAD + contents + sections
