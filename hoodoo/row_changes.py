@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.types import is_nested
 
 from filegroups.keys.keys import addresses, plain_column
 from filegroups.merge.rules import MergeRules
@@ -345,6 +346,14 @@ def _values_of(rows: pa.Table, names: Iterable[str], on: MatchOn, target: pa.Sch
     """Return the joined columns of rows, in the types of the target."""
     empty = target.empty_table()
     kinds = [plain_column(empty, name).type for name, _ in on.pairs]  # type: ignore[union-attr]
+    nested = [name for (name, _), kind in zip(on.pairs, kinds, strict=True) if is_nested(kind)]
+    if nested:
+        raise InvalidInputError(
+            "a merge compares plain columns; name a field of the struct, or other columns than "
+            f"lists, maps and structs: {nested}",
+            kind="merge_on",
+            columns=nested,
+        )
     values = [plain_column(rows, name) for name in names]
     cast = [
         cast_column(value, kind, name)

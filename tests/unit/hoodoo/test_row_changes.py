@@ -513,6 +513,9 @@ def test_nested_keys_and_values_are_merged(tmp_path: Path):
             {"cost": "target.cost * source.cost", "tags": ["n", "n"]}
         ).execute()
         table.update("k.id = 'a'", {"cost": "cost * 1.005"})
+        with pytest.raises(InvalidInputError) as refused:
+            table.merge(source, on=["tags"]).when_matched_delete().execute()
+        assert refused.value.kind == "merge_on"
         assert table.to_arrow(["k", "tags", "cost"]).sort_by("cost").to_pylist() == [
             {"k": {"Id": "a"}, "tags": ["x"], "cost": Decimal("1.01")},
             {"k": {"Id": "b"}, "tags": ["n", "n"], "cost": Decimal("6.30")},
