@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PINS = ROOT / "requirements" / "test.txt"
 SECONDS_MAX = 600
+DOWNLOAD_SECONDS_MAX = 120
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
@@ -102,7 +104,9 @@ def find_python(version: str) -> str:
         if candidate and _version(candidate) == version:
             return candidate
     if uv := _uv():
-        subprocess.run([uv, "python", "install", "-q", version], capture_output=True, check=False)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            install = [uv, "python", "install", "-q", version]
+            subprocess.run(install, capture_output=True, timeout=DOWNLOAD_SECONDS_MAX, check=False)
         found = subprocess.run(
             [uv, "python", "find", "--managed-python", version],
             capture_output=True,
