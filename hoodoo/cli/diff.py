@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pyarrow as pa
 
-from filegroups.reading.diff import DiffCounts, TableDiff
 from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.printing import Printer
 from hoodoo.cli.rows import CHANGE_SIGNS, change_text, with_variants
+
+if TYPE_CHECKING:
+    from filegroups.reading.diff import DiffCounts, TableDiff
 
 
 @click.command()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.model.instant import Instant, InstantTime, WallMs
 from timeline.model.time_arguments import parse_time_travel
+
+if TYPE_CHECKING:
+    from hoodoo.table import Table
 
 _NEWEST: Final = re.compile(r"@-([1-9]\d{0,5})", re.ASCII)
 _PREFIX: Final = re.compile(r"\d{4,13}|\d{15,16}", re.ASCII)

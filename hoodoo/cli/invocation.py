@@ -8,21 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from filegroups.writing.write_request import CommitResult
-from hoodoo.catalog import open_table
 from hoodoo.cli.printing import Output, Printer
-from hoodoo.configuration import Layers
-from hoodoo.table import Table
 from timeline.errors import HoodooError, InvalidInputError, LockTimeoutError, Reaction
 from timeline.ports.ports import EventSink, Value
 from timeline.rules.retry import RetryScope
 from timeline.system import FanOut, LoggingEvents
+
+if TYPE_CHECKING:
+    from filegroups.writing.write_request import CommitResult
+    from hoodoo.configuration import Layers
+    from hoodoo.table import Table
 
 # ---- Exit codes: a script may rely on them. They follow the reaction of an error.
 
@@ -76,6 +77,8 @@ class Invocation:
             code: More properties, stronger than the layers.
             sinks: Receive the events of the table.
         """
+        from hoodoo.catalog import open_table  # not for the help and the completion of options
+
         layers = self.layers.with_code(code) if code else self.layers
         events = FanOut([LoggingEvents(), _DamageReporter(self.printer), *sinks])
         return open_table(address, properties=layers, events=events)
@@ -133,6 +136,8 @@ def changing(command: Callable[..., Any]) -> Callable[..., Any]:
 def _wrapped(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def run(**values: Any) -> Any:
+        from hoodoo.configuration import Layers
+
         output = values.pop("output")
         invocation = Invocation(
             layers=Layers(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pyarrow as pa
@@ -15,9 +16,11 @@ from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.output_files import check_output_file, write_rows
 from hoodoo.cli.printing import count_text, size_text
-from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.properties.setting_enums import QueryType
+
+if TYPE_CHECKING:
+    from hoodoo.table import Table
 
 _CHANGES = "cdc"  # Hudi's format of an incremental query; here a query type
 _KINDS = ("snapshot", "read_optimized", "incremental", _CHANGES)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pyarrow as pa
@@ -36,7 +36,6 @@ from hoodoo.services import (
     preview,
     services_of,
 )
-from hoodoo.table import Table
 from hoodoo.writer import register_writer
 from tableservices.archiving.execute import ArchiveResult
 from tableservices.cleaning.execute import CleanResult
@@ -60,6 +59,9 @@ from timeline.commit.cancel_plan import cancel_pending_plan as cancel_plan
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.instant import Instant
 from timeline.ports.ports import Clock, Value
+
+if TYPE_CHECKING:
+    from hoodoo.table import Table
 
 # ---- Results of services as documents and lines, and the state of a worker
 

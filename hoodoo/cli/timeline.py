@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,7 +10,9 @@ from filegroups.table import timeline_entries
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.printing import Printer
 from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
-from hoodoo.table import Table
+
+if TYPE_CHECKING:
+    from hoodoo.table import Table
 
 
 @click.group()

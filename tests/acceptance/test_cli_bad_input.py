@@ -224,7 +224,7 @@ def test_an_unexpected_error_requests_a_report(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nine")
 
-    monkeypatch.setattr("hoodoo.cli.invocation.open_table", broken)
+    monkeypatch.setattr("hoodoo.catalog.open_table", broken)
     answer = run("files", table)
     assert answer.exit_code == 1
     assert "report" in answer.err
