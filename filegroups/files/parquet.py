@@ -597,7 +597,7 @@ def with_compute_lock(storage: Storage, rows: pa.Table) -> AbstractContextManage
     Call no port inside, or other threads would wait for its answer as well.
 
     Args:
-        storage: Storage of the table; without a permit (``HasComputeLock``) no thread waits.
+        storage: Storage of the table; without a ``compute_permit`` no thread waits.
         rows: The rows of the computation.
     """
     permit: AbstractContextManager[object] | None = getattr(storage, "compute_permit", None)

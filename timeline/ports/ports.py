@@ -423,25 +423,6 @@ class Storage(Protocol):
         """Make the names created by ``open_output`` in these folders durable (LOC-2)."""
 
 
-class StagesFiles(Protocol):
-    """
-    An optional extension of a storage: wait for the disk in the background.
-
-    Both methods only move a wait; they do not change what becomes visible when. ``staged`` and
-    ``sync_soon`` use them, and work without them if a storage has neither.
-    """
-
-    def stage(self, path: str, data: bytes) -> AbstractContextManager[None]:
-        """
-        Start to make the bytes durable for a ``create`` that follows within the block.
-
-        A create with other bytes, or none, is no error: the staged file is then deleted.
-        """
-
-    def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
-        """Begin ``sync_folders``; the returned function waits for its end and raises its error."""
-
-
 @runtime_checkable
 class ListsTemporaries(Protocol):
     """An optional extension of a storage: find the files that a killed ``create`` left."""
@@ -450,20 +431,14 @@ class ListsTemporaries(Protocol):
         """Return temporary files, also of running creates, by path; sorted."""
 
 
-class HasComputeLock(Protocol):
-    """
-    An optional extension of a storage: a permit to compute for its table.
-
-    ``filegroups.files.parquet`` uses it.
-    """
-
-    @property
-    def compute_permit(self) -> AbstractContextManager[object]:
-        """Return the permit; one thread of this process holds it at a time."""
-
-
 def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[None]:
-    """Within the block, make a durable ``create`` of these bytes cheaper if the storage can."""
+    """
+    Within the block, make a durable ``create`` of these bytes cheaper if the storage can.
+
+    A storage may have a method ``stage`` of the same arguments, which starts to make the bytes
+    durable. It moves a wait and does not change what becomes visible when. A create with other
+    bytes, or none, is no error: the staged file is then deleted.
+    """
     ahead: Callable[[str, bytes], AbstractContextManager[None]] | None = getattr(
         storage, "stage", None
     )
@@ -510,7 +485,7 @@ def open_cached(storage: Storage, path: str) -> IO[bytes]:
 
 def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
     """
-    Begin to make names in these folders durable.
+    Begin to make names in these folders durable; a storage may have a method of this name for it.
 
     Args:
         storage: The storage of the folders.

@@ -122,7 +122,7 @@ class _RawDataFile(io.RawIOBase):
             os.close(self._descriptor)
 
 
-# ---- The permit for threads that compute for a table (``HasComputeLock``)
+# ---- The permit for threads that compute for a table (``compute_permit`` of a storage)
 
 
 class ComputeLock:

@@ -312,7 +312,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def stage(self, path: str, data: bytes) -> Iterator[None]:
-        """Stage the file on another thread; see ``StagesFiles``."""
+        """Stage the file on another thread; see ``ports.staged``."""
         if self._strict and data:
             self._staged.begin(path, data, lambda: self._write_ahead(path, data))
         try:
@@ -321,7 +321,7 @@ class LocalStorage:
             self._staged.drop(path)
 
     def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
-        """Begin ``sync_folders``; see ``StagesFiles``."""
+        """Begin ``sync_folders``; see ``ports.sync_soon``."""
         wanted = tuple(folders)
         if not self._strict:
             return _nothing
@@ -329,7 +329,7 @@ class LocalStorage:
 
     @property
     def compute_permit(self) -> threading.Lock:
-        """Return the permit; see ``HasComputeLock``."""
+        """Return the permit; one thread of this process holds it at a time."""
         return self._permit.here
 
     def temporaries(self) -> Stats:

@@ -425,7 +425,7 @@ class ObjectStorage:
 
     @property
     def compute_permit(self) -> threading.Lock:
-        """Return the permit; see ``HasComputeLock``."""
+        """Return the permit; one thread of this process holds it at a time."""
         return self._permit.here
 
     def sync_folders(self, folders: Iterable[str]) -> None:
