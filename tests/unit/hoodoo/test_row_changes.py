@@ -590,8 +590,7 @@ def test_an_invalid_merge_changes_nothing(tmp_path: Path, make: Any, kind: str):
 
 
 @pytest.mark.parametrize("level", ["snapshot", "write_serializable", "serializable"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("by_merge", [False, True])
+@pytest.mark.parametrize(("kind", "by_merge"), [("COPY_ON_WRITE", False), ("MERGE_ON_READ", True)])
 def test_a_statement_whose_rows_changed_meanwhile_reads_them_again(
     tmp_path: Path, kind: str, level: str, by_merge: bool
 ):
@@ -619,8 +618,17 @@ def test_a_key_that_another_writer_inserts_meanwhile_is_updated_and_not_replaced
         assert dict(held(table))["n"] == 101
 
 
-@pytest.mark.parametrize("level", ["snapshot", "write_serializable", "serializable"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("level", "kind"),
+    [
+        ("snapshot", "COPY_ON_WRITE"),
+        ("snapshot", "MERGE_ON_READ"),
+        ("write_serializable", "COPY_ON_WRITE"),
+        ("serializable", "MERGE_ON_READ"),
+        pytest.param("write_serializable", "MERGE_ON_READ", marks=pytest.mark.slow),
+        pytest.param("serializable", "COPY_ON_WRITE", marks=pytest.mark.slow),
+    ],
+)
 def test_no_update_of_concurrent_statements_is_lost(tmp_path: Path, kind: str, level: str):
     path = tmp_path / "t"
     typed_table(path, **{"hoodie.datasource.write.table.type": kind}).close()
