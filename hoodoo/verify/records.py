@@ -28,7 +28,7 @@ from hoodoo.verify.timestamps import doubtful_timestamps
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteStat
-from timeline.model.file_names import BaseFile, FileSlice
+from timeline.model.file_names import PROPERTIES, BaseFile, FileSlice
 from timeline.model.table_config import TableConfig
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows
@@ -182,6 +182,8 @@ def check_records(
     """
     view = view_of(context, snapshot)
     whole = _whole_rows(context, snapshot, report)
+    if whole is not None:
+        _key_columns(context, whole, report)
     has_keys = context.config.populate_meta_fields
     buckets = bucket_rules_in(context.config)
     keys = _keys_to_make(context, snapshot, report) if all_columns else None
@@ -308,6 +310,21 @@ def _whole_rows(context: TableContext, snapshot: Snapshot, report: Report) -> Sl
         if error.kind != "no_schema":
             report.problem(error.kind, "", f"the table cannot be read: {error.message}")
         return None
+
+
+def _key_columns(context: TableContext, read: SliceRead, report: Report) -> None:
+    """Report key fields that are no columns: a writer could not make any key."""
+    names = set(read.file_schema.names)
+    fields = context.config.record_key_fields
+    missing = [field for field in fields if field.partition(".")[0] not in names]
+    if missing:
+        report.problem(
+            "missing_key_column",
+            PROPERTIES,
+            f"hoodie.table.recordkey.fields names columns that the table lacks: {missing}. No "
+            "writer can find its rows. End the writers, then restore hoodie.properties from a "
+            "backup, or correct the property",
+        )
 
 
 def _logs_fit(

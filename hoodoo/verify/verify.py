@@ -110,6 +110,11 @@ _WAITING = {
     "decides it",
 }
 
+_OLD_MARKERS = (
+    "markers of an ended write; once its heartbeat has expired, the next clean deletes them: "
+    "'hoodoo services run TABLE --service clean'"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -479,7 +484,7 @@ class _Verification:
                 self.problem("unknown_instant", path, f"no instant on the timeline names {time}")
         for entry in storage.list(MARKERS):
             if entry.is_folder and entry.name not in pending:
-                self.note("leftover", f"{MARKERS}/{entry.name}", "markers of an ended write")
+                self.note("leftover", f"{MARKERS}/{entry.name}", _OLD_MARKERS)
         for entry in storage.list(HEARTBEATS):
             if not entry.is_folder and entry.name in dead:
                 self.note("leftover", heartbeat_path(entry.name), "heartbeat of a dead write")

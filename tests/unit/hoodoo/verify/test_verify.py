@@ -62,6 +62,24 @@ def test_an_older_version_that_was_cleaned_is_no_problem(path: Path) -> None:
     assert check(path).ok
 
 
+def test_a_key_field_that_is_no_column_is_a_problem(path: Path) -> None:
+    properties = path / ".hoodie" / "hoodie.properties"
+    text = properties.read_text()
+    wrong = text.replace("hoodie.table.recordkey.fields=id", "hoodie.table.recordkey.fields=idd")
+    assert wrong != text
+    properties.write_text(wrong)
+    (problem,) = check(path).problems
+    assert (problem.kind, problem.path) == ("missing_key_column", ".hoodie/hoodie.properties")
+    assert "['idd']" in problem.message
+
+
+def test_old_markers_are_noted_with_the_command_that_deletes_them(path: Path) -> None:
+    (path / ".hoodie" / ".temp" / "20200101000000000").mkdir(parents=True)
+    (note,) = check(path).notes
+    assert note.kind == "leftover"
+    assert "hoodoo services run TABLE --service clean" in note.message
+
+
 def test_a_truncated_file_is_found(path: Path) -> None:
     newest = base_files(path)[-1]
     newest.write_bytes(newest.read_bytes()[:-10])
