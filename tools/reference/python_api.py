@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 import hoodoo
@@ -16,13 +17,18 @@ HEAD = """# Python
 
 Made by `python -m tools.reference` from the code; do not edit by hand.
 
-Everything is imported from `hoodoo`. Arguments after `*` are passed by name. A commit returns a [CommitResult](#commitresult); an
+Import everything from `hoodoo`; the last classes are results of methods. Arguments after `*` are passed by name. A commit returns a [CommitResult](#commitresult); an
 error is a [HoodooError](#errors) with a `kind` and a `reaction`. [Dataframes](../how-to/dataframes.md) has examples.
 
 """
 FUNCTIONS = ("create_table", "open_table")
-#: Classes with the members that users call; None for all.
 CLASSES = ("Table", "TableSnapshot", "CommitResult", "ConflictReport", "ReadSet")
+#: Classes of results, which users do not import.
+RESULTS = {
+    "Merge": "hoodoo.row_changes:Merge",
+    "InstantSummary": "hoodoo.inspect.instants:InstantSummary",
+    "Verification": "hoodoo.verify.verify:Verification",
+}
 ENUMS = ("TableType", "Isolation", "WriteOperation", "Reaction")
 #: Public in the code for other packages, but no part of the promise.
 INTERNAL = {
@@ -148,7 +154,7 @@ def is_documented(member: Any) -> bool:
 
 def class_section(name: str) -> str:
     """Return the section of a class."""
-    kind = getattr(hoodoo, name)
+    kind = resolve_name(RESULTS[name]) if name in RESULTS else getattr(hoodoo, name)
     text = f"\n## {name}\n\n{prose(inspect.getdoc(kind) or '')}"
     inherited = {one for base in kind.__mro__[1:-1] for one in vars(base)}
     shown = [
@@ -200,12 +206,12 @@ def errors_section() -> str:
 
 def page() -> str:
     """Return the page."""
-    titles = [*FUNCTIONS, *CLASSES, "Choices", "Errors"]
+    titles = [*FUNCTIONS, *CLASSES, *RESULTS, "Choices", "Errors"]
     text = HEAD + "".join(f"- [{one}](#{one.lower()})\n" for one in titles)
     for name in FUNCTIONS:
         function = getattr(hoodoo, name)
         text += f"\n## {name}\n\n```text\n{signature(function, name)}\n```\n\n"
         text += prose(inspect.getdoc(function) or "")
-    text += "".join(class_section(name) for name in CLASSES)
+    text += "".join(class_section(name) for name in (*CLASSES, *RESULTS))
     text += "\n## Choices\n" + "".join(enum_section(name) for name in ENUMS)
     return text + errors_section()
