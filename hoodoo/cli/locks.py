@@ -441,9 +441,9 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
     """
     Take the lock from a dead holder.
 
-    Use it if you cannot wait for the end of the lease. A live holder notices it at its next renewal
-    and can commit until then, for a third of its lease. The command asks first and records the
-    break for 'locks audit'.
+    Use it if you cannot wait for the end of the lease. A live holder notices the loss at its next
+    renewal. Until then it can commit, for a third of its lease. The command asks first and records
+    the break for 'locks audit'.
     """
     with invocation.open_table(address) as opened:
         lock = _lock_of(opened)
