@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 from tests.simulation import mutants, scopes
-from tests.simulation import test_clean_shown_by_owner as cleaners
+from tests.simulation import test_clean_by_owner as cleaners
 from tests.simulation import test_engine_archive as archives
 from tests.simulation import test_hole_rollback as rollbacks
 from tests.simulation import test_hole_slots as slots
 from tests.simulation import test_hole_times as times
 from tests.simulation import test_hole_writers as writers
-from tests.simulation import test_shown_by_owner as owners
+from tests.simulation import test_plans_by_owner as owners
 from tests.simulation.dropped_guards import (
     AsksNewestBoundary,
     Batchless,

@@ -16,7 +16,7 @@ from lockproviders.storage_based.lock_file import (
     Tag,
 )
 from lockproviders.storage_based.settings import StorageLockSettings
-from tests.simulation import test_second_look as second
+from tests.simulation import test_second_refresh as second
 from tests.simulation.engine_kit import TOLERATED_MS, MakeContext, seeded
 from tests.simulation.family import Story, some_of
 from tests.simulation.story_kit import PAUSES, SILENCE, Unjudged, prepared

@@ -21,7 +21,7 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
-from tests.simulation.test_second_look import LOOK, SLOT, foreign, shared, survive
+from tests.simulation.test_second_refresh import LOOK, SLOT, foreign, shared, survive
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run

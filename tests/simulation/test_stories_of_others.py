@@ -8,7 +8,7 @@ import pytest
 
 from lockproviders.storage_based.client import StorageClient
 from lockproviders.storage_based.lock_file import LockRecord, ObjectVersion, StorageHolding, Tag
-from tests.simulation import test_second_look as second
+from tests.simulation import test_second_refresh as second
 from tests.simulation.families import BY_ID
 from tests.simulation.family import Build, play_schedule
 from tests.simulation.stories_of_others import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hoodoo
-from tests.unit.hoodoo.verify.test_sealed_slots import (
+from tests.unit.hoodoo.verify.test_hash_links import (
     FEW,
     HASH,
     KEY,

@@ -21,7 +21,7 @@ from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload, WorkloadProfile
 from filegroups.writing.write import write
 from filegroups.writing.write_request import FileRules
-from tests.unit.timeline.commit.test_foreign_meanwhile import java_of
+from tests.unit.timeline.commit.test_other_engines import java_of
 from tests.unit.timeline.engine import (
     Behind,
     Rows,

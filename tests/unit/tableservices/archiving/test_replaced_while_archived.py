@@ -7,7 +7,7 @@ import pytest
 from filegroups.table import TableReader
 from filegroups.writing.idempotency import committed_batch
 from tableservices.archiving.execute import archive
-from tests.unit.tableservices.archiving.test_remembered_batches import RULES, write
+from tests.unit.tableservices.archiving.test_batch_ids import RULES, write
 from tests.unit.timeline.engine import (
     Behind,
     Far,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import TableReader
-from tests.unit.timeline.commit.test_publish_queue import InTurn, Leases
+from tests.unit.timeline.commit.test_object_store import InTurn, Leases
 from tests.unit.timeline.engine import Far, StillClock, heard, limited, new_table, opened, upsert
 from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import commit_by, write_at

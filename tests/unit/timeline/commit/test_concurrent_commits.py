@@ -1,4 +1,4 @@
-"""A clean that took files of my base snapshot makes a write begin anew (CLN-3)."""
+"""What became visible beside a write, as the conflict rules see it (FOR-2, FOR-6)."""
 
 from __future__ import annotations
 
@@ -6,187 +6,285 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.timeline.engine import BRISK, new_table
-from tests.unit.timeline.publishing import B, begun_after, pending_commit, seen_by, two_writers
-from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
-from timeline.commit.concurrent_commits import clean_conflict, foreign_clean_conflict
-from timeline.commit.validate import validate_since
+from tests.unit.timeline.archives import with_metadata
+from tests.unit.timeline.commit_slots import commit_slot
+from tests.unit.timeline.engine import heard, new_table
+from tests.unit.timeline.memory import MemoryStorage
+from tests.unit.timeline.recording import RecordingStorage
+from timeline.codecs.instant_avro import encode_commit, encode_rollback_plan
+from timeline.commit.concurrent_commits import archived_commits, commit_of_slot, foreign_commits
 from timeline.context import TableContext
-from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.errors import CorruptTableError
+from timeline.model.commit_metadata import (
+    NO_PREVIOUS_COMMIT,
+    WHOLE_TABLE,
+    Access,
+    CommitMetadata,
+    FileGroupId,
+    WriteOperation,
+    WriteStat,
+    write_set_of,
+)
 from timeline.model.file_names import TIMELINE
 from timeline.model.instant import Action
-from timeline.model.plans import (
-    CleanerPlan,
-    CleanFileInfo,
-    CleanMetadata,
-    CleanPartitionMetadata,
+from timeline.model.plans import InstantInfo, RollbackPlan
+from timeline.model.slot import SlotKind
+from timeline.pending_plans import pending_rollback_of, rollback_target
+from timeline.rules.conflicts import ConcurrentCommit
+
+T1, T2, T3, T4, T5 = (f"2026010100000{n}000" for n in range(1, 6))
+F = FileGroupId("x", "f")
+
+
+def stat(**facts: object) -> WriteStat:
+    return WriteStat(**{"file_id": "f", "path": "x/f_0-1-0_1.parquet", "prev_commit": T1, **facts})
+
+
+def commit(operation: str = "UPSERT", **facts: object) -> CommitMetadata:
+    return CommitMetadata(
+        partition_to_write_stats={"x": (stat(**facts),)}, operation_type=operation
+    )
+
+
+# ---- the archive
+
+
+@pytest.fixture
+def story() -> tuple[TableContext, RecordingStorage]:
+    """A table of which all but its future is archived."""
+    storage = RecordingStorage(MemoryStorage())
+    context = new_table(storage).context
+    rows = [(T1, T1, "commit"), (T2, T3, "commit"), (T3, T4, "clean"), (T4, T5, "deltacommit")]
+    with_metadata(storage, lambda time: encode_commit(commit()), (f"{T1}_{T5}_0.parquet", rows))
+    return context, storage
+
+
+def times(rivals: list[ConcurrentCommit]) -> list[tuple[str, str]]:
+    return [(one.requested_time, one.completion_time) for one in rivals]
+
+
+@pytest.mark.spec("FOR-6")
+@pytest.mark.parametrize(
+    ("first", "known", "left"),
+    [
+        (T1, [], [(T1, T1), (T2, T3), (T4, T5)]),
+        (T2, [], [(T2, T3), (T4, T5)]),
+        (T3, [], [(T4, T5)]),
+        (T1, [(T1, T1), (T4, T5)], [(T2, T3)]),
+        (T1, [(T1, T1), (T2, T2), (T5, T5)], [(T2, T3), (T4, T5)]),
+        (T5, [], []),
+    ],
 )
-from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.conflicts import ConcurrentCommit, Rejected
-
-FIRST, SECOND, THIRD = "20260101000000100", "20260101000000200", "20260101000000300"
-CLEAN = "20260101000000900"
-FILE_ID = "11111111-2222-3333-4444-555555555555-0"
-BASE = f"{FILE_ID}_0-1-0_{FIRST}.parquet"
-LOG = f".{FILE_ID}_{FIRST}.log.1_0-1-0"
-SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
-
-
-def slot(
-    kind: SlotKind = SlotKind.CLEAN,
-    *,
-    at: str = CLEAN,
-    deletes: tuple[str, ...] = (f"x/{BASE}",),
-    floor: str = "",
-) -> Slot:
-    return Slot(
-        number=1,
-        table_id="t",
-        kind=kind,
-        action=Action.CLEAN,
-        requested_time=CLEAN,
-        completion_time=at,
-        base=0,
-        nonce="n",
-        owner=SlotOwner(host="h", pid=1, writer_id="w"),
-        deletes=deletes,
-        floor=floor,
-    )
+def test_archived_writes_that_were_not_known_as_completed_are_concurrent_commits(
+    story: tuple[TableContext, RecordingStorage],
+    first: str,
+    known: list[tuple[str, str]],
+    left: list[tuple[str, str]],
+) -> None:
+    found = archived_commits(story[0], first, frozenset(known))
+    assert times(found) == left
+    assert all([item.file_group for item in one.write_set.file_groups] == [F] for one in found)
+    assert {one.writer for one in found} <= {"another engine"}
 
 
-def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> ConcurrentCommit:
-    touched = AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=Access.BASE)
-    return ConcurrentCommit(
-        action=Action.COMMIT,
-        requested_time=completed,
-        completion_time=completed,
-        write_set=WriteSet(file_groups=(touched,)),
-    )
+@pytest.mark.spec("FOR-6")
+@pytest.mark.parametrize(
+    ("first", "known"), [(T5, frozenset()), (T2, frozenset({(T2, T3), (T3, T4), (T4, T5)}))]
+)
+def test_the_archive_is_not_read_where_all_its_times_are_known(
+    story: tuple[TableContext, RecordingStorage],
+    first: str,
+    known: frozenset[tuple[str, str]],
+) -> None:
+    context, storage = story
+    context.archived_timeline.times()
+    storage.forget()
+    assert archived_commits(context, first, known) == []
+    assert not [one for one in storage.operations() if one.endswith(".parquet")]
 
 
-# ---- ours
+# ---- another engine's instants
 
 
-@pytest.mark.spec("CLN-3")
-def test_a_clean_conflict_names_the_first_commit_that_the_snapshot_lacks() -> None:
-    first, later = rival(SECOND), rival(THIRD)
-    refused = clean_conflict([slot(floor=THIRD)], [later, first])
-    assert refused is not None
-    assert refused.concurrent_commits == (first,)
-    assert CLEAN in refused.why
+def foreign(name: str, content: bytes, *fresh: tuple[str, str]) -> list[ConcurrentCommit]:
+    context = new_table().context
+    context.ports.storage.create(f"{TIMELINE}/{name}", content)
+    found = foreign_commits(context, context.active(), fresh)
+    assert len(heard(context, "publish.foreign")) == len(found)
+    return found
+
+
+@pytest.mark.spec("FOR-2")
+def test_a_commit_of_another_engine_has_the_write_set_of_its_metadata() -> None:
+    told = commit(num_deletes=1, num_inserts=2)
+    [found] = foreign(f"{T1}_{T2}.commit", encode_commit(told), (T1, T2), (T1, T3), (T2, T2))
+    assert (found.requested_time, found.completion_time) == (T1, T2)
+    assert (found.aborts, found.restores, found.is_compaction) == (None, False, False)
+    assert (found.write_set, set(found.dropped())) == (write_set_of(told), {F})
+    assert found.schema == "", "it does not say with which schema"
 
 
 @pytest.mark.parametrize(
-    ("one", "met"),
-    [
-        pytest.param(slot(floor=FIRST), False, id="whoever lacks the rival needs none of it"),
-        pytest.param(slot(floor=SECOND), True, id="the rival is the line it keeps"),
-        pytest.param(slot(at=FIRST), False, id="without a line it is over before the rival"),
-        pytest.param(slot(at=SECOND), True, id="without a line, at the rival's time"),
-        pytest.param(slot(deletes=()), False, id="it took nothing"),
-        pytest.param(slot(SlotKind.COMMIT), False, id="a commit that takes superseded files"),
-    ],
+    ("operation", "is_compaction", "dropped"),
+    [("UPSERT", False, {F}), ("COMPACT", True, {F}), ("LOG_COMPACT", True, set())],
 )
-def test_a_clean_conflicts_when_its_floor_is_above_the_snapshot(one: Slot, met: bool) -> None:
-    assert bool(clean_conflict([one], [rival(SECOND)])) is met
-    assert bool(clean_conflict([slot(deletes=()), one], [rival(SECOND)])) is met
-
-
-# ---- another engine's
-
-
-def shared_table() -> TableContext:
-    return new_table(limits=SHARED).context
-
-
-def cleaned(context: TableContext, *names: str, partition: str = "x") -> None:
-    """Another engine's clean, completed; in version 9 its file tells both of its times."""
-    done = CleanPartitionMetadata(partition_path=partition, success_delete_files=names)
-    told = CleanMetadata(start_clean_time=CLEAN, partition_metadata={partition: done})
-    storage = context.ports.storage
-    storage.create(f"{TIMELINE}/{CLEAN}_{CLEAN}.clean", encode_clean(told))
-
-
-def met(
-    context: TableContext, rivals: list[ConcurrentCommit], slots: list[Slot] | None = None
-) -> list[ConcurrentCommit]:
-    """Whom a write meets that looked before the clean was there."""
-    seen = shared_table().active()
-    refused = foreign_clean_conflict(context, seen, context.active(), slots or [], rivals)
-    return [] if refused is None else [*refused.concurrent_commits]
-
-
-@pytest.mark.spec("CLN-3")
-@pytest.mark.parametrize("name", [BASE, LOG, f"x/{BASE}", f"file:///t/x/{BASE}"])
-def test_commits_conflict_when_another_engine_cleaned_their_file_group(name: str) -> None:
-    context = shared_table()
-    cleaned(context, name)
-    here = [rival(SECOND), rival(THIRD, file_id="22222222-2222-3333-4444-555555555555-0")]
-    assert met(context, [*here, rival(SECOND, "y")]) == [here[0]]
+def test_a_compaction_only_moves_rows_and_a_log_compaction_keeps_deletes(
+    operation: str, is_compaction: bool, dropped: set[FileGroupId]
+) -> None:
+    told = encode_commit(commit(operation, num_deletes=1))
+    [found] = foreign(f"{T1}_{T2}.commit", told, (T1, T2))
+    assert (found.is_compaction, set(found.dropped())) == (is_compaction, dropped)
 
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        CleanerPlan(files_to_be_deleted_per_partition={"x": (f"file:///t/x/{BASE}",)}),
-        CleanerPlan(files_to_be_deleted_per_partition={"x": (BASE,)}),
-        CleanerPlan(
-            file_paths_to_be_deleted_per_partition={
-                "x": (CleanFileInfo(), CleanFileInfo(file_path=f"file:///t/x/{BASE}"))
-            }
-        ),
-    ],
-    ids=["paths", "names", "files"],
+    [None, RollbackPlan(instant_to_rollback=InstantInfo(requested_time=T1, action="commit"))],
 )
-def test_a_clean_that_is_pending_counts_by_its_plan(plan: CleanerPlan) -> None:
-    context = shared_table()
-    name = f"{TIMELINE}/{CLEAN}.clean"
-    context.ports.storage.create(f"{name}.requested", encode_clean_plan(plan))
-    context.ports.storage.create(f"{name}.inflight", encode_clean_plan(plan))
-    assert met(context, [rival(SECOND)]) == [rival(SECOND)]
-    assert met(context, [rival(SECOND, "y")]) == []
-
-
-def test_a_known_clean_or_one_with_a_slot_is_no_foreign_clean_conflict() -> None:
-    context = shared_table()
-    cleaned(context, BASE)
-    assert met(context, [rival(SECOND)], [slot()]) == []
-    now = context.active()
-    assert foreign_clean_conflict(context, now, now, [], [rival(SECOND)]) is None
-
-
-def test_known_instants_of_other_actions_hide_no_clean() -> None:
-    context = shared_table()
-    context.ports.storage.create(f"{TIMELINE}/{CLEAN}.commit.requested", b"")
-    seen = context.active()
-    cleaned(context, BASE)
-    commit = slot(SlotKind.COMMIT)
-    assert (
-        foreign_clean_conflict(context, seen, context.active(), [commit], [rival(SECOND)])
-        is not None
-    )
-
-
-@pytest.mark.spec("CLN-3")
-@pytest.mark.parametrize(
-    ("foreign", "is_rejected"),
-    [(ForeignWriters.NONE, False), (ForeignWriters.EXPECTED, True)],
-)
-def test_a_clean_without_a_slot_rejects_a_write_only_where_other_engines_are_expected(
-    foreign: ForeignWriters, is_rejected: bool
+def test_a_rollback_of_another_engine_aborts_the_instant_of_its_plan(
+    plan: RollbackPlan | None,
 ) -> None:
-    mine, other = two_writers(foreign_writers=foreign)
-    begun = begun_after(other, mine, FileGroupId("x", FILE_ID))
-    cleaned(mine.context, BASE)
-    context = mine.context
-    verdict, _ = validate_since(
-        context,
-        begun,
-        pending_commit(B),
-        seen_by(begun),
-        context.active(),
-        head=context.commit_log.head(),
-        config=lambda: context.config,
+    context = new_table().context
+    storage = context.ports.storage
+    if plan is not None:
+        storage.create(f"{TIMELINE}/{T2}.rollback.requested", encode_rollback_plan(plan))
+    storage.create(f"{TIMELINE}/{T2}_{T3}.rollback", b"done")
+    [found] = foreign_commits(context, context.active(), [(T2, T3)])
+    assert (found.aborts, found.restores) == (T1 if plan else None, False)
+
+
+@pytest.mark.parametrize(("action", "restores"), [("clean", False), ("restore", True)])
+def test_other_services_of_another_engine_access_no_file_group(action: str, restores: bool) -> None:
+    [found] = foreign(f"{T2}_{T3}.{action}", b"done", (T2, T3))
+    assert (found.aborts, found.restores, found.is_compaction) == (None, restores, False)
+    assert (found.write_set.file_groups, found.schema, found.dropped()) == ((), "", frozenset())
+
+
+# ---- rollbacks that are under way
+
+
+def rolling_back(context: TableContext, time: str, content: bytes) -> None:
+    context.ports.storage.create(f"{TIMELINE}/{time}.rollback.requested", content)
+
+
+def plan_for(target: str) -> bytes:
+    return encode_rollback_plan(
+        RollbackPlan(instant_to_rollback=InstantInfo(requested_time=target, action="commit"))
     )
-    assert isinstance(verdict, Rejected) is is_rejected
+
+
+@pytest.mark.parametrize(
+    ("before", "content"),
+    [
+        pytest.param("commit.requested", b"", id="a write"),
+        pytest.param("rollback.requested", b"damaged", id="one whose plan is damaged"),
+        pytest.param("rollback.requested", plan_for(T5), id="one of another write"),
+    ],
+)
+def test_the_target_of_a_rollback_is_found(before: str, content: bytes) -> None:
+    context = new_table().context
+    context.ports.storage.create(f"{TIMELINE}/{T2}.{before}", content)
+    rolling_back(context, T3, plan_for(T1))
+    found = pending_rollback_of(context, context.active(), T1)
+    assert found is not None
+    assert found.requested_time == T3
+    assert pending_rollback_of(context, context.active(), T4) is None
+
+
+def test_a_damaged_rollback_plan_raises_only_when_its_target_is_read() -> None:
+    context = new_table().context
+    rolling_back(context, T2, b"damaged")
+    [pending] = context.active().pending
+    with pytest.raises(CorruptTableError):
+        rollback_target(context, pending)
+
+
+# ---- what a commit touched
+
+
+@pytest.mark.parametrize(
+    ("facts", "touch", "source", "files"),
+    [
+        ({"path": "x/f_1.parquet"}, Access.BASE, T1, ("f_1.parquet",)),
+        ({"path": "f_1.parquet"}, Access.BASE, T1, ("f_1.parquet",)),
+        ({"path": None}, Access.BASE, T1, ()),
+        ({"path": "x/"}, Access.BASE, T1, ()),
+        ({"prev_commit": None, "path": "x/g"}, Access.NEW, None, ("g",)),
+        ({"prev_commit": NO_PREVIOUS_COMMIT, "path": "x/g"}, Access.NEW, None, ("g",)),
+        ({"path": "x/.f_1.log.1_0-1-0"}, Access.LOG, None, (".f_1.log.1_0-1-0",)),
+    ],
+)
+def test_a_write_stat_gives_access_source_and_files_of_its_file_group(
+    facts: dict[str, object], touch: Access, source: str | None, files: tuple[str, ...]
+) -> None:
+    [item] = write_set_of(commit(file_size_in_bytes=7, **facts)).file_groups
+    assert (item.file_group, item.access, item.source_requested_time) == (F, touch, source)
+    assert (item.files, item.written_bytes) == (files, 7)
+
+
+@pytest.mark.parametrize(
+    ("operation", "inserts", "inserting"),
+    [
+        ("UPSERT", 1, ("x",)),
+        ("UPSERT", 0, ()),
+        ("COMPACT", 1, ()),
+        ("LOG_COMPACT", 1, ()),
+        ("CLUSTER", 1, ("x",)),
+    ],
+)
+def test_only_new_rows_make_a_partition_an_insert_target(
+    operation: str, inserts: int, inserting: tuple[str, ...]
+) -> None:
+    assert write_set_of(commit(operation, num_inserts=inserts)).inserting == inserting
+
+
+@pytest.mark.spec("BEG-7")
+@pytest.mark.parametrize(
+    ("operation", "claimed"),
+    [
+        (WriteOperation.INSERT_OVERWRITE, ("x", "y")),
+        (WriteOperation.DELETE_PARTITION, ("x", "y")),
+        (WriteOperation.INSERT_OVERWRITE_TABLE, (WHOLE_TABLE,)),
+        (WriteOperation.UPSERT, ()),
+    ],
+)
+def test_the_write_set_of_an_overwrite_has_replaced_and_written_partitions(
+    operation: WriteOperation, claimed: tuple[str, ...]
+) -> None:
+    metadata = CommitMetadata(
+        partition_to_write_stats={"x": (stat(),)},
+        partition_to_replace_file_ids={"y": ("g",)},
+        operation_type=operation.hudi_name,
+    )
+    claim = write_set_of(metadata)
+    assert claim.partitions == claimed
+    touches = [(item.file_group, item.access) for item in claim.file_groups]
+    assert touches == [(F, Access.BASE), (FileGroupId("y", "g"), Access.REPLACE)]
+
+
+# ---- slots
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "aborts", "restores", "is_compaction", "dropped"),
+    [
+        (SlotKind.COMMIT, Action.COMMIT, False, False, False, {F}),
+        (SlotKind.COMMIT, Action.COMPACTION, False, False, True, {F}),
+        (SlotKind.COMMIT, Action.LOGCOMPACTION, False, False, True, {F}),
+        (SlotKind.ABORT, Action.COMMIT, True, False, False, set()),
+        (SlotKind.RESTORE, Action.RESTORE, False, True, False, set()),
+    ],
+)
+def test_a_slot_becomes_a_concurrent_commit_of_its_kind(
+    kind: SlotKind,
+    action: Action,
+    aborts: bool,
+    restores: bool,
+    is_compaction: bool,
+    dropped: set[FileGroupId],
+) -> None:
+    slot = commit_slot(1, kind=kind, body=encode_commit(commit(num_deletes=1)))
+    found = commit_of_slot(replace(slot, action=action))
+    assert found.aborts == (slot.requested_time if aborts else None)
+    assert (found.restores, found.is_compaction) == (restores, is_compaction)
+    assert set(found.dropped()) == dropped
+    assert found.writer == "(pid 1 on h)"

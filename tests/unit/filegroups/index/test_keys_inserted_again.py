@@ -12,7 +12,7 @@ from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from filegroups.writing.write_request import FileRules, WriteRequest
-from tests.unit.filegroups.merge.test_keys_taken_out import apart
+from tests.unit.filegroups.merge.test_moved_keys import apart
 from tests.unit.timeline.engine import (
     Meddled,
     Rows,

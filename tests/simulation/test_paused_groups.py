@@ -27,7 +27,7 @@ from tests.simulation.asleep_kit import (
     sweep,
 )
 from tests.simulation.engine_kit import Job, play, rows_now, seeded, writer
-from tests.simulation.test_services_asleep import restores, rolls_back, writes
+from tests.simulation.test_paused_services import restores, rolls_back, writes
 from tests.simulator.engine_facts import OPERATION_KEY
 from tests.simulator.ports import ActorPorts
 from tests.simulator.world import SimulatedSystem

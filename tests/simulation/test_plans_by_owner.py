@@ -30,7 +30,7 @@ from tests.simulation.engine_kit import (
     seeded,
 )
 from tests.simulation.test_compaction import SERVICE, execute, logged
-from tests.simulation.test_second_look import (
+from tests.simulation.test_second_refresh import (
     HELD,
     LOOK,
     NIGHTLY,

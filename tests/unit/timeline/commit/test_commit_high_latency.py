@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import TableReader
-from tests.unit.timeline.commit.test_publish_queue import InTurn
+from tests.unit.timeline.commit.test_object_store import InTurn
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened
 from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.publishing import (

@@ -12,7 +12,7 @@ from filegroups.table import TableReader, open_reader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.archiving.execute import _row
 from tableservices.restoring.restore import restore
-from tests.simulation.test_second_look import Slotless
+from tests.simulation.test_second_refresh import Slotless
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,

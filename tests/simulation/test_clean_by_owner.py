@@ -28,7 +28,17 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
-from tests.simulation.test_second_look import (
+from tests.simulation.test_plans_by_owner import (
+    COMMIT,
+    FAULTS,
+    acting,
+    cut_short,
+    play,
+    saved,
+    stopped,
+    write_later,
+)
+from tests.simulation.test_second_refresh import (
     HELD,
     LOOK,
     NIGHTLY,
@@ -39,16 +49,6 @@ from tests.simulation.test_second_look import (
     foreign,
     kinds,
     shared,
-)
-from tests.simulation.test_shown_by_owner import (
-    COMMIT,
-    FAULTS,
-    acting,
-    cut_short,
-    play,
-    saved,
-    stopped,
-    write_later,
 )
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import make_ports

@@ -8,7 +8,7 @@ from tableservices.planned_service import Phase, PlannedServiceSettings, run_rou
 from tableservices.restoring.restore import finish_restore
 from tests.simulation.asleep_kit import LOCK_FREE, OURS, SHARED, acting, all_slots
 from tests.simulation.engine_kit import TOLERATED_MS, events_of, open_table, outside, rows_now
-from tests.simulation.test_services_asleep import SERVICES, does, grown, restores
+from tests.simulation.test_paused_services import SERVICES, does, grown, restores
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor
 from tests.simulator.scheduler import crash_points, run

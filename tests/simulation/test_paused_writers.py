@@ -21,7 +21,7 @@ from tests.simulation.engine_kit import (
     rows_now,
     seeded,
 )
-from tests.simulation.test_clean_beside_restore import restores, rolls_back
+from tests.simulation.test_clean_during_restore import restores, rolls_back
 from tests.simulation.test_compaction import SERVICE, logged, serving
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts, make_ports

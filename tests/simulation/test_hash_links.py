@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation import test_second_look as shared
+from tests.simulation import test_second_refresh as shared
 from tests.simulation.engine_kit import Job, mutation, play, seeded, writer
 from tests.simulation.swarm import run_seed
 from tests.simulator.faults import Fault

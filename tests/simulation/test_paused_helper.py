@@ -16,7 +16,7 @@ import pytest
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import delete_savepoint, savepoint
 from tests.simulation import test_engine_restore as restores
-from tests.simulation import test_second_look as second
+from tests.simulation import test_second_refresh as second
 from tests.simulation.engine_kit import (
     LIMITS,
     TOLERATED_MS,

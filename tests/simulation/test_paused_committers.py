@@ -28,7 +28,7 @@ from tests.simulation.asleep_kit import (
     sweep,
 )
 from tests.simulation.engine_kit import rows_now, seeded
-from tests.simulation.test_group_service import (
+from tests.simulation.test_committer import (
     INSERTS,
     MEMBERS,
     SEEDED,

@@ -1,0 +1,192 @@
+"""A clean that took files of my base snapshot makes a write begin anew (CLN-3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.timeline.engine import BRISK, new_table
+from tests.unit.timeline.publishing import B, begun_after, pending_commit, seen_by, two_writers
+from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
+from timeline.commit.concurrent_commits import clean_conflict, foreign_clean_conflict
+from timeline.commit.validate import validate_since
+from timeline.context import TableContext
+from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.model.file_names import TIMELINE
+from timeline.model.instant import Action
+from timeline.model.plans import (
+    CleanerPlan,
+    CleanFileInfo,
+    CleanMetadata,
+    CleanPartitionMetadata,
+)
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rules.conflicts import ConcurrentCommit, Rejected
+
+FIRST, SECOND, THIRD = "20260101000000100", "20260101000000200", "20260101000000300"
+CLEAN = "20260101000000900"
+FILE_ID = "11111111-2222-3333-4444-555555555555-0"
+BASE = f"{FILE_ID}_0-1-0_{FIRST}.parquet"
+LOG = f".{FILE_ID}_{FIRST}.log.1_0-1-0"
+SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+
+
+def slot(
+    kind: SlotKind = SlotKind.CLEAN,
+    *,
+    at: str = CLEAN,
+    deletes: tuple[str, ...] = (f"x/{BASE}",),
+    floor: str = "",
+) -> Slot:
+    return Slot(
+        number=1,
+        table_id="t",
+        kind=kind,
+        action=Action.CLEAN,
+        requested_time=CLEAN,
+        completion_time=at,
+        base=0,
+        nonce="n",
+        owner=SlotOwner(host="h", pid=1, writer_id="w"),
+        deletes=deletes,
+        floor=floor,
+    )
+
+
+def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> ConcurrentCommit:
+    touched = AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=Access.BASE)
+    return ConcurrentCommit(
+        action=Action.COMMIT,
+        requested_time=completed,
+        completion_time=completed,
+        write_set=WriteSet(file_groups=(touched,)),
+    )
+
+
+# ---- ours
+
+
+@pytest.mark.spec("CLN-3")
+def test_a_clean_conflict_names_the_first_commit_that_the_snapshot_lacks() -> None:
+    first, later = rival(SECOND), rival(THIRD)
+    refused = clean_conflict([slot(floor=THIRD)], [later, first])
+    assert refused is not None
+    assert refused.concurrent_commits == (first,)
+    assert CLEAN in refused.why
+
+
+@pytest.mark.parametrize(
+    ("one", "met"),
+    [
+        pytest.param(slot(floor=FIRST), False, id="whoever lacks the rival needs none of it"),
+        pytest.param(slot(floor=SECOND), True, id="the rival is the line it keeps"),
+        pytest.param(slot(at=FIRST), False, id="without a line it is over before the rival"),
+        pytest.param(slot(at=SECOND), True, id="without a line, at the rival's time"),
+        pytest.param(slot(deletes=()), False, id="it took nothing"),
+        pytest.param(slot(SlotKind.COMMIT), False, id="a commit that takes superseded files"),
+    ],
+)
+def test_a_clean_conflicts_when_its_floor_is_above_the_snapshot(one: Slot, met: bool) -> None:
+    assert bool(clean_conflict([one], [rival(SECOND)])) is met
+    assert bool(clean_conflict([slot(deletes=()), one], [rival(SECOND)])) is met
+
+
+# ---- another engine's
+
+
+def shared_table() -> TableContext:
+    return new_table(limits=SHARED).context
+
+
+def cleaned(context: TableContext, *names: str, partition: str = "x") -> None:
+    """Another engine's clean, completed; in version 9 its file tells both of its times."""
+    done = CleanPartitionMetadata(partition_path=partition, success_delete_files=names)
+    told = CleanMetadata(start_clean_time=CLEAN, partition_metadata={partition: done})
+    storage = context.ports.storage
+    storage.create(f"{TIMELINE}/{CLEAN}_{CLEAN}.clean", encode_clean(told))
+
+
+def met(
+    context: TableContext, rivals: list[ConcurrentCommit], slots: list[Slot] | None = None
+) -> list[ConcurrentCommit]:
+    """Whom a write meets that looked before the clean was there."""
+    seen = shared_table().active()
+    refused = foreign_clean_conflict(context, seen, context.active(), slots or [], rivals)
+    return [] if refused is None else [*refused.concurrent_commits]
+
+
+@pytest.mark.spec("CLN-3")
+@pytest.mark.parametrize("name", [BASE, LOG, f"x/{BASE}", f"file:///t/x/{BASE}"])
+def test_commits_conflict_when_another_engine_cleaned_their_file_group(name: str) -> None:
+    context = shared_table()
+    cleaned(context, name)
+    here = [rival(SECOND), rival(THIRD, file_id="22222222-2222-3333-4444-555555555555-0")]
+    assert met(context, [*here, rival(SECOND, "y")]) == [here[0]]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        CleanerPlan(files_to_be_deleted_per_partition={"x": (f"file:///t/x/{BASE}",)}),
+        CleanerPlan(files_to_be_deleted_per_partition={"x": (BASE,)}),
+        CleanerPlan(
+            file_paths_to_be_deleted_per_partition={
+                "x": (CleanFileInfo(), CleanFileInfo(file_path=f"file:///t/x/{BASE}"))
+            }
+        ),
+    ],
+    ids=["paths", "names", "files"],
+)
+def test_a_clean_that_is_pending_counts_by_its_plan(plan: CleanerPlan) -> None:
+    context = shared_table()
+    name = f"{TIMELINE}/{CLEAN}.clean"
+    context.ports.storage.create(f"{name}.requested", encode_clean_plan(plan))
+    context.ports.storage.create(f"{name}.inflight", encode_clean_plan(plan))
+    assert met(context, [rival(SECOND)]) == [rival(SECOND)]
+    assert met(context, [rival(SECOND, "y")]) == []
+
+
+def test_a_known_clean_or_one_with_a_slot_is_no_foreign_clean_conflict() -> None:
+    context = shared_table()
+    cleaned(context, BASE)
+    assert met(context, [rival(SECOND)], [slot()]) == []
+    now = context.active()
+    assert foreign_clean_conflict(context, now, now, [], [rival(SECOND)]) is None
+
+
+def test_known_instants_of_other_actions_hide_no_clean() -> None:
+    context = shared_table()
+    context.ports.storage.create(f"{TIMELINE}/{CLEAN}.commit.requested", b"")
+    seen = context.active()
+    cleaned(context, BASE)
+    commit = slot(SlotKind.COMMIT)
+    assert (
+        foreign_clean_conflict(context, seen, context.active(), [commit], [rival(SECOND)])
+        is not None
+    )
+
+
+@pytest.mark.spec("CLN-3")
+@pytest.mark.parametrize(
+    ("foreign", "is_rejected"),
+    [(ForeignWriters.NONE, False), (ForeignWriters.EXPECTED, True)],
+)
+def test_a_clean_without_a_slot_rejects_a_write_only_where_other_engines_are_expected(
+    foreign: ForeignWriters, is_rejected: bool
+) -> None:
+    mine, other = two_writers(foreign_writers=foreign)
+    begun = begun_after(other, mine, FileGroupId("x", FILE_ID))
+    cleaned(mine.context, BASE)
+    context = mine.context
+    verdict, _ = validate_since(
+        context,
+        begun,
+        pending_commit(B),
+        seen_by(begun),
+        context.active(),
+        head=context.commit_log.head(),
+        config=lambda: context.config,
+    )
+    assert isinstance(verdict, Rejected) is is_rejected
