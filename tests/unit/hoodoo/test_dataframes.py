@@ -83,5 +83,5 @@ def test_a_missing_package_is_named(table: hoodoo.Table, monkeypatch: pytest.Mon
         return imported(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without_polars)
-    with pytest.raises(UnsafeSetupError, match="pip install polars"):
+    with pytest.raises(UnsafeSetupError, match=r"hoodoo\[polars\]"):
         table.to_polars()

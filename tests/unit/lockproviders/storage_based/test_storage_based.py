@@ -488,7 +488,7 @@ def test_a_holder_without_access_gets_a_temporary_failure(bench: Bench) -> None:
         raise UnsafeSetupError("access was denied")
 
     bench.place.put = denied  # type: ignore[method-assign]
-    with pytest.raises(UnavailableError, match="refused"):
+    with pytest.raises(UnavailableError, match="access was denied"):
         holding.renew()
     with pytest.raises(UnavailableError):
         holding.release()

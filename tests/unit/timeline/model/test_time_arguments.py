@@ -77,7 +77,7 @@ def test_a_time_argument_without_a_zone_is_read_in_the_zone_of_the_table(
         "now",
         "2026-02-30",
         pd.NaT,
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "us"),
         np.datetime64("30000-01-01"),
         time(12),
         timedelta(days=1),
