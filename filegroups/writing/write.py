@@ -383,7 +383,7 @@ def _write_and_publish(
     if plan.batch_id is not None and committed_batch(context, plan) is not None:
         # BATCH-1: the same batch was committed before the base snapshot, so validation does not
         # see it. ``write`` returns its commit result.
-        twin = Rejected(RuleId.SAME_BATCH, "the same batch was published meanwhile", ())
+        twin = Rejected(RuleId.SAME_BATCH, "a concurrent commit has the same batch id", ())
         return _conflict(begun, tries, twin)
     assignment = _assigned(work, begun)
     watch, stale = _watched(work, begun, assignment)
