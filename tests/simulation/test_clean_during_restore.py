@@ -1,4 +1,4 @@
-"""RST-1: who looks while a restore is at its deletes brings nothing back."""
+"""RST-1: a process that refreshes during the deletes of a restore restores no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue held for a redo: whoever lost often enough cannot lose again, and loses no row."""
+"""The kept commit lock: a writer that lost often enough cannot lose again, and loses no row."""
 
 from __future__ import annotations
 

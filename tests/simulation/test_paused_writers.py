@@ -1,4 +1,4 @@
-"""RST-4: whoever sleeps between a slot and its file brings nothing back that others took away."""
+"""RST-4: a process that paused between slot and file restores nothing that others deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RST-1: who carries a plan out, or makes one, while a restore is at its deletes, goes on after it."""
+"""RST-1: an executor or planner first finishes a restore that is at its deletes."""
 
 from __future__ import annotations
 

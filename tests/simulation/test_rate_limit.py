@@ -1,4 +1,4 @@
-"""The pace of a table with nobody in charge: writers that race for tokens, die and lose leases."""
+"""The rate limit of a table without a coordinator: writers compete for tokens, die, lose leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of options on Spark: told once, taken from SET, and where a stream begins."""
+"""What happens to options on Spark: reported once, read from SET, and the start of a stream."""
 
 from __future__ import annotations
 

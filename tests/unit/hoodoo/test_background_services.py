@@ -1,4 +1,4 @@
-"""Services on a thread of the writer's process: begun by Hudi's keys or by hand, told, ended."""
+"""Background services of a writer's process: started by Hudi's keys or by hand, and ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers with buckets of their own: what belongs to others is refused, and they never meet."""
+"""Writers with bucket ranges: rows of other ranges are refused, and ranges never overlap."""
 
 from __future__ import annotations
 

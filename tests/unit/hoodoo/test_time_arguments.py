@@ -1,4 +1,4 @@
-"""Every verb that asks for a moment takes the same forms, in the zone of the table."""
+"""Every verb with a time argument accepts the same forms, in the zone of the table."""
 
 # ruff: noqa: DTZ007, DTZ011 - a datetime without a zone is what is tried
 

@@ -1,4 +1,4 @@
-"""The chain of slots: its head is proven, and a lost answer never becomes a wrong one (UNK)."""
+"""The commit log: its head is proven, and a lost answer never becomes a wrong one (UNK)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chain of slots remembers, how long it asks again, and what it tells of its own slots."""
+"""What the commit log caches, how long it repeats a request, and what it knows of own slots."""
 
 from __future__ import annotations
 

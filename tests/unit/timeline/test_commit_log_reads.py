@@ -1,4 +1,4 @@
-"""What a look at the chain asks of a near and of a far storage, and what is remembered of it."""
+"""What a read of the commit log requests from a local and from a high-latency store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seal costs a publication, and what it is made of when others were faster (SLOT-7)."""
+"""What a hash link costs a commit, and what it contains after a lost number (SLOT-7)."""
 
 from __future__ import annotations
 

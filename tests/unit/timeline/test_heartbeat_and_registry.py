@@ -1,4 +1,4 @@
-"""Who lives, who fenced itself for good, and whether all writers agree (HB, REG-1)."""
+"""Which writers are live, which are fenced, and whether all writers agree (HB, REG-1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader leases: what cleaning spares, when it goes after all, what an expired reader hears."""
+"""Reader leases: what cleaning keeps, when it deletes, and what an expired reader gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F27: a table that is dropped, and made again, while somebody has it open."""
+"""F27: a table that is dropped, and created again, while another process has it open."""
 
 from __future__ import annotations
 

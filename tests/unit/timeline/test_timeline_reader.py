@@ -1,4 +1,4 @@
-"""The reader that looks again and again agrees with reading everything anew."""
+"""The reader that refreshes repeatedly agrees with a full read of the timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A write whose rows lie in another process: published for it, or found out by its writer."""
+"""A write with rows in another process: committed for it, or resolved by its writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several writes in one instant: shared times, receipts of their own, and nobody who meets."""
+"""Several writes in one instant: shared times, results of their own, and no conflicts inside."""
 
 from __future__ import annotations
 

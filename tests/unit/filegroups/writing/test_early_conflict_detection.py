@@ -1,4 +1,4 @@
-"""What a write meets before it writes files: announcements of living writers (option ``announced``)."""
+"""Conflicts with announced writes before data files are written (option ``announced``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a write was made from, looked at beside single rivals: counts, rows, slices that were read."""
+"""The read set of a write against single concurrent commits: counts, rows and read slices."""
 
 from __future__ import annotations
 

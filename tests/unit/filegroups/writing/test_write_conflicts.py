@@ -1,4 +1,4 @@
-"""Two writers of one table: who wins, what is redone, what is refused, and what is left."""
+"""Two writers of one table: which one wins, what is rebased or rejected, and what remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committer of a host at its socket: who may use it, what it refuses, and who goes alone."""
+"""The committer of a host at its socket: permissions, refusals, and writes that commit alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealed slots (SLOT-7): each way to tamper with a chain is found, one at a time, with its kind."""
+"""Hash links (SLOT-7): each way to tamper with the commit log is found, with its kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests and files of the history under archivers that died or sleep (fmt 8)."""
+"""Manifests and files of the archived timeline under archivers that died or paused (fmt 8)."""
 
 from __future__ import annotations
 

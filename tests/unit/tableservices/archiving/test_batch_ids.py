@@ -1,4 +1,4 @@
-"""Batch ids whose slots are gone: known by every boundary, and repeated by few (BATCH-2)."""
+"""Batch ids whose slots are truncated: every truncation point knows them (BATCH-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What archiving must not change: every read of the past, batch ids, and who may publish."""
+"""What archiving must not change: reads of earlier snapshots, batch ids, and valid writers."""
 
 from __future__ import annotations
 

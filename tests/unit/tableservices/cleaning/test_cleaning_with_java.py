@@ -1,4 +1,4 @@
-"""Cleans beside Java Hudi: what their slots tell, and which of them are ended (FOR-9)."""
+"""Cleans in mode shared: what their slots contain, and which of them are ended (FOR-9)."""
 
 from __future__ import annotations
 

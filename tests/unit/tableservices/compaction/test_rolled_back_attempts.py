@@ -1,4 +1,4 @@
-"""Another engine was to undo its own try at a plan, which we carry out (PUB-6, RB-5)."""
+"""Another engine was to roll back its own attempt at a plan that we execute (PUB-6, RB-5)."""
 
 from __future__ import annotations
 

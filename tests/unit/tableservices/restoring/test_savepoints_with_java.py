@@ -1,4 +1,4 @@
-"""Savepoints beside Java Hudi, which deletes and makes them without a slot (FOR-9)."""
+"""Savepoints in mode shared: Java Hudi deletes and creates them without a slot (FOR-9)."""
 
 from __future__ import annotations
 

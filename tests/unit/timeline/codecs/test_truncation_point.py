@@ -1,4 +1,4 @@
-"""The boundary's document: what goes in comes out, and names in it are names of instants."""
+"""The document of a truncation point is read as it was written; it names instants only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each kind of slot writes and takes away, as a function of the slot alone (SLOT-5)."""
+"""What applying each kind of slot creates and deletes, from the slot alone (SLOT-5)."""
 
 from __future__ import annotations
 

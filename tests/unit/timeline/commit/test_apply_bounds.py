@@ -1,4 +1,4 @@
-"""When a slot counts as settled, and how long its files are asked for (SLOT-5, UNK-5, RST-4)."""
+"""When a slot counts as applied, and how long its files are polled (SLOT-5, UNK-5, RST-4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The begin of a write: alive before visible, above everything, and nothing left when it fails."""
+"""The begin of a write: heartbeat first, a time above all others, no files after a failure."""
 
 from __future__ import annotations
 

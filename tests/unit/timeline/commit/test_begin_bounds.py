@@ -1,4 +1,4 @@
-"""A begin that meets others, or a storage that fails, in the middle of it (BEG-*)."""
+"""A begin concurrent with other writers, or on a storage that fails in the middle (BEG-*)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a plan ended, and ending one that nobody shall complete (CAN-1)."""
+"""The outcome of a plan, and the cancel of a plan (CAN-1)."""
 
 from __future__ import annotations
 

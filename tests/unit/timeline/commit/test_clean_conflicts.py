@@ -1,4 +1,4 @@
-"""A clean that took files of my base snapshot makes a write begin anew (CLN-3)."""
+"""A clean that deleted files of the base snapshot rejects the write (CLN-3)."""
 
 from __future__ import annotations
 

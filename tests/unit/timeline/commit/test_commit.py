@@ -1,4 +1,4 @@
-"""Publishing: what it costs outside, what decides it, and who finishes what another began."""
+"""Commits: what the commit section costs, what decides, and how another process applies a slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each guard of a publication on its own: who is stopped, when, and what is told (PUB, HB-3, SGL-1)."""
+"""Each guard of a commit on its own: which write is rejected, when, and why (PUB, HB-3, SGL-1)."""
 
 from __future__ import annotations
 

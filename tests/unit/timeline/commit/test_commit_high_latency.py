@@ -1,4 +1,4 @@
-"""A publication far away: which looks it spares, and what tells early that it is refused."""
+"""A commit on a high-latency store: the reads it saves, and conflicts found before the lock."""
 
 from __future__ import annotations
 

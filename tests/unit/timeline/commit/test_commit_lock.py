@@ -1,4 +1,4 @@
-"""A redo that holds the queue far away: what it knows when it begins, and what it asks again."""
+"""A retry that keeps the commit lock on a high-latency store: what it knows and what it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became visible beside a write, as the conflict rules see it (FOR-2, FOR-6)."""
+"""Commits that became visible during a write, as the conflict rules see them (FOR-2, FOR-6)."""
 
 from __future__ import annotations
 

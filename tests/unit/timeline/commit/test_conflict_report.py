@@ -1,4 +1,4 @@
-"""A refusal says who won, what meets and what a retry would redo, and maps to its error."""
+"""A conflict report names winner, file groups and retry scope, and maps to its error."""
 
 from __future__ import annotations
 

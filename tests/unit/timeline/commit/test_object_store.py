@@ -1,4 +1,4 @@
-"""The place of a turn in the queue, and the order of those who take none (PAR-1, SLOT-1)."""
+"""Commits on an object store: the lock, the waiting line and the order of slots (PAR-1, SLOT-1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another engine does between a begin of ours and its publication, and what stays of it."""
+"""Instants of another engine between the begin and the commit of a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Far away a commit's file and the next commit's slot are made at once (PUB-3)."""
+"""On a high-latency store a completed file and the next slot are created at once (PUB-3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What living writers have announced: rivals to be (BEG-6)."""
+"""The write sets that live writers have announced (BEG-6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside other engines nothing is published above a begun write that has not read yet (FOR-5)."""
+"""No commit precedes a started write of another engine that has not read yet (FOR-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the second look sees, and what it costs beside other engines only (FOR-4)."""
+"""When a slot is still valid after the second refresh, and what that costs (FOR-4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a look at the chain and the timeline finds: unsettled slots, other engines' instants."""
+"""Validation against the commit log and the timeline: unapplied slots, other engines' instants."""
 
 from __future__ import annotations
 

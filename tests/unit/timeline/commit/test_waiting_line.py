@@ -1,4 +1,4 @@
-"""A place in the line of those who write the same file groups of a table far away (PUB-12)."""
+"""The waiting line of writers of the same file groups on a high-latency store (PUB-12)."""
 
 from __future__ import annotations
 

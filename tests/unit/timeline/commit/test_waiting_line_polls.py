@@ -1,4 +1,4 @@
-"""What is asked while those in front stand still, how often, and what a place is then (PUB-12)."""
+"""What a writer in the waiting line reads, how often, and the state that it gets (PUB-12)."""
 
 from __future__ import annotations
 

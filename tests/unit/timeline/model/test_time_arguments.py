@@ -1,4 +1,4 @@
-"""What a caller may give where a moment is asked for, and in which zone it is read (fmt 6.5)."""
+"""The time arguments that a caller may give, and the zone in which they are read (fmt 6.5)."""
 # ruff: noqa: DTZ001 - a datetime without a zone is what is tried
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Instant times and the forms in which people name moments (fmt 2.1, 6.5)."""
+"""Instant times and the forms of a time argument (fmt 2.1, 6.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zone of a table's instant times: digits and wall times, and the days a clock is turned."""
+"""The zone of a table's instant times: digits, wall times, and the days of a clock change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Undoing a failed write: the abort slot first, deletes after it, what is published stays (RB)."""
+"""Rollback of a failed write: the abort slot first, then the deletes; commits stay (RB)."""
 
 from __future__ import annotations
 

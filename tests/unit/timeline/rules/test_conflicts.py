@@ -1,4 +1,4 @@
-"""Every cell of the conflict matrix, claims on partitions, and the order of gravity (PUB-4, PUB-5)."""
+"""Every cell of the conflict matrix, whole partitions, and the order of gravity (PUB-4, PUB-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Isolation levels: what a write made from reads may pass, told by tables that two writers share."""
+"""Isolation levels: which concurrent commits a write made from reads may pass."""
 
 from __future__ import annotations
 

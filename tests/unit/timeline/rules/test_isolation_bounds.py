@@ -1,4 +1,4 @@
-"""Isolation where several rivals meet: who is named, what is asked, and what is passed over."""
+"""Isolation with several concurrent commits: which is named, what is requested, what is ignored."""
 
 from __future__ import annotations
 

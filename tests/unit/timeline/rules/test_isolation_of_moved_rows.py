@@ -1,4 +1,4 @@
-"""Rows that others changed after a write read them, and that lie elsewhere when it looks for them."""
+"""Rows that others changed after a write read them, and that another file group has by then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each level beside each thing that another may have done where I read, as values."""
+"""Each isolation level with each kind of concurrent commit, as values."""
 
 from __future__ import annotations
 

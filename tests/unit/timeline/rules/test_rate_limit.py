@@ -1,4 +1,4 @@
-"""How many writes may begin when, and who waits for it (PACE-1)."""
+"""How many writes may begin in a minute, and which writer waits (PACE-1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries at their bounds: defaults and presets, each pause, when the queue is held, when it ends."""
+"""Retries at their bounds: defaults, presets, pauses, the kept lock, and the end of the budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A storage far away: what is asked side by side, and what is not asked again."""
+"""A high-latency storage: which requests run concurrently, and which are not repeated."""
 
 from __future__ import annotations
 
