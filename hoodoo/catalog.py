@@ -154,14 +154,14 @@ def preview_create(
 ) -> tuple[Layers, WriteSettings, TableConfig]:
     """Return the plan of ``create_table``, without any change. Errors: as ``create_table``."""
     layers = to_layers(properties)
-    told = {
+    options = {
         "hoodie.datasource.write.recordkey.field": _listed(record_key),
         "hoodie.datasource.write.partitionpath.field": _listed(partition_by),
         "hoodie.datasource.write.precombine.field": _listed(ordering),
         "hoodie.datasource.write.table.type": table_type,
         "hoodie.table.name": name,
     }
-    layers = layers.with_code({key: value for key, value in told.items() if value})
+    layers = layers.with_code({key: value for key, value in options.items() if value})
     settings = WriteSettings.from_properties(layers.load())
     if schema is not None and not isinstance(schema, pa.Schema):
         raise InvalidInputError(

@@ -312,9 +312,9 @@ def refuse_other_name(settings: WriteSettings, config: TableConfig) -> None:
         SettingError: The caller's name or database differs from the table's.
     """
     others = {
-        field: told
-        for field, told in _TABLE_NAMES.items()
-        if str(getattr(settings, field)).lower() != told(config).lower()
+        field: value_of
+        for field, value_of in _TABLE_NAMES.items()
+        if str(getattr(settings, field)).lower() != value_of(config).lower()
     }
     _refuse_other_table_properties(settings, config, others)
 
@@ -358,9 +358,9 @@ def _refuse_other_table_properties(
     config: TableConfig,
     facts: Mapping[str, Callable[[TableConfig], object]],
 ) -> None:
-    for field, told in facts.items():
+    for field, value_of in facts.items():
         layer = settings.origin(field)
-        mine, theirs = getattr(settings, field), told(config)
+        mine, theirs = getattr(settings, field), value_of(config)
         if layer in (DEFAULT_LAYER, TABLE_LAYER) or mine in (None, (), theirs) or theirs == "":
             continue
         option = WriteSettings.options[field]
@@ -448,11 +448,11 @@ def _partial_columns(
     settings: WriteSettings, operation: WriteOperation, *, partial: bool
 ) -> tuple[str, ...] | None:
     """Return the columns of a partial update (``RowRules``); as in Java, only for upserts."""
-    told = settings.partial_update_schema
-    if not operation.traits.updates or not told:
+    schema = settings.partial_update_schema
+    if not operation.traits.updates or not schema:
         return () if partial else None
     try:
-        return tuple(TableSchema.from_avro(told).arrow.names)
+        return tuple(TableSchema.from_avro(schema).arrow.names)
     except HoodooError as error:
         settings.refuse(
             "partial_update_schema",

@@ -106,10 +106,10 @@ def next_step(
         _places(rows, KEY_COLUMN, PARTITION_COLUMN),
         _places(rows, RIGHT_KEY, RIGHT_PATH),
     )
-    beside = pc.binary_join_element_wise(rows.column(RIGHT_KEY), ASIDE, "")
-    aside = _joined(beside, rows.column(RIGHT_PATH))
-    told = pa.concat_arrays([stored, right, aside]).dictionary_encode()
-    lies, belongs, waits = np.asarray(told.indices).reshape(3, rows.num_rows)
+    spare_keys = pc.binary_join_element_wise(rows.column(RIGHT_KEY), ASIDE, "")
+    aside = _joined(spare_keys, rows.column(RIGHT_PATH))
+    addresses = pa.concat_arrays([stored, right, aside]).dictionary_encode()
+    stored_at, belongs, waits = np.asarray(addresses.indices).reshape(3, rows.num_rows)
     records, _ = _codes(record_names(rows, by_key=by_key))
     sources = _joined(stored, rows.column(COMMIT_TIME_COLUMN), rows.column(SEQUENCE_COLUMN))
     # A wrong row that was written to its right address and is still wrong lost the merge.
@@ -118,22 +118,25 @@ def next_step(
 
     def counts(mask: Mask) -> npt.NDArray[np.intp]:
         """Return by address the number of the chosen rows stored there."""
-        return np.bincount(lies[mask], minlength=len(told.dictionary))
+        return np.bincount(stored_at[mask], minlength=len(addresses.dictionary))
 
     def held(mask: Mask) -> Mask:
         return counts(mask) > 0
 
-    taken, strange = held(wrong)[belongs], held(lies != waits)[waits]
-    goal = told.dictionary.take(pa.array(np.where(taken, waits, belongs)))
-    moves = wins & wrong & known.complete & ~(taken & ((lies == waits) | strange))
+    taken, strange = held(wrong)[belongs], held(stored_at != waits)[waits]
+    goal = addresses.dictionary.take(pa.array(np.where(taken, waits, belongs)))
+    moves = wins & wrong & known.complete & ~(taken & ((stored_at == waits) | strange))
     names = _joined(sources, goal)
     moves &= ~_in(names, done)
     if moves.any():
-        chosen, keys = pa.array(moves), pc.if_else(pa.array(taken), beside, rows.column(RIGHT_KEY))
+        chosen, keys = (
+            pa.array(moves),
+            pc.if_else(pa.array(taken), spare_keys, rows.column(RIGHT_KEY)),
+        )
         return RepairStep(
             upserts=_addressed(rows, keys).filter(chosen),
             moved=int((moves & ~taken).sum()),
-            returns=bool((moves & ~taken & (lies == waits)).any()),
+            returns=bool((moves & ~taken & (stored_at == waits)).any()),
             done=names.filter(chosen),
         )
     stays = wins | ~wrong
@@ -142,16 +145,16 @@ def next_step(
         touched = np.isin(records, records[known.complete & wrong])
         stays, loses = wins | (~wrong & ~touched), known.complete & ~wins & touched
     # A delete removes the rows of one file group, so it repeats while the number of rows falls.
-    everything = counts(np.ones(rows.num_rows, np.bool_))[lies]
+    everything = counts(np.ones(rows.num_rows, np.bool_))[stored_at]
     names = _joined(stored, pa.array(everything))
-    goes = held(loses & ~held(stays)[lies] & ~_in(names, done))[lies]
+    goes = held(loses & ~held(stays)[stored_at] & ~_in(names, done))[stored_at]
     chosen = pa.array(goes)
     return RepairStep(
         deletes=_distinct(rows.filter(chosen)) if goes.any() else None,
-        aside=int((goes & (lies == waits)).sum()),
+        aside=int((goes & (stored_at == waits)).sum()),
         done=pc.unique(names.filter(chosen)),
         key_twice=one_array(rows.column(KEY_COLUMN)).filter(
-            pa.array(loses & wrong & held(~wrong)[lies])
+            pa.array(loses & wrong & held(~wrong)[stored_at])
         ),
     )
 
@@ -302,7 +305,7 @@ def repair_keys(
     )
     while True:
         try:
-            receipt = rerun_until_unchanged(context, repair.attempt)
+            result = rerun_until_unchanged(context, repair.attempt)
         except _CompactionDueError:
             compact()
             repair.compacted = True
@@ -313,7 +316,7 @@ def repair_keys(
                 compact()
                 repair.compacted = True
         else:
-            repair.count(receipt)
+            repair.count(result)
     context.key_encodings.clear()
     return KeyRepair(
         rows=max(repair.rewritten, repair.deleted),
@@ -385,14 +388,14 @@ class _Repair:
             finally:
                 workload.release()
 
-    def count(self, receipt: CommitResult) -> None:
+    def count(self, result: CommitResult) -> None:
         """Add the result of the last attempt to the counters."""
         step = self.step
         self.done = pa.concat_arrays([self.done, step.done])
         if step.deletes is not None:
             self.compacted = False
         self.rewritten += step.moved
-        self.deleted += receipt.rows_deleted - step.aside
+        self.deleted += result.rows_deleted - step.aside
         self.writes += 1
 
     def is_over(self) -> bool:

@@ -229,9 +229,9 @@ def _declared_keys() -> frozenset[str]:
 def warn_ignored_keys(properties: PropertySet, events: EventSink) -> None:
     """Warn of keys without effect; keys without effect by design only emit an event."""
     declared = _declared_keys()
-    told = key_warnings(properties, declared)
-    if told:
-        warnings.warn("; ".join(told), stacklevel=3)
+    warned = key_warnings(properties, declared)
+    if warned:
+        warnings.warn("; ".join(warned), stacklevel=3)
     silent = keys_without_effect(properties, declared)
     if silent:
         events.emit("options.without_effect", keys=", ".join(silent))

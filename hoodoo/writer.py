@@ -136,11 +136,11 @@ class TableWriter:
         """Run one write, alone or in a group. Errors: as ``filegroups.writing.write.write``."""
         if self._group is not None:
             return self._group.write(plan, workload)
-        looked = self._context.cached_snapshot()
-        undone = self._roll_back_dead_writers(looked)
-        receipt = write(self._context, plan, workload, None if undone else looked)
+        cached = self._context.cached_snapshot()
+        undone = self._roll_back_dead_writers(cached)
+        result = write(self._context, plan, workload, None if undone else cached)
         self.after_group()
-        return receipt
+        return result
 
     def before_group(self) -> None:
         """Roll back dead writers before this process commits a group."""
@@ -157,12 +157,12 @@ class TableWriter:
         if self._group is not None:
             self._group.close()
 
-    def _roll_back_dead_writers(self, looked: Snapshot) -> bool:
+    def _roll_back_dead_writers(self, cached: Snapshot) -> bool:
         """Roll back dead writers (RB-11), except where that would switch a metadata table off."""
         eager = self._settings.failed_writes_policy is FailedWritesPolicy.EAGER
         if not eager or self.config.metadata_table_on:
             return False
-        return bool(self._services.rollback_dead_writers(looked.active))
+        return bool(self._services.rollback_dead_writers(cached.active))
 
 
 # ---- Locks that other engines share (FOR-1)

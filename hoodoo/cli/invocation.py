@@ -221,33 +221,33 @@ def progress_events(invocation: Invocation) -> Iterator[Sequence[EventSink]]:
 # ---- Results of changing commands as documents
 
 
-def commit_result_document(receipt: CommitResult) -> dict[str, Any]:
+def commit_result_document(result: CommitResult) -> dict[str, Any]:
     """Return the result as a document; retries and their reasons only if there were any."""
     document: dict[str, Any] = {
-        "action": receipt.action,
-        "operation": receipt.operation,
-        "requested_time": receipt.requested_time,
-        "completion_time": receipt.completion_time,
-        "attempts": receipt.attempts,
-        "rows_inserted": receipt.rows_inserted,
-        "rows_updated": receipt.rows_updated,
-        "rows_deleted": receipt.rows_deleted,
-        "files_written": receipt.files_written,
-        "bytes_written": receipt.bytes_written,
+        "action": result.action,
+        "operation": result.operation,
+        "requested_time": result.requested_time,
+        "completion_time": result.completion_time,
+        "attempts": result.attempts,
+        "rows_inserted": result.rows_inserted,
+        "rows_updated": result.rows_updated,
+        "rows_deleted": result.rows_deleted,
+        "files_written": result.files_written,
+        "bytes_written": result.bytes_written,
     }
-    if receipt.redone != RetryScope.NOTHING.value:
-        document["redone"] = receipt.redone
-        document["lost_slots"] = receipt.lost_slots
-    if receipt.refusals:
-        document["refusals"] = [report.as_document() for report in receipt.refusals]
-    if receipt.schema_changes:
+    if result.redone != RetryScope.NOTHING.value:
+        document["redone"] = result.redone
+        document["lost_slots"] = result.lost_slots
+    if result.refusals:
+        document["refusals"] = [report.as_document() for report in result.refusals]
+    if result.schema_changes:
         document["schema_changes"] = [
             {"column": one.column, "before": one.before, "after": one.after}
-            for one in receipt.schema_changes
+            for one in result.schema_changes
         ]
-    if receipt.group > 1:
-        document["group"] = receipt.group
-    if receipt.already_published:
+    if result.group > 1:
+        document["group"] = result.group
+    if result.already_published:
         document["already_published"] = True
     return document
 

@@ -99,7 +99,7 @@ class Repairs:
 def print_service_result(
     printer: Printer,
     service: str,
-    receipt: ServiceResult | None,
+    result: ServiceResult | None,
     *,
     why: str = "",
     repairs: Repairs | None = None,
@@ -111,7 +111,7 @@ def print_service_result(
     Args:
         printer: Prints it.
         service: The name of the service.
-        receipt: Its result; None without work.
+        result: Its result; None without work.
         why: Why there was no work.
         repairs: The events of the run.
         table: The address of the table if there are several.
@@ -121,21 +121,21 @@ def print_service_result(
         where = "" if table is None else f"{table}: "
         for name, times in done.items():
             printer.line(f"{where}{service}: {name.replace('_', ' ')} {', '.join(times)}")
-        if receipt is None:
+        if result is None:
             nothing = "nothing else to do" if done else "nothing to do"
             printer.line(f"{where}{service}: {nothing}{f': {why}' if why else ''}")
         else:
-            printer.line(f"{where}{service} {receipt.requested_time}: {receipt.text}")
+            printer.line(f"{where}{service} {result.requested_time}: {result.text}")
         return
     document = _document(service, table) | done
-    if why and receipt is None:
+    if why and result is None:
         document["why"] = why
-    if receipt is not None:
-        document["requested_time"] = receipt.requested_time
-        document["completion_time"] = receipt.completion_time
+    if result is not None:
+        document["requested_time"] = result.requested_time
+        document["completion_time"] = result.completion_time
         document["attempts"] = 1
-        document["text"] = receipt.text
-        document.update(_figures(receipt))
+        document["text"] = result.text
+        document.update(_figures(result))
     printer.document(document)
 
 
@@ -164,39 +164,39 @@ def _document(service: str, table: str | None) -> dict[str, Any]:
     return document if table is None else {**document, "table": table}
 
 
-def _figures(receipt: ServiceResult) -> Mapping[str, object]:
+def _figures(result: ServiceResult) -> Mapping[str, object]:
     """Return the counts of a result by their names in documents; none for a plug-in's result."""
-    match receipt:
+    match result:
         case CompactionResult():
             return {
-                "file_groups": receipt.file_groups,
-                "files_written": receipt.file_groups,
-                "rows_written": receipt.rows_written,
-                "bytes_written": receipt.bytes_written,
-                "log_files_merged": receipt.log_files,
-                "log_bytes_merged": receipt.log_bytes,
+                "file_groups": result.file_groups,
+                "files_written": result.file_groups,
+                "rows_written": result.rows_written,
+                "bytes_written": result.bytes_written,
+                "log_files_merged": result.log_files,
+                "log_bytes_merged": result.log_bytes,
             }
         case LogCompactionResult():
             return {
-                "file_groups": receipt.file_groups,
-                "files_written": receipt.file_groups,
-                "bytes_written": receipt.bytes_written,
-                "log_files_merged": receipt.log_files,
+                "file_groups": result.file_groups,
+                "files_written": result.file_groups,
+                "bytes_written": result.bytes_written,
+                "log_files_merged": result.log_files,
             }
         case ClusteringResult():
             return {
-                "file_groups": receipt.file_groups_replaced,
-                "files_written": receipt.files_written,
-                "rows_written": receipt.rows_written,
-                "bytes_written": receipt.bytes_written,
-                "groups_left_to_writers": receipt.groups_left_out,
+                "file_groups": result.file_groups_replaced,
+                "files_written": result.files_written,
+                "rows_written": result.rows_written,
+                "bytes_written": result.bytes_written,
+                "groups_left_to_writers": result.groups_left_out,
             }
         case CleanResult():
-            return {"files_deleted": list(receipt.files)}
+            return {"files_deleted": list(result.files)}
         case ArchiveResult():
-            return {"instants_archived": receipt.instants, "slots_up_to": receipt.slots_up_to}
+            return {"instants_archived": result.instants, "slots_up_to": result.slots_up_to}
         case TtlResult():
-            return {"partitions_deleted": list(receipt.partitions)}
+            return {"partitions_deleted": list(result.partitions)}
     return {}
 
 
@@ -266,10 +266,10 @@ class WorkerReporter(WorkerListener):
         self._doing = {"table": served.address, "service": service.name}
         self._write_health("at_work")
 
-    def on_done(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
+    def on_done(self, served: WorkerTable, service: TableService, result: ServiceResult) -> None:
         """As ``WorkerListener``."""
         self._reasons.pop((served.address, service.name), None)
-        self._print(served, service, receipt)
+        self._print(served, service, result)
 
     def on_nothing(self, served: WorkerTable, service: TableService) -> None:
         """Print the reason in the first round, and after each work; the health file has all."""
@@ -285,12 +285,12 @@ class WorkerReporter(WorkerListener):
             self.printer.remark(f"{where}{service.name}: nothing to do{why}")
 
     def _print(
-        self, served: WorkerTable, service: TableService, receipt: ServiceResult | None
+        self, served: WorkerTable, service: TableService, result: ServiceResult | None
     ) -> None:
         print_service_result(
             self.printer,
             service.name,
-            receipt,
+            result,
             repairs=self.repairs,
             table=served.address if self.several else None,
         )
@@ -432,13 +432,13 @@ def run(
         context = service_context(context, opened.properties)
         wait_ms = WorkerSettings.from_properties(opened.properties).wait_ms
         if instant is not None:
-            receipt = run_plan(context, planning[service], planned, wait_ms=wait_ms)
+            result = run_plan(context, planning[service], planned, wait_ms=wait_ms)
         elif service in planning:
-            receipt = run_round(context, planning[service], now=True, wait_ms=wait_ms)
+            result = run_round(context, planning[service], now=True, wait_ms=wait_ms)
         else:
-            receipt = chosen.run_once(context)
-        why = "" if receipt or instant else idle_reason(context, chosen, now=True)
-    print_service_result(invocation.printer, chosen.name, receipt, why=why, repairs=repairs)
+            result = chosen.run_once(context)
+        why = "" if result or instant else idle_reason(context, chosen, now=True)
+    print_service_result(invocation.printer, chosen.name, result, why=why, repairs=repairs)
 
 
 def _would_run(
@@ -477,9 +477,9 @@ def plan(invocation: Invocation, *, address: str, service: str) -> None:
             return
         [chosen] = chosen_services(tuple(planning.values()), (service,))
         register_writer(opened.context, opened.properties, opened.settings)
-        receipt = run_round(context, chosen, Phase.SCHEDULE, now=True)
-        why = "" if receipt else idle_reason(context, chosen, now=True)
-    print_service_result(invocation.printer, service, receipt, why=why)
+        result = run_round(context, chosen, Phase.SCHEDULE, now=True)
+        why = "" if result else idle_reason(context, chosen, now=True)
+    print_service_result(invocation.printer, service, result, why=why)
 
 
 def _plan_named(opened: Table, text: str) -> Instant:

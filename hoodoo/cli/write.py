@@ -204,24 +204,24 @@ def _write(
 ) -> None:
     if rows is None:
         named = table.settings.partitions_to_delete
-        receipt = table.delete_partitions(named, batch_id=batch_id)
+        result = table.delete_partitions(named, batch_id=batch_id)
     else:
-        receipt = table.write(rows, operation, batch_id=batch_id)
-    _print_result(invocation, receipt)
+        result = table.write(rows, operation, batch_id=batch_id)
+    _print_result(invocation, result)
 
 
-def _print_result(invocation: Invocation, receipt: CommitResult) -> None:
+def _print_result(invocation: Invocation, result: CommitResult) -> None:
     # The result of a repeated batch is that of the earlier call; its rows may differ.
     before = ["nothing was written: this batch was committed before, as"]
     invocation.printer.result(
-        commit_result_document(receipt),
-        *(before if receipt.already_published else ()),
-        f"{receipt.operation.lower()} {receipt.requested_time}: "
-        f"{receipt.rows_inserted} inserted, {receipt.rows_updated} updated, "
-        f"{receipt.rows_deleted} deleted, {count_text(receipt.files_written, 'file')}, "
-        f"attempts {receipt.attempts}",
-        *(f"  schema changed: {change.text}" for change in receipt.schema_changes),
-        *(f"  rejected first: {report.text}" for report in receipt.refusals),
+        commit_result_document(result),
+        *(before if result.already_published else ()),
+        f"{result.operation.lower()} {result.requested_time}: "
+        f"{result.rows_inserted} inserted, {result.rows_updated} updated, "
+        f"{result.rows_deleted} deleted, {count_text(result.files_written, 'file')}, "
+        f"attempts {result.attempts}",
+        *(f"  schema changed: {change.text}" for change in result.schema_changes),
+        *(f"  rejected first: {report.text}" for report in result.refusals),
     )
 
 

@@ -27,7 +27,7 @@ from timeline.errors import HoodooError, UnsafeSetupError
 from timeline.properties.options import TABLE_LAYER
 
 #: Greatest age of the snapshot for which rows are prepared, ms; the commit reads a newer one.
-_LOOK_MS_MAX = 10_000
+_SNAPSHOT_AGE_MS_MAX = 10_000
 
 
 class GroupCommit(Protocol):
@@ -78,21 +78,21 @@ class CommitterWriter:
         Errors: as ``filegroups.writing.write.write``. Also ``OutcomeUnknownError``, if the
         committer does not report the outcome and ``Member.resolve`` cannot look it up.
         """
-        looked = self._context.cached_snapshot(_LOOK_MS_MAX)
+        cached = self._context.cached_snapshot(_SNAPSHOT_AGE_MS_MAX)
         try:
-            work = prepare_write(self._context, plan, workload, looked)
+            work = prepare_write(self._context, plan, workload, cached)
         except HoodooError:  # rows that do not fit the cached snapshot may fit a new one
             now = self._context.snapshot()
-            if now.head == looked.head and now.active.file_names == looked.active.file_names:
+            if now.head == cached.head and now.active.file_names == cached.active.file_names:
                 raise
             work = prepare_write(self._context, plan, workload, now)
-        receipt = self._shared(work) if can_be_offered(work) else None
-        if receipt is not None:
-            return receipt
+        result = self._shared(work) if can_be_offered(work) else None
+        if result is not None:
+            return result
         self._before()
-        receipt = write_prepared(work)
+        result = write_prepared(work)
         self._after()
-        return receipt
+        return result
 
     def close(self) -> None:
         """Close all connections."""

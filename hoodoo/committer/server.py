@@ -117,11 +117,11 @@ def committer_table(table: Table) -> ServedTable:
             made = with_stored_forms(context, context.cached_snapshot(), made)
         return made
 
-    told = settings.origin("group_writes_max") != DEFAULT_LAYER
+    is_configured = settings.origin("group_writes_max") != DEFAULT_LAYER
     return ServedTable(
         context=table.context,
         plan_of=plan,
-        writes_max=settings.group_writes_max if told else _WRITES_MAX,
+        writes_max=settings.group_writes_max if is_configured else _WRITES_MAX,
         linger_ms=settings.group_linger_ms,
         answer_ms=answer_ms(settings),
         before=writer.before_group,
@@ -209,7 +209,7 @@ class Committer:
         self._clock = tables[0].context.ports.clock
         self._events = tables[0].context.ports.events
         self._watcher = watcher
-        self._told_ms = 0
+        self._notified_ms = 0
         self._channels: set[SocketChannel] = set()
         self._busy: dict[SocketChannel, _TableQueue] = {}
         self.report = CommitterReport()
@@ -263,8 +263,8 @@ class Committer:
 
     def _notify(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        if self._watcher is not None and now_ms - self._told_ms >= 1000:
-            self._told_ms = now_ms
+        if self._watcher is not None and now_ms - self._notified_ms >= 1000:
+            self._notified_ms = now_ms
             self.report.connections = len(self._channels)
             self._watcher.rested(self.report)
 
@@ -371,7 +371,7 @@ class Committer:
                 self._drop(one.channel)
             elif isinstance(answer, CommitResult):
                 desk.answered.add(one.channel)
-                self._answer(one, _told(answer))
+                self._answer(one, _answer_of(answer))
             elif isinstance(answer, OutcomeUnknownError):
                 self._answer(one, OutcomeUnknown())
             else:
@@ -501,13 +501,13 @@ def _note(group: Sequence[_Waiting], number: int, file_groups: frozenset[FileGro
     group[number].conflict_on = file_groups
 
 
-def _told(receipt: CommitResult) -> WasCommitted:
+def _answer_of(result: CommitResult) -> WasCommitted:
     return WasCommitted(
-        requested_time=receipt.requested_time,
-        completion_time=receipt.completion_time,
-        group=receipt.group,
-        lost_slots=receipt.lost_slots,
-        own=MemberResult.of(receipt),
+        requested_time=result.requested_time,
+        completion_time=result.completion_time,
+        group=result.group,
+        lost_slots=result.lost_slots,
+        own=MemberResult.of(result),
     )
 
 

@@ -47,8 +47,8 @@ def ready_properties(name: str) -> Path:
         NotFoundError: This installation lacks the file.
     """
     inside = Path(str(files("hoodoo"))) / "configs" / name
-    beside = Path(str(files("hoodoo"))).parent / "configs" / name
-    for path in (inside, beside):
+    in_source = Path(str(files("hoodoo"))).parent / "configs" / name
+    for path in (inside, in_source):
         if path.is_file():
             return path
     raise NotFoundError(
@@ -194,8 +194,8 @@ class DemoSettings:
 
     def arguments(self, files: Iterable[Path]) -> list[str]:
         """Return the arguments of a process for these files and texts."""
-        told = [part for file in files for part in ("--props", str(file.absolute()))]
-        return told + [part for text in self.hoodie_conf for part in ("--hoodie-conf", text)]
+        arguments = [part for file in files for part in ("--props", str(file.absolute()))]
+        return arguments + [part for text in self.hoodie_conf for part in ("--hoodie-conf", text)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class DemoResult:
     @property
     def rejected_commits(self) -> tuple[InstantSummary, ...]:
         """Commits that were rejected at least once before they succeeded."""
-        return tuple(account for account in self.accounts if account.refusals)
+        return tuple(summary for summary in self.accounts if summary.refusals)
 
     @property
     def overlaps(self) -> int:
@@ -307,8 +307,8 @@ def _cleaner(path: Path, settings: DemoSettings) -> list[str]:
 
 def _started(cast: DemoProcesses, settings: DemoSettings) -> str:
     names = [f"{actor.name} (pid {actor.pid})" for actor in cast.actors.values()]
-    told = ", ".join([each.name for each in settings.files] + sorted(settings.pairs))
-    return f"started {', '.join(names)}, configured by {told}"
+    sources = ", ".join([each.name for each in settings.files] + sorted(settings.pairs))
+    return f"started {', '.join(names)}, configured by {sources}"
 
 
 def _listen(cast: DemoProcesses, say: Report) -> None:
@@ -389,7 +389,7 @@ def as_document(outcome: DemoResult) -> dict[str, Any]:
         "refused_and_retried": len(outcome.rejected_commits),
         "check": outcome.comparison.text,
         "verify": outcome.verification.as_document(),
-        "timeline": [account.as_document() for account in outcome.accounts],
+        "timeline": [summary.as_document() for summary in outcome.accounts],
     }
 
 

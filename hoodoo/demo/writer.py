@@ -99,16 +99,16 @@ def pairs_of(texts: Iterable[str]) -> dict[str, str]:
 
 def _write(write: Write, batch: FlightBatch, rows: pa.Table, options: dict[str, str]) -> None:
     began = time.monotonic()
-    receipt = write(rows, {**options, BATCH_KEY: batch.name})
+    result = write(rows, {**options, BATCH_KEY: batch.name})
     emit(
         event="wrote",
         batch=batch.name,
         seconds=round(time.monotonic() - began, 2),
-        requested_time=receipt.requested_time,
-        attempts=receipt.attempts,
-        rows_inserted=receipt.rows_inserted,
-        rows_updated=receipt.rows_updated,
-        refusals=[report.as_document() for report in receipt.refusals],
+        requested_time=result.requested_time,
+        attempts=result.attempts,
+        rows_inserted=result.rows_inserted,
+        rows_updated=result.rows_updated,
+        refusals=[report.as_document() for report in result.refusals],
     )
 
 
@@ -157,10 +157,10 @@ def _spark(role: str, path: str, work: Path) -> Write:
         pq.write_table(rows, source)
         frame = spark.read.parquet(str(source))
         frame.write.format("hoodoo").options(**options).mode("append").save(path)
-        receipt: CommitResult | None = hoodoo.spark.last_result(spark)
-        if receipt is None:
-            raise RuntimeError("the save left no receipt")
-        return receipt
+        result: CommitResult | None = hoodoo.spark.last_result(spark)
+        if result is None:
+            raise RuntimeError("the save left no result")
+        return result
 
     return write
 

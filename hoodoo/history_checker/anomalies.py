@@ -69,7 +69,7 @@ class Edges:
         return cls(sources=empty, targets=empty, kinds=empty, ranks=empty)
 
     @classmethod
-    def of(cls, found: Mapping[Dependency, tuple[Numbers, Numbers]], stands: Numbers) -> Edges:
+    def of(cls, found: Mapping[Dependency, tuple[Numbers, Numbers]], ranks: Numbers) -> Edges:
         """Keep each pair once, with its strongest kind (ww, then wr, then rw), and drop loops."""
         sources = np.concatenate([pair[0] for pair in found.values()])
         targets = np.concatenate([pair[1] for pair in found.values()])
@@ -81,7 +81,7 @@ class Edges:
         first = np.ones(len(order), bool)
         first[1:] = (sources[1:] != sources[:-1]) | (targets[1:] != targets[:-1])
         first &= sources != targets
-        return cls(sources=sources[first], targets=targets[first], kinds=kinds[first], ranks=stands)
+        return cls(sources=sources[first], targets=targets[first], kinds=kinds[first], ranks=ranks)
 
     @property
     def backward(self) -> npt.NDArray[np.bool_]:
@@ -234,20 +234,20 @@ def find_anomalies(run: History) -> list[Anomaly]:
 
 def _answers(run: EncodedHistory) -> Iterator[Anomaly]:
     """Find wrong answers to clients, and batches with more than one commit (I2, I12)."""
-    told = run.run.transactions
-    committed = pc.is_valid(told.column("position"))
-    lost = pc.and_(pc.equal(told.column("answer"), "ok"), pc.invert(committed))
-    has_written = pc.is_in(told.column("name"), pc.unique(run.run.writes.column("name")))
-    for name in told.filter(pc.and_(lost, has_written)).column("name").to_pylist():
+    transactions = run.run.transactions
+    committed = pc.is_valid(transactions.column("position"))
+    lost = pc.and_(pc.equal(transactions.column("answer"), "ok"), pc.invert(committed))
+    has_written = pc.is_in(transactions.column("name"), pc.unique(run.run.writes.column("name")))
+    for name in transactions.filter(pc.and_(lost, has_written)).column("name").to_pylist():
         yield _anomaly(
             AnomalyKind.LOST_UPDATE, [name], f"{name} was answered ok, and its row is missing"
         )
-    wrong = pc.and_(pc.equal(told.column("answer"), "fail"), committed)
-    for name in told.filter(wrong).column("name").to_pylist():
+    wrong = pc.and_(pc.equal(transactions.column("answer"), "fail"), committed)
+    for name in transactions.filter(wrong).column("name").to_pylist():
         yield _anomaly(
             AnomalyKind.WRONG_ANSWER, [name], f"{name} was answered fail, and its row exists"
         )
-    batches = told.filter(pc.and_(committed, pc.is_valid(told.column("batch"))))
+    batches = transactions.filter(pc.and_(committed, pc.is_valid(transactions.column("batch"))))
     counted = batches.group_by("batch").aggregate([("name", "list")])
     several = counted.filter(pc.greater(pc.list_value_length(counted.column("name_list")), 1))
     for one in several.to_pylist():
@@ -441,22 +441,22 @@ def _dependencies(run: EncodedHistory) -> Edges:
     same = run.version_item[1:] == run.version_item[:-1]
     same &= ~run.unsure[run.version_item[1:]]
     ww = (run.version_writer[:-1][same], run.version_writer[1:][same])
-    told = np.ones(len(run.readers), bool)
+    checked = np.ones(len(run.readers), bool)
     for found in (_overwriting(run), _stale(run)):
-        told[found[0]] = False  # another check reports them
+        checked[found[0]] = False  # another check reports them
     aborted = ~run.committed
     aborted[np.setdiff1d(np.arange(len(aborted)), run.writers)] = False
-    told &= ~aborted[run.readers]
-    seen = told & (run.versions != NONE) & (run.versions != run.readers)
+    checked &= ~aborted[run.readers]
+    seen = checked & (run.versions != NONE) & (run.versions != run.readers)
     seen[seen] = run.committed[run.versions[seen]]
     wr = (run.versions[seen], run.readers[seen])
-    sure = told & run.placed & ~run.unsure[run.items_read]
+    sure = checked & run.placed & ~run.unsure[run.items_read]
     rows = np.flatnonzero(sure & (run.versions != run.readers))
     following = run.next_version(run.items_read[rows], run.rank_read[rows])
     rows, following = rows[following != NONE], following[following != NONE]
     rw = (run.readers[rows], run.version_writer[following])
-    stands = np.where(run.committed, 2 * run.position_rank, 2 * run.snapshot_rank + 1)
-    return Edges.of({Dependency.WW: ww, Dependency.WR: wr, Dependency.RW: rw}, stands)
+    ranks = np.where(run.committed, 2 * run.position_rank, 2 * run.snapshot_rank + 1)
+    return Edges.of({Dependency.WW: ww, Dependency.WR: wr, Dependency.RW: rw}, ranks)
 
 
 def _anomaly(kind: AnomalyKind, names: list[str], message: str, item: str = "") -> Anomaly:

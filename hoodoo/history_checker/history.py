@@ -118,7 +118,7 @@ class HistoryRecorder:
         undone: bool = False,
     ) -> None:
         """Record a writer or reader; a second call for a name adds fields of ``TRANSACTIONS``."""
-        told = {
+        values = {
             "position": position,
             "snapshot": snapshot,
             "answer": answer,
@@ -128,7 +128,7 @@ class HistoryRecorder:
             "undone": undone or None,
         }
         known = self._transactions.setdefault(name, {"name": name})
-        known.update({key: value for key, value in told.items() if value is not None})
+        known.update({key: value for key, value in values.items() if value is not None})
 
     def client(
         self,
@@ -146,8 +146,8 @@ class HistoryRecorder:
         of a member then carry its ``source`` as their name.
         """
         self.transaction(name)
-        told = _ClientRecord(source=source, answer=answer, batch=batch, reads=reads)
-        self._accounts.setdefault(name, []).append(told)
+        record = _ClientRecord(source=source, answer=answer, batch=batch, reads=reads)
+        self._accounts.setdefault(name, []).append(record)
 
     def writes(
         self,
@@ -195,8 +195,8 @@ class HistoryRecorder:
         """Return the history; call this once."""
         for name, accounts in self._accounts.items():
             self._join(name, accounts)
-        told = list(self._transactions.values())
-        for known in told:
+        transactions = list(self._transactions.values())
+        for known in transactions:
             if "position" in known:
                 known.pop("undone", None)
             elif "undone" in known or str(known["name"]) < self._taken_back:
@@ -207,7 +207,7 @@ class HistoryRecorder:
             ranks = pc.if_else(in_rows, pa.scalar(None, pa.int64()), writes.column("rank"))
             writes = writes.set_column(writes.schema.get_field_index("rank"), "rank", ranks)
         return History(
-            transactions=pa.Table.from_pylist(told, schema=TRANSACTIONS),
+            transactions=pa.Table.from_pylist(transactions, schema=TRANSACTIONS),
             writes=writes,
             reads=pa.concat_tables([READS.empty_table(), *self._reads]),
             ordered=self.ordered,
@@ -264,9 +264,9 @@ class EncodedHistory:
 
     def __init__(self, run: History) -> None:
         self.run = run
-        told, writes, reads = run.transactions, run.writes, run.reads
+        table, writes, reads = run.transactions, run.writes, run.reads
         codes, self.names = _encode(
-            told.column("name"),
+            table.column("name"),
             writes.column("name"),
             reads.column("name"),
             reads.column("version"),
@@ -278,18 +278,18 @@ class EncodedHistory:
         (self.places,), _ = _encode(reads.column("place"))
         count = len(self.names)
         self.position = np.full(count, NONE, np.int64)
-        self.position[transactions] = numbers(told.column("position"))
+        self.position[transactions] = numbers(table.column("position"))
         self.snapshot = np.full(count, NONE, np.int64)
-        self.snapshot[transactions] = numbers(told.column("snapshot"))
+        self.snapshot[transactions] = numbers(table.column("snapshot"))
         self.known = np.zeros(count, bool)
         self.known[transactions] = True
         self.full = np.zeros(count, bool)
-        self.full[transactions] = _flags(told.column("full"))
+        self.full[transactions] = _flags(table.column("full"))
         self.committed = self.position != NONE
         # A write before the recording is committed at an unknown position.
         self.early = ~self.known & self._named_below(run.known_since)
         self.restored_away = ~self.committed & self._named_below(run.restored_away)
-        self.restored_away[transactions[_flags(told.column("undone"))]] = True
+        self.restored_away[transactions[_flags(table.column("undone"))]] = True
         self.undone = np.zeros(len(self.items), bool)
         self.undone[self.written[self.restored_away[self.writers]]] = True
         self._order_versions()
@@ -307,17 +307,17 @@ class EncodedHistory:
 
     def _in_several_places(self) -> Flags:
         """Return a mask of items in several partitions; the row that a writer means is unknown."""
-        told = np.flatnonzero(self.places != NONE)
-        pairs = np.unique(np.stack([self.items_read[told], self.places[told]]), axis=1)
+        placed = np.flatnonzero(self.places != NONE)
+        pairs = np.unique(np.stack([self.items_read[placed], self.places[placed]]), axis=1)
         return np.asarray(np.bincount(pairs[0], minlength=len(self.items)) > 1)
 
     def _never_together(self, transactions: Numbers) -> Flags:
         """Return a mask of items whose writers share no partition: they had more than one row."""
         lists = self.run.transactions.column("places").combine_chunks()
         (place,), _ = _encode(pa.chunked_array([lists.flatten()]))
-        told = numbers(pc.fill_null(pc.list_value_length(lists), 0))
+        lengths = numbers(pc.fill_null(pc.list_value_length(lists), 0))
         first, width = np.zeros((2, len(self.names)), np.int64)
-        first[transactions], width[transactions] = np.cumsum(told) - told, told
+        first[transactions], width[transactions] = np.cumsum(lengths) - lengths, lengths
         # Reads show the writers that have no journal.
         seen = self.versions != NONE
         rows = _flags(self.run.writes.column("in_rows"))

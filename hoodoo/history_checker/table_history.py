@@ -76,21 +76,21 @@ def read_client_history(run: HistoryRecorder, lines: Iterable[bytes], *, source:
     Raises:
         InvalidInputError: A line has neither of the two forms.
     """
-    told = 0
+    recorded = 0
     kept = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     for number, line in kept:
         try:
             event = json.loads(line)
         except ValueError as error:
-            if told and number == kept[-1][0]:
+            if recorded and number == kept[-1][0]:
                 break
             raise _not_a_journal(source, number, error) from error
         try:
             _record(run, event, f"{source}:{number}")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _not_a_journal(source, number, error) from error
-        told += 1
-    return told
+        recorded += 1
+    return recorded
 
 
 def _not_a_journal(source: str, number: int, error: Exception) -> InvalidInputError:
@@ -267,11 +267,15 @@ def _commits(
         yield one.requested_time, position, snapshot.commits.read(one)
 
 
-def _clears(metadata: CommitMetadata, told: int) -> bool:
-    """Return whether a commit deleted more rows than the ``told`` ones of the journals."""
+def _clears(metadata: CommitMetadata, known_deletes: int) -> bool:
+    """Return whether a commit deleted more rows than the ``known_deletes`` ones of the journals."""
     deletes = sum(stat.num_deletes for stat in metadata.write_stats())
     operation = metadata.operation_type.upper()
-    return deletes > told or operation in _HIDING or (operation == "DELETE" and not told)
+    return (
+        deletes > known_deletes
+        or operation in _HIDING
+        or (operation == "DELETE" and not known_deletes)
+    )
 
 
 def _record_batches(run: HistoryRecorder, slot: Slot) -> None:

@@ -53,7 +53,7 @@ class HoodooDataSource(DataSource):
         return "hoodoo"
 
     def schema(self) -> Any:
-        with _opened(self.options, tells=True) as table:
+        with _opened(self.options, warns=True) as table:
             return spark_schema_of(plan_load(table, table.properties).schema)
 
     def reader(self, schema: Any) -> DataSourceReader:
@@ -197,6 +197,6 @@ def _newest(table: Table) -> str:
     return max((each.completion_time or EARLIEST for each in done), default=EARLIEST)
 
 
-def _opened(options: Mapping[str, str], *, tells: bool = False) -> Table:
+def _opened(options: Mapping[str, str], *, warns: bool = False) -> Table:
     path = path_of(None, options, "the option path")
-    return open_table(path, properties=layers_without_session(options, tells=tells))
+    return open_table(path, properties=layers_without_session(options, warns=warns))

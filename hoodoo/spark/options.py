@@ -23,17 +23,17 @@ def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
     Raises:
         InvalidInputError: The path is missing or empty, or there are several.
     """
-    told = path
-    if told is None:
-        told = next((str(v) for k, v in options.items() if k.lower() == "path"), None)
-    if not isinstance(told, str) or not told.strip():
+    found = path
+    if found is None:
+        found = next((str(v) for k, v in options.items() if k.lower() == "path"), None)
+    if not isinstance(found, str) or not found.strip():
         raise InvalidInputError(
-            f"a hoodoo table has one path: pass it to {doing}: {told!r}", kind="path"
+            f"a hoodoo table has one path: pass it to {doing}: {found!r}", kind="path"
         )
-    return told
+    return found
 
 
-def layers_for(spark: Any, options: Mapping[str, object], *, tells: bool = True) -> Layers:
+def layers_for(spark: Any, options: Mapping[str, object], *, warns: bool = True) -> Layers:
     """
     Return the layers of the session and of the options in code.
 
@@ -42,16 +42,16 @@ def layers_for(spark: Any, options: Mapping[str, object], *, tells: bool = True)
     Args:
         spark: The session.
         options: The options of Spark's reader or writer.
-        tells: Warn of keys that do nothing here, as ``Layers.warns``.
+        warns: Warn of keys that do nothing here, as ``Layers.warns``.
     """
-    return Layers(session=session_properties(spark), code=reader_properties(options), warns=tells)
+    return Layers(session=session_properties(spark), code=reader_properties(options), warns=warns)
 
 
-def layers_without_session(options: Mapping[str, object], *, tells: bool = False) -> Layers:
+def layers_without_session(options: Mapping[str, object], *, warns: bool = False) -> Layers:
     """Return the layers in a process without a session, whose settings are among the options."""
     carried = {key: str(value) for key, value in options.items() if _is_of_session(key)}
-    told = {key: value for key, value in options.items() if key not in carried}
-    return Layers(session=carried, code=reader_properties(told), warns=tells)
+    given = {key: value for key, value in options.items() if key not in carried}
+    return Layers(session=carried, code=reader_properties(given), warns=warns)
 
 
 def session_settings(spark: Any) -> dict[str, str]:

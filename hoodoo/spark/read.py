@@ -296,7 +296,7 @@ def load_dataframe(
     options: Mapping[str, object],
     *,
     schema: Any = None,
-    tells: bool = True,
+    warns: bool = True,
 ) -> Any:
     """
     Load a table: the newest snapshot, one of an earlier time, or the changes of a range.
@@ -306,7 +306,7 @@ def load_dataframe(
         path: The table's path.
         options: ``as.of.instant``, ``hoodie.datasource.query.type`` and its range.
         schema: A Spark schema (or its text) instead of the table's, for fewer columns.
-        tells: Warn of options that do nothing.
+        warns: Warn of options that do nothing.
 
     Returns:
         A DataFrame with the five meta columns first, as in Hudi. With
@@ -317,7 +317,7 @@ def load_dataframe(
         TableNotFoundError, SettingError, InstantNotFoundError, UnsupportedTableError: See
             ``hoodoo.open_table``, ``as_of`` and ``changes``.
     """
-    layers = layers_for(spark, options, tells=tells)
+    layers = layers_for(spark, options, warns=warns)
     with open_table(path, properties=layers) as table:
         settings = ReadSettings.from_properties(table.properties)
         if settings.is_cdc:
@@ -378,8 +378,8 @@ def _read_by_spark(
     if times is None:
         return reader.schema(wanted).load(files)
     hidden = _spelled(COMMIT_TIME_COLUMN, wanted.names) is None
-    told = [StructField(COMMIT_TIME_COLUMN, StringType())] if hidden else []
-    df = reader.schema(StructType([*wanted.fields, *told])).load(files)
+    added = [StructField(COMMIT_TIME_COLUMN, StringType())] if hidden else []
+    df = reader.schema(StructType([*wanted.fields, *added])).load(files)
     df = df.where(F.col(COMMIT_TIME_COLUMN).isin(list(times)))
     return df.drop(COMMIT_TIME_COLUMN) if hidden else df
 

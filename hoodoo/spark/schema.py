@@ -90,8 +90,8 @@ def _unsupported(why: object) -> InvalidInputError:
 
 def _with_hudi_type(field: pa.Field, metadata: Mapping[str, Any] | None) -> pa.Field:
     """Return the field with the Hudi type of Spark's metadata, for example ``VECTOR(3)``."""
-    told = (metadata or {}).get(HUDI_TYPE)
-    return field if told is None else field.with_metadata({HUDI_TYPE: str(told)})
+    hudi_type = (metadata or {}).get(HUDI_TYPE)
+    return field if hudi_type is None else field.with_metadata({HUDI_TYPE: str(hudi_type)})
 
 
 def _in_utc(field: pa.Field) -> pa.Field:

@@ -30,7 +30,7 @@ from timeline.system import LoggingEvents
 FORMAT = "hoodoo"
 _HUDI_FORMATS = frozenset({"hudi", "org.apache.hudi"})
 _HUDI_CLASS = "org/apache/hudi/DefaultSource.class"
-_RECEIPT = "_hoodoo_last_receipt"
+_LAST_RESULT = "_hoodoo_last_result"
 _BUNDLE = "_hoodoo_hudi_bundle"
 
 
@@ -120,7 +120,7 @@ def executor_of_this_process(
 
 def last_result(spark: Any) -> CommitResult | None:
     """Return the result of the session's newest save; None before any, and after an ignored one."""
-    found: CommitResult | None = getattr(spark, _RECEIPT, None)
+    found: CommitResult | None = getattr(spark, _LAST_RESULT, None)
     return found
 
 
@@ -135,7 +135,7 @@ def serves(spark: Any, name: str | None) -> bool:
 class _GivenOptions:
     """The format and options of a reader or writer, kept in addition to Spark's record."""
 
-    _told_format: str | None = None
+    _given_format: str | None = None
 
     def _remember(self, options: Mapping[str, object]) -> None:
         kept: dict[str, object] = self.__dict__.setdefault("_told_options", {})
@@ -150,7 +150,7 @@ class _GivenOptions:
         return dict(self.__dict__.get("_told_options", {}))
 
     def format(self, source: str) -> Any:
-        self._told_format = source
+        self._given_format = source
         return super().format(source)  # type: ignore[misc]
 
     def option(self, key: str, value: Any) -> Any:
@@ -165,24 +165,24 @@ class _GivenOptions:
 class HoodooWriter(_GivenOptions, DataFrameWriter):
     """Spark's writer; hoodoo does the saves in its format."""
 
-    _told_mode: str | None = None
-    _told_partitions: tuple[str, ...] = ()
-    _told_unsupported: str | None = None
+    _given_mode: str | None = None
+    _given_partitions: tuple[str, ...] = ()
+    _given_unsupported: str | None = None
 
     def mode(self, saveMode: str | None) -> Any:  # noqa: N803 - Spark's name
-        self._told_mode = saveMode
+        self._given_mode = saveMode
         return super().mode(saveMode)
 
     def partitionBy(self, *cols: Any) -> Any:  # noqa: N802
-        self._told_partitions = _names(cols)
+        self._given_partitions = _names(cols)
         return super().partitionBy(*cols)
 
     def bucketBy(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
-        self._told_unsupported = "bucketBy"
+        self._given_unsupported = "bucketBy"
         return super().bucketBy(*args, **kwargs)
 
     def sortBy(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
-        self._told_unsupported = "sortBy"
+        self._given_unsupported = "sortBy"
         return super().sortBy(*args, **kwargs)
 
     def save(
@@ -196,24 +196,24 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
     ) -> CommitResult | None:
         """Save as Spark does; hoodoo also takes ``reads=`` and returns the result of the commit."""
         spark = self._df.sparkSession
-        if not serves(spark, format or self._told_format):
+        if not serves(spark, format or self._given_format):
             if reads is not None:  # an option of another format
                 options["reads"] = reads
             super().save(path, format, mode, partitionBy, **options)
             return None
-        if self._told_unsupported is not None:
-            raise _unsupported(self._told_unsupported)
-        told = self._options(options)
-        receipt = save_dataframe(
+        if self._given_unsupported is not None:
+            raise _unsupported(self._given_unsupported)
+        given = self._options(options)
+        result = save_dataframe(
             self._df,
-            path_of(path, told, "save()"),
-            told,
-            mode=mode or self._told_mode,
-            partition_by=_names((partitionBy,)) if partitionBy else self._told_partitions,
+            path_of(path, given, "save()"),
+            given,
+            mode=mode or self._given_mode,
+            partition_by=_names((partitionBy,)) if partitionBy else self._given_partitions,
             reads=reads,
         )
-        setattr(spark, _RECEIPT, receipt)
-        return receipt
+        setattr(spark, _LAST_RESULT, result)
+        return result
 
     def saveAsTable(  # noqa: N802
         self,
@@ -224,7 +224,7 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         **options: Any,
     ) -> None:
         """Save as Spark does; refuse a catalog table in the format of hoodoo."""
-        if serves(self._df.sparkSession, format or self._told_format):
+        if serves(self._df.sparkSession, format or self._given_format):
             raise _unsupported("saveAsTable")
         super().saveAsTable(name, format, mode, partitionBy, **options)
 
@@ -232,10 +232,10 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
 class HoodooReader(_GivenOptions, DataFrameReader):
     """Spark's reader; hoodoo does the loads in its format."""
 
-    _told_schema: Any = None
+    _given_schema: Any = None
 
     def schema(self, schema: Any) -> Any:
-        self._told_schema = schema
+        self._given_schema = schema
         return super().schema(schema)
 
     def load(
@@ -246,23 +246,24 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         **options: Any,
     ) -> Any:
         """Load as Spark does."""
-        if not serves(self._spark, format or self._told_format):
+        if not serves(self._spark, format or self._given_format):
             return super().load(path, format, schema, **options)
-        told = self._options(options)
-        chosen = schema if schema is not None else self._told_schema
+        given = self._options(options)
+        chosen = schema if schema is not None else self._given_schema
         if isinstance(path, list | tuple) and len(path) == 1:
             path = path[0]
-        return load_dataframe(self._spark, path_of(path, told, "load()"), told, schema=chosen)
+        return load_dataframe(self._spark, path_of(path, given, "load()"), given, schema=chosen)
 
 
 class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
     """Spark's stream writer; each micro-batch in the format of hoodoo is one save."""
 
-    _told_output: str | None = None
-    _told_partitions: tuple[str, ...] = ()
+    _given_output: str | None = None
+    _given_partitions: tuple[str, ...] = ()
 
     def partitionBy(self, *cols: Any) -> Any:  # noqa: N802
-        self._told_partitions = _names(cols)  # passed to Spark later: its foreachBatch refuses them
+        # Passed to Spark later: its foreachBatch refuses them.
+        self._given_partitions = _names(cols)
         return self
 
     def toTable(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
@@ -270,7 +271,7 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
         return super().toTable(*args, **kwargs)
 
     def outputMode(self, outputMode: str) -> Any:  # noqa: N802, N803
-        self._told_output = outputMode
+        self._given_output = outputMode
         return super().outputMode(outputMode)
 
     def start(
@@ -284,42 +285,42 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
     ) -> Any:
         """Start as Spark does; a micro-batch repeated after a failure is written once (BATCH-1)."""
         spark = self._df.sparkSession
-        if not serves(spark, format or self._told_format):
+        if not serves(spark, format or self._given_format):
             self._pass_partitions_on()
             return super().start(path, format, outputMode, partitionBy, queryName, **options)
-        output = outputMode or self._told_output or "append"
+        output = outputMode or self._given_output or "append"
         if output.lower() not in ("append", "update"):
             raise _unsupported(f"output mode {output}")
-        told = self._options(options)
-        target = path_of(path, told, "start()")
-        partitions = _names((partitionBy,)) if partitionBy else self._told_partitions
+        given = self._options(options)
+        target = path_of(path, given, "start()")
+        partitions = _names((partitionBy,)) if partitionBy else self._given_partitions
 
-        has_told = False
+        has_warned = False
 
         def save(batch: Any, number: int) -> None:
-            nonlocal has_told
+            nonlocal has_warned
             context = batch.sparkSession.sparkContext
             query = context.getLocalProperty("sql.streaming.queryId")
             if not query:
                 raise _no_query_id()
-            receipt = save_dataframe(
+            result = save_dataframe(
                 batch,
                 target,
-                told,
+                given,
                 mode="append",
                 partition_by=partitions,
                 batch_id=f"{query}-{number}",
-                tells=not has_told,
+                warns=not has_warned,
             )
-            has_told = True
-            setattr(spark, _RECEIPT, receipt)
+            has_warned = True
+            setattr(spark, _LAST_RESULT, result)
 
         self.foreachBatch(save)
         return super().start(outputMode=outputMode, queryName=queryName, **options)
 
     def _pass_partitions_on(self) -> None:
-        if self._told_partitions:
-            super().partitionBy(*self._told_partitions)
+        if self._given_partitions:
+            super().partitionBy(*self._given_partitions)
 
 
 class HoodooStreamReader(_GivenOptions, DataStreamReader):
@@ -333,7 +334,7 @@ class HoodooStreamReader(_GivenOptions, DataStreamReader):
         **options: Any,
     ) -> Any:
         """Load as Spark does, by the Python data source, which Spark has since 4.0."""
-        if serves(self._spark, format or self._told_format):
+        if serves(self._spark, format or self._given_format):
             if not hasattr(self._spark, "dataSource"):
                 raise _unsupported("readStream before Spark 4.0")
             format = FORMAT  # noqa: A001 - "hudi" too

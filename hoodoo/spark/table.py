@@ -92,8 +92,8 @@ class SparkTable(Table):
 
     def to_df(self, **options: object) -> Any:
         """Return the table as a DataFrame; ``options`` are those of the reader."""
-        told = {**self._options, **options}
-        return load_dataframe(self.spark, self.path, told, tells=bool(options))
+        given = {**self._options, **options}
+        return load_dataframe(self.spark, self.path, given, warns=bool(options))
 
     def pin(self) -> SparkSnapshot:
         """
@@ -134,8 +134,8 @@ def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
     wanted = {part for name in spec.partition_fields for part in (name, name.partition(".")[0])}
     columns = [F.col(f"`{name}`") for name in df.columns if name in wanted]
     context = table.context
-    told = context.snapshot().newest_schema_json or context.config.create_schema_json
-    own = TableSchema.from_avro(told).arrow if told else pa.schema([])
+    schema_json = context.snapshot().newest_schema_json or context.config.create_schema_json
+    own = TableSchema.from_avro(schema_json).arrow if schema_json else pa.schema([])
     work = NamePartitions(keys=spec, schema=own)
     shape = spark_schema_of(NAMED_PARTITIONS)
     named = collect_dataframe(df.select(*columns or df.columns).mapInArrow(work, shape).distinct())

@@ -124,10 +124,10 @@ def with_row_targets(rows: Any, held: Any, rules: RowRules, *, small: bool) -> A
     """
     old = sorted(name for name in held.columns if name.startswith(OLD_ORDER))
     wanted = rows.select(KEY)
-    met = held.join(F.broadcast(wanted) if small else wanted, [KEY], "left_semi")
+    matching = held.join(F.broadcast(wanted) if small else wanted, [KEY], "left_semi")
     # A key in several file groups goes to the first of them, as in ``LocalWorkload``.
     first = F.min(F.struct("number", PARTITION, *old)).alias(_FOUND)
-    found = met.groupBy(KEY).agg(first)
+    found = matching.groupBy(KEY).agg(first)
     joined = rows.join(F.broadcast(found) if small else found, [KEY], "left")
     number = F.col(f"{_FOUND}.number")
     moves = F.lit(rules.moves_rows) & (F.col(f"{_FOUND}.{PARTITION}") != F.col(PARTITION))
@@ -294,12 +294,12 @@ class SparkWorkload:
             self._everywhere.persist(StorageLevel.MEMORY_AND_DISK)
             return self._counted_everywhere()
         wanted = self._prepared.select(PARTITION, KEY)
-        met = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
+        matching = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
         if self._small:
             # A cached result keeps the shuffle's partitions: by default 200 with a few keys each.
-            met = met.repartition(self._width(_SMALL_TASKS), PARTITION, KEY)
+            matching = matching.repartition(self._width(_SMALL_TASKS), PARTITION, KEY)
         # A key in several file groups goes to the first of them, as in ``LocalWorkload``.
-        found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
+        found = matching.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
         counted = collect_dataframe(
             self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n"))

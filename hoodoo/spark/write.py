@@ -54,7 +54,7 @@ def save_dataframe(
     partition_by: Sequence[str] = (),
     batch_id: str | None = None,
     reads: ReadSet | None = None,
-    tells: bool = True,
+    warns: bool = True,
 ) -> CommitResult | None:
     """
     Save a DataFrame as Spark's writer does, and create the table if it is missing.
@@ -67,7 +67,7 @@ def save_dataframe(
         partition_by: Columns of the partition path for a new table, as of ``partitionBy``.
         batch_id: Idempotency id: a repeated save of the batch returns the first result.
         reads: The read set that the rows were made from (``hoodoo.spark.reads``).
-        tells: Warn of options that do nothing; a stream warns once.
+        warns: Warn of options that do nothing; a stream warns once.
 
     Returns:
         The result; None if mode ``ignore`` finds a table.
@@ -86,7 +86,7 @@ def save_dataframe(
     options = reader_properties(options)
     if partition_by:
         options = _with_partitions(options, partition_by)
-    layers = layers_for(df.sparkSession, options, tells=tells)
+    layers = layers_for(df.sparkSession, options, warns=warns)
     exists = _exists(path, layers)
     if exists and chosen == "ignore":
         return None

@@ -307,11 +307,11 @@ class _HashChainCheck:
         if self.context.limits.foreign_writers is not ForeignWriters.NONE or not self.demanded:
             return
         self._hidden(slots, first)
-        told = {(slot.instant_time, slot.completion_time) for slot in slots}
+        decided = {(slot.instant_time, slot.completion_time) for slot in slots}
         since = first.completion_time
         for instant in timeline.instants:
             time = instant.completion_time or ""
-            if time > since and (instant.requested_time, time) not in told:
+            if time > since and (instant.requested_time, time) not in decided:
                 self.report.problem(
                     "instant_without_slot",
                     timeline_path(instant_file_name(instant)),

@@ -113,8 +113,8 @@ def addresses_of(rows: pa.Table, partition_path: str | pa.ChunkedArray, keys: Ke
     """
     made, paths = addresses(rows, keys, rows.schema)
     if not keys.partition_fields:
-        told = isinstance(partition_path, str)
-        paths = pa.repeat(pa.scalar(partition_path), rows.num_rows) if told else partition_path
+        is_text = isinstance(partition_path, str)
+        paths = pa.repeat(pa.scalar(partition_path), rows.num_rows) if is_text else partition_path
     other_path = pc.not_equal(paths, partition_path)
     other_key = pa.repeat(pa.scalar(False), rows.num_rows)
     if keys.stores_keys and not keys.automatic:
@@ -198,8 +198,8 @@ def check_records(
         alone = _worth_reading(context, slices, counted, all_columns=all_columns)
         with_logs = [one for one in slices if one.log_files]
         found = [
-            *_looked_through(context, snapshot, alone, report, keys, all_columns=all_columns),
-            *_looked_through(context, snapshot, with_logs, report, keys, all_columns=all_columns),
+            *_summaries_of(context, snapshot, alone, report, keys, all_columns=all_columns),
+            *_summaries_of(context, snapshot, with_logs, report, keys, all_columns=all_columns),
         ]
         if whole is not None:
             _logs_fit(context, [one.slice for one in found], whole, report)
@@ -389,7 +389,7 @@ def _worth_reading(
     ]
 
 
-def _looked_through(
+def _summaries_of(
     context: TableContext,
     snapshot: Snapshot,
     slices: Sequence[FileSlice],
@@ -407,9 +407,13 @@ def _looked_through(
         report.note(error.kind, slices[0].file_group.partition_path, error.message)
         return []
     seen = []
-    look = partial(_seen, context, read, keys)
+    read_one = partial(_seen, context, read, keys)
     # A whole slice with logs is in memory, so read one at a time.
-    answers = map(look, slices) if slices[0].log_files else context.ports.executor.map(look, slices)
+    answers = (
+        map(read_one, slices)
+        if slices[0].log_files
+        else context.ports.executor.map(read_one, slices)
+    )
     for one, answer in zip(slices, answers, strict=True):
         if isinstance(answer, _RowSummary):
             seen.append(answer)

@@ -73,12 +73,14 @@ def check_batches(context: TableContext, report: _BatchReport) -> None:
             try:
                 differs = digest_of(storage.read(path)) != one.digest
             except ObjectMissingError:
-                told = f"it has {one.count} batch ids, so writes with a batch id are rejected"
-                found.append(("boundary_missing", path, told))
+                message = f"it has {one.count} batch ids, so writes with a batch id are rejected"
+                found.append(("boundary_missing", path, message))
                 continue
             if differs:
-                told = "the present truncation point was not built from these bytes: it was edited"
-                found.append(("boundary_differs", path, told))
+                message = (
+                    "the present truncation point was not built from these bytes: it was edited"
+                )
+                found.append(("boundary_differs", path, message))
         if not found or truncated_up_to(storage) == truncation_point.number:
             break
     for each in found:
@@ -99,7 +101,7 @@ def check_batches(context: TableContext, report: _BatchReport) -> None:
 # - No two versions of a file group have the same source, and none has a newer one (a lost update).
 # - An instant names each data file, footers are complete, and each key is in a partition once.
 
-_LOOKS = 3  # times; a running writer may finish between two of them
+_CHECKS = 3  # times; a running writer may finish between two of them
 _PAUSE_MS = 300
 #: Kinds of slots whose file another engine may delete without a slot.
 _TAKEN_AWAY = frozenset({SlotKind.PLAN, SlotKind.SAVEPOINT})
@@ -343,17 +345,17 @@ class _Verification:
                     slot_path(after.number),
                     "its completion time does not exceed the times of the slot before it",
                 )
-        self._settled(slots)
+        self._check_applied_slots(slots)
         self.evidence = verify_hash_chain(self.context, slots, active, self, witness=self.witness)
 
-    def _settled(self, slots: list[Slot]) -> None:
+    def _check_applied_slots(self, slots: list[Slot]) -> None:
         taken = slots_with_removed_file(slots)
         newest = slots[-1] if slots else None
         for slot in slots:  # below the newest one: applied once, then deleted by another engine
             if slot.timeline_digest and slot.kind in _TAKEN_AWAY and slot is not newest:
                 taken |= {slot.number}
         waiting = [one for one in slots if one.number not in taken]
-        for look in range(_LOOKS):
+        for check in range(_CHECKS):
             active = self.context.active()
             waiting = [
                 slot
@@ -362,7 +364,7 @@ class _Verification:
             ]
             if not waiting:
                 break
-            if look + 1 < _LOOKS:
+            if check + 1 < _CHECKS:
                 self.context.ports.clock.sleep_ms(_PAUSE_MS)
         newest_two = newest_slots(self.context, self.context.commit_log.known_head)
         for slot in waiting:
@@ -503,9 +505,9 @@ class _Verification:
         deletes the remaining files.
         """
         old = self.context.config.may_have_old_logs
-        told_of_old = {stat.path for _, _, stat in logs} if old else set()
+        old_logs = {stat.path for _, _, stat in logs} if old else set()
         by_time: dict[InstantTime, set[str]] = {}
-        for path in sizes.keys() - told_of_old:
+        for path in sizes.keys() - old_logs:
             if (time := data_file_time(path.rpartition("/")[2])) is not None:
                 by_time.setdefault(time, set()).add(path)
         for instant in snapshot.active.completed_writes:
