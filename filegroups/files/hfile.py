@@ -260,8 +260,8 @@ def _trailer(data: bytes, path: str) -> _Trailer:
     length, at = _varint(data, 0, path)
     if at + length > len(data):
         raise _damaged(path, "a short trailer")
-    told = _fields(data[at : at + length], path)
-    fields = {number: value for number, value in told if isinstance(value, int)}
+    numbered = _fields(data[at : at + length], path)
+    fields = {number: value for number, value in numbered if isinstance(value, int)}
     compression = fields.get(12, _NONE)
     if compression not in (_GZIP, _NONE):
         raise UnsupportedTableError(

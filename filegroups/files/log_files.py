@@ -168,19 +168,19 @@ def _after_log_compactions(
     """Return the instants to read, oldest first; ``compacted`` maps each to those it replaces."""
     if not any(compacted.values()):
         return list(compacted)
-    stands_for: dict[InstantTime, InstantTime] = {}
+    replacements: dict[InstantTime, InstantTime] = {}
     newest_first: dict[InstantTime, None] = {}
     for time in reversed(compacted):
         replaced = compacted[time]
         if replaced:
             # If a later one replaces this one, that one replaces all of these.
-            final = stands_for.get(time, time)
+            final = replacements.get(time, time)
             for original in replaced:
-                stands_for[original] = final
+                replacements[original] = final
             if final == time and not any(original in compacted for original in replaced):
                 newest_first[time] = None  # its instants were removed: it keeps its position
             continue
-        newest_first.setdefault(stands_for.get(time, time))
+        newest_first.setdefault(replacements.get(time, time))
     return list(newest_first)[::-1]
 
 
@@ -459,15 +459,15 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
     if deleted.any():
         kinds[deleted] = ChangeKind.DELETE_ROW
         kinds[deleted & _natural(rows, read.rules)] = ChangeKind.COMMIT_TIME_DELETE
-    told: dict[str, Mask] = {}
+    known: dict[str, Mask] = {}
     if block.is_partial or read.rules.retains_missing_columns:
         silent = np.zeros(rows.num_rows, np.bool_)
-        told = {
+        known = {
             name: silent
             for name in read.schema.names
             if name.partition(".")[0] not in held and name != KEY_COLUMN
         }
-    return Changes(rows=rows, kinds=kinds, told=told)
+    return Changes(rows=rows, kinds=kinds, known=known)
 
 
 def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, frozenset[str]]:

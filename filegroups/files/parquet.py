@@ -453,8 +453,8 @@ def _reads_otherwise(
     their statistics. An older struct lacks fields. The limits of floats exclude NaN, and are -0.0
     and 0.0 for either of the two.
     """
-    told = (each for each in target if each.name in held)
-    other = [one.name for one in told if not _compares_as(held[one.name].type, one.type)]
+    stored = (each for each in target if each.name in held)
+    other = [one.name for one in stored if not _compares_as(held[one.name].type, one.type)]
     return any(not works_without(row_filter, target, name) for name in other)
 
 

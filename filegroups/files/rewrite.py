@@ -278,7 +278,7 @@ def create_partition_metadata(
     requested_time: InstantTime,
     *,
     ending: str = "",
-    looks: bool = True,
+    checks_first: bool = True,
 ) -> None:
     """
     Create the metadata file by which Java finds a partition, unless it exists (fmt 4.1).
@@ -289,26 +289,26 @@ def create_partition_metadata(
         requested_time: Requested time of the instant that creates it.
         ending: ``.parquet`` for a table with ``hoodie.partition.metafile.use.base.format``; then
             the properties are in the footer of a file without rows, as from Java.
-        looks: Whether to check first if it exists.
+        checks_first: Whether to check first if it exists.
 
     Raises:
         StorageUnavailableError: No answer; the file may exist now or later.
 
-    Outside: 1 stat, and 1 create if it is new. Without ``looks`` 1 create, which costs as much as
+    Outside: 1 stat, and 1 create if it is new. Without ``checks_first`` 1 create, which costs as much as
     the check.
     """
     path = join(partition_path, PARTITION_METADATA + ending)
-    if looks and storage.stat(path) is not None:
+    if checks_first and storage.stat(path) is not None:
         return
     depth = partition_path.count("/") + 1 if partition_path else 0
     # The date is a comment of Java's properties files; the instant's own time makes it repeatable.
     moment = datetime.strptime(requested_time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-    told = {"commitTime": requested_time, "partitionDepth": str(depth)}
+    properties = {"commitTime": requested_time, "partitionDepth": str(depth)}
     if ending:
-        data = empty_file(told)
+        data = empty_file(properties)
     else:
         comments = ("partition metadata", f"{moment:%a %b %d %H:%M:%S UTC %Y}")
-        data = format_properties(told, comments)
+        data = format_properties(properties, comments)
     # Another task of this or another write may create it first.
     create_if_absent(storage, path, data, repeat="write again")
 

@@ -240,17 +240,17 @@ def merged_slice_rows(
     names = list(read.columns)
     if partial is None or read.whole_file_groups is None:
         return rows.select(names)
-    told = rows.filter(pc.invert(pc.is_in(rows.column(KEY_COLUMN), value_set=partial)))
+    complete = rows.filter(pc.invert(pc.is_in(rows.column(KEY_COLUMN), value_set=partial)))
     there = replace(
         read, visible=read.whole_file_groups.visible, base_filter=None, filter=read.whole_filter
     )
     whole = merge_slice(storage, events, _whole(one, read.whole_file_groups), there)
     if whole is None:
-        return told.select(names)
+        return complete.select(names)
     filled = whole.table.filter(pc.is_in(whole.table.column(KEY_COLUMN), value_set=partial))
     if read.whole_filter is not None:
         filled = filled.filter(read.whole_filter)
-    return pa.concat_tables([told.select(names), filled.select(names)])
+    return pa.concat_tables([complete.select(names), filled.select(names)])
 
 
 def _whole(one: FileSlice, whole_file_groups: WholeFileGroups) -> FileSlice:

@@ -109,8 +109,8 @@ def member_result(metadata: CommitMetadata, rows: RowCounts | None = None) -> Me
 
 def member_results_text(parts: Mapping[str, MemberResult]) -> dict[str, str]:
     """Return the extra metadata that ``member_results`` reads; empty without results."""
-    told = {name: astuple(part) for name, part in parts.items()}
-    return {JOINED_KEY: json.dumps(told, separators=(",", ":"))} if told else {}
+    results = {name: astuple(part) for name, part in parts.items()}
+    return {JOINED_KEY: json.dumps(results, separators=(",", ":"))} if results else {}
 
 
 def member_results(metadata: CommitMetadata) -> dict[str, MemberResult]:
@@ -122,7 +122,7 @@ def member_results(metadata: CommitMetadata) -> dict[str, MemberResult]:
     """
     text = metadata.extra_metadata.get(JOINED_KEY, "{}")
     try:
-        told = _PARTS.validate_json(text)
+        results = _PARTS.validate_json(text)
     except ValidationError as error:
         raise CorruptTableError(
             "the list of coalesced writes in a commit is damaged: restore the commit's file from "
@@ -130,7 +130,7 @@ def member_results(metadata: CommitMetadata) -> dict[str, MemberResult]:
             kind="joined_writes",
         ) from error
     return {
-        name: MemberResult(**dict(zip(_PART, part, strict=True))) for name, part in told.items()
+        name: MemberResult(**dict(zip(_PART, part, strict=True))) for name, part in results.items()
     }
 
 

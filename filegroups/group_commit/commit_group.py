@@ -168,8 +168,8 @@ def merged_request(
     first: WriteRequest, size: int, parts: Mapping[str, MemberResult]
 ) -> WriteRequest:
     """Return the write request of all members together, without batch ids."""
-    told = {**first.extra_metadata, GROUP_KEY: str(size), **member_results_text(parts)}
-    return replace(first, batch_id=None, extra_metadata=told)
+    metadata = {**first.extra_metadata, GROUP_KEY: str(size), **member_results_text(parts)}
+    return replace(first, batch_id=None, extra_metadata=metadata)
 
 
 # ---- The commit of a group (GRP-1)
@@ -284,8 +284,8 @@ def commit_group(
                 named = name_instant is not None
                 receipts = _publish(context, begun, written, placed, later, named=named)
                 published = bool(receipts)
-                for number, receipt in receipts.items():
-                    answers[number] = receipt
+                for number, result in receipts.items():
+                    answers[number] = result
     except OutcomeUnknownError as error:
         if not written:
             raise
@@ -350,9 +350,9 @@ def _view_for(
 ) -> FileSystemView:
     """Return the view for all assignments, its partitions listed concurrently."""
     view = view_of(context, begun.snapshot)
-    looks = [one for one in joints if not one.work.plan.operation.traits.opens_new_files_only]
-    if looks:
-        side_by_side({joint.number: partial(_listed, view, joint.work) for joint in looks})
+    listing = [one for one in joints if not one.work.plan.operation.traits.opens_new_files_only]
+    if listing:
+        side_by_side({joint.number: partial(_listed, view, joint.work) for joint in listing})
     return view
 
 
@@ -379,7 +379,7 @@ def _assigned(
     tasks = 0
     for joint in joints:
         try:
-            member = _assign_beside(context, begun, joint, rivals, view)
+            member = _assign_member(context, begun, joint, rivals, view)
         except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
             context.ports.events.emit("group.left", rt=begun.requested_time, why=str(error))
             continue
@@ -407,7 +407,7 @@ def _in_order(member: _Member, count: int) -> _Member:
     return replace(member, assignment=replace(member.assignment, tasks=tasks))
 
 
-def _assign_beside(
+def _assign_member(
     context: TableContext,
     begun: StartedWrite,
     joint: CoalescedWrite,
@@ -443,10 +443,10 @@ def _assign_beside(
         verdict = verdict_on(context, planned, begun.requested_time, rivals)
         if isinstance(verdict, NoConflict):
             return member
-        met = verdict
-        if met.file_groups and _updates(assignment).issuperset(met.file_groups):
+        conflict = verdict
+        if conflict.file_groups and _updates(assignment).issuperset(conflict.file_groups):
             break  # another target for new rows does not help
-    return met
+    return conflict
 
 
 def _updates(assignment: FileGroupAssignment) -> frozenset[FileGroupId]:
@@ -618,8 +618,8 @@ def _publish(
     receipts: dict[int, CommitResult] = {}
     for number, member in members.items():
         joint, whole = member.coalesced, files[number][0].metadata
-        told = zip(joint.numbers, joint.works, joint.rows_of_each(whole), strict=True)
-        for each, work, rows in told:
+        members_of = zip(joint.numbers, joint.works, joint.rows_of_each(whole), strict=True)
+        for each, work, rows in members_of:
             receipts[each] = commit_result_of(
                 context, work.plan, whole, outcome, group=size, rows=rows
             )

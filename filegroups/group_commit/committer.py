@@ -98,7 +98,7 @@ class GroupCommitter:
 
     def _reset(self) -> None:
         """Reset all state: no write waits and no thread leads, as in a new or forked process."""
-        self._looked: Snapshot | None = None  # of the last leader; rows are prepared for it
+        self._snapshot: Snapshot | None = None  # of the last leader; rows are prepared for it
         self._lock = threading.Lock()
         self._gathered = threading.Condition(self._lock)  # signals that no more writes are expected
         self._waiting: list[_WaitingWrite] = []
@@ -126,10 +126,10 @@ class GroupCommitter:
         """
         self._reset_after_fork()
         with self._lock:
-            looked = self._looked = self._looked or self._context.snapshot()
+            snapshot = self._snapshot = self._snapshot or self._context.snapshot()
             self._coming += 1
         try:
-            work = self._prepared(plan, workload, looked)
+            work = self._prepared(plan, workload, snapshot)
         finally:
             with self._lock:
                 self._coming -= 1
@@ -160,17 +160,17 @@ class GroupCommitter:
         return entry.result
 
     def _prepared(
-        self, plan: WriteRequest, workload: Workload | None, looked: Snapshot
+        self, plan: WriteRequest, workload: Workload | None, snapshot: Snapshot
     ) -> PreparedWrite:
         """Prepare rows by the cached snapshot; if they do not fit, once more by a fresh one."""
         try:
-            return prepare_write(self._context, plan, workload, looked)
+            return prepare_write(self._context, plan, workload, snapshot)
         except HoodooError:
             now = self._context.snapshot()
-            if now.head == looked.head and now.active.file_names == looked.active.file_names:
+            if now.head == snapshot.head and now.active.file_names == snapshot.active.file_names:
                 raise
             with self._lock:
-                self._looked = now
+                self._snapshot = now
         return prepare_write(self._context, plan, workload, now)
 
     def close(self) -> None:
@@ -298,7 +298,7 @@ class GroupCommitter:
 
         try:
             self._before()
-            self._looked = self._context.cached_snapshot()
+            self._snapshot = self._context.cached_snapshot()
             if complete or not self._others_may_come():
                 complete = True
                 leader.result = write_prepared(leader.work)
@@ -308,7 +308,7 @@ class GroupCommitter:
             answers = commit_group(
                 self._context,
                 [leader.work],
-                lambda *told: publishing.append(told),
+                lambda *arguments: publishing.append(arguments),
                 partial(self._side_by_side, group),
                 meeting,
                 join=join,

@@ -55,7 +55,7 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Clock
 from timeline.rollback.rollback import rollback
 
-_LOOKS_MAX = 4
+_CHECKS_MAX = 4
 
 
 def can_be_offered(work: PreparedWrite) -> bool:
@@ -118,34 +118,34 @@ class Member:
         self.requested_time, self.name = question.requested_time, question.name
         return Joined()
 
-    def receipt(self, told: WasCommitted) -> CommitResult:
+    def commit_result(self, answer: WasCommitted) -> CommitResult:
         """Return the commit result: the write's own rows, the group's times."""
-        own = told.own
+        own = answer.own
         context, plan = self.work.context, self.work.plan
-        receipt = CommitResult(
+        result = CommitResult(
             action=action_of(context, plan.operation).value,
             operation=plan.operation.value,
-            requested_time=told.requested_time,
-            completion_time=told.completion_time,
+            requested_time=answer.requested_time,
+            completion_time=answer.completion_time,
             attempts=1,
             rows_inserted=own.rows_inserted,
             rows_updated=own.rows_updated,
             rows_deleted=own.rows_deleted,
             files_written=own.files_written,
             bytes_written=own.bytes_written,
-            lost_slots=told.lost_slots,
-            group=told.group,
+            lost_slots=answer.lost_slots,
+            group=answer.group,
         )
         context.ports.events.emit(
             "write.done",
-            rt=receipt.requested_time,
-            ct=receipt.completion_time,
+            rt=result.requested_time,
+            ct=result.completion_time,
             attempts=1,
-            inserted=receipt.rows_inserted,
-            updated=receipt.rows_updated,
-            group=receipt.group,
+            inserted=result.rows_inserted,
+            updated=result.rows_updated,
+            group=result.group,
         )
-        return receipt
+        return result
 
     def resolve(self, context: TableContext) -> CommitResult | None:
         """
@@ -167,7 +167,7 @@ class Member:
             own = None if slot is None else member_results(_metadata_in(slot)).get(self.name)
             if slot is not None and own is not None:
                 context.ports.events.emit("group.found", rt=time)
-                return self.receipt(_answer_from(slot, own))
+                return self.commit_result(_answer_from(slot, own))
         except (InternalError, OutcomeUnknownError):
             raise
         except HoodooError as error:
@@ -203,16 +203,16 @@ def write_by_committer(
         channel.close()
         emit = member.work.context.ports.events.emit
         emit("group.committer_lost", rt=member.requested_time or "", why=str(error))
-        receipt = member.resolve(member.work.context)
-        if receipt is None:
+        result = member.resolve(member.work.context)
+        if result is None:
             raise
-        return receipt
+        return result
     finally:
         if not usable:
             channel.close()  # interrupted: the committer must not wait for an answer
     done()
     if isinstance(last, WasCommitted):
-        return member.receipt(last)
+        return member.commit_result(last)
     if isinstance(last, FallBack):
         member.work.context.ports.events.emit("group.alone", why=last.why)
         return None
@@ -236,7 +236,7 @@ def _ending_of(context: TableContext, time: InstantTime) -> Slot | None:
 
     Outside: 1 list and the slots since the instant; for a pending one a rollback.
     """
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_CHECKS_MAX):
         target = context.active().find(time, *WRITE_ACTIONS)
         if target is not None and not target.completed:
             rollback(

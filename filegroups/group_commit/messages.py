@@ -149,9 +149,9 @@ class MemberResult:
     bytes_written: int
 
     @classmethod
-    def of(cls, receipt: CommitResult) -> MemberResult:
+    def of(cls, result: CommitResult) -> MemberResult:
         """Return the member's part of a commit result."""
-        return cls(**{each.name: getattr(receipt, each.name) for each in fields(cls)})
+        return cls(**{each.name: getattr(result, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,17 +85,17 @@ def has_bucket_rules(config: TableConfig) -> bool:
 
 def bucket_rules_in(config: TableConfig) -> BucketRules | None:
     """Return the bucket rules in the table's properties; None if there are no valid ones."""
-    told = {field: config.raw.get(key, "") for field, key in BUCKET_PROPERTY_KEYS.items()}
-    fields = tuple(name for name in told["bucket_hash_fields"].split(",") if name)
-    count = told["bucket_count"]
+    properties = {field: config.raw.get(key, "") for field, key in BUCKET_PROPERTY_KEYS.items()}
+    fields = tuple(name for name in properties["bucket_hash_fields"].split(",") if name)
+    count = properties["bucket_count"]
     if not (
         has_bucket_rules(config) and fields and count.isascii() and count.isdigit() and int(count)
     ):
         return None
-    if told["bucket_engine"] not in BucketEngine.__members__:
+    if properties["bucket_engine"] not in BucketEngine.__members__:
         return None
     return BucketRules(
-        engine=BucketEngine[told["bucket_engine"]], buckets=int(count), hash_fields=fields
+        engine=BucketEngine[properties["bucket_engine"]], buckets=int(count), hash_fields=fields
     )
 
 
@@ -171,11 +171,11 @@ def _refuse_misplaced(
     if not wrong:
         return
     option = KeySettings.options["bucket_count"]
-    told = f"{rules.buckets} buckets of {','.join(rules.hash_fields)}"
+    layout = f"{rules.buckets} buckets of {','.join(rules.hash_fields)}"
     if rules.engine is BucketEngine.CONSISTENT_HASHING:
-        told = f"ranges of {','.join(rules.hash_fields)}"
+        layout = f"ranges of {','.join(rules.hash_fields)}"
     raise SettingError(
-        f"{wrong} keys of a file group are in another bucket by {told}: set {option.key} and "
+        f"{wrong} keys of a file group are in another bucket by {layout}: set {option.key} and "
         "hoodie.bucket.index.hash.field in every writer as the table was made: "
         f"{one.base_file.path}",
         kind="bucket_count",
@@ -219,8 +219,8 @@ def slices_with_log_inserts(
     1 get per instant of that engine that updated.
     """
     logged = [one for one in slices if one.base_file is not None and one.log_files]
-    told = _LogStats(context, view.snapshot, logged)
-    return (one for one in logged if told.inserts(one))
+    counts = _LogStats(context, view.snapshot, logged)
+    return (one for one in logged if counts.inserts(one))
 
 
 class _LogStats:
@@ -346,11 +346,11 @@ def load_ranges(
             continue
         path = f"{folder}/{name}"
         metadata = decode_hashing_metadata(storage.read(path), path=path)
-        settled = first or instant in marked or instant in snapshot.completions
+        is_committed = first or instant in marked or instant in snapshot.completions
         # Its instant is archived, or failed before the timeline begins. It counts if one of its new
         # file groups exists.
-        if settled or _fresh(storage, folder, metadata, found[place + 1 :]) & set(file_ids):
-            return _settled(metadata, path)
+        if is_committed or _fresh(storage, folder, metadata, found[place + 1 :]) & set(file_ids):
+            return _without_resizing(metadata, path)
     return _first(storage, folder, first_hashing_metadata(partition_path, buckets))
 
 
@@ -375,7 +375,7 @@ def _first(storage: Storage, folder: str, metadata: HashingMetadata) -> HashingM
     return decode_hashing_metadata(storage.read(path), path=path)
 
 
-def _settled(metadata: HashingMetadata, path: str) -> HashingMetadata:
+def _without_resizing(metadata: HashingMetadata, path: str) -> HashingMetadata:
     if any(node.tag != NORMAL for node in metadata.nodes):
         raise UnsupportedTableError(
             "this partition's buckets are being split or merged: let Java Hudi finish its "

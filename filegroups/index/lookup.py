@@ -178,8 +178,8 @@ def tag(
             file_ids.append(each.file_id)
         rows_of.append((rows, codes))
     found = np.full(len(keys), -1, np.int64)
-    look = partial(_find_keys_by_filter if filters else _find_keys, storage)
-    for lookup, hits in zip(lookups, executor.map(look, lookups), strict=True):
+    find = partial(_find_keys_by_filter if filters else _find_keys, storage)
+    for lookup, hits in zip(lookups, executor.map(find, lookups), strict=True):
         rows, codes = rows_of[lookup.group]
         inside = np.zeros(len(lookup.keys), np.bool_)
         inside[hits] = True

@@ -526,8 +526,8 @@ def assign_by_bucket(
     places, targets = np.array(wanted, np.int64).T
     mine = codes * width + shares
     positions = np.minimum(np.searchsorted(places, mine), len(places) - 1)
-    met = places[positions] == mine
-    numbers[met] = targets[positions[met]]
+    found = places[positions] == mine
+    numbers[found] = targets[positions[found]]
     return numbers
 
 

@@ -200,13 +200,13 @@ class DatePattern:
         found = re.fullmatch(pattern.expression(), text)
         if found is None:
             return None
-        told = found.groupdict()
-        if "month" in told:
-            short = told.pop("month")[:3].capitalize()
-            told["M"] = str([name[:3] for name in MONTH_NAMES].index(short) + 1)
-        year, month, day = (int(told.get(letter, 1)) for letter in "yMd")
-        hour, minute, second = (int(told.get(letter, 0)) for letter in "Hms")
-        parts = timedelta(milliseconds=int(told.get("S", "0")[:3]))
+        fields = found.groupdict()
+        if "month" in fields:
+            short = fields.pop("month")[:3].capitalize()
+            fields["M"] = str([name[:3] for name in MONTH_NAMES].index(short) + 1)
+        year, month, day = (int(fields.get(letter, 1)) for letter in "yMd")
+        hour, minute, second = (int(fields.get(letter, 0)) for letter in "Hms")
+        parts = timedelta(milliseconds=int(fields.get("S", "0")[:3]))
         try:
             first = datetime(year, month, day, hour, minute, second) + parts  # noqa: DTZ001
             behind = _behind(first, _UNITS[len(letters) - 1])

@@ -214,10 +214,10 @@ def _carried(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array
     named = key_columns(rows, spec, schema)
     fields = set(spec.partition_fields)
     made = partition_paths(named, spec) if fields.issubset(named.schema.names) else None
-    told = plain_column(rows, PARTITION_COLUMN)
-    if told is None:
+    carried = plain_column(rows, PARTITION_COLUMN)
+    if carried is None:
         return keys, partition_paths(named, spec) if made is None else made
-    paths = one_array(pc.cast(told, pa.string()))
+    paths = one_array(pc.cast(carried, pa.string()))
     for path in pc.unique(paths).to_pylist():
         _check_carried(path)
     moved = 0 if made is None else pc.sum(pc.not_equal(made, paths), min_count=0).as_py()

@@ -274,10 +274,10 @@ def _read_texts(texts: Any, keys: TimestampKeys, name: str) -> tuple[_Times, _Ti
         local, valid = read.local_ms()
         given, has_offset = read.offset_ms()
         good = places[valid]
-        mine, told = given[valid], has_offset[valid]
+        mine, with_offset = given[valid], has_offset[valid]
         zone = keys.input_zone
         utc = local[valid] - mine
-        utc[~told] = _utc(utc[~told], zone or "UTC", name)
+        utc[~with_offset] = _utc(utc[~with_offset], zone or "UTC", name)
         times[good] = utc
         # Without output zone, Java writes a text in the input zone, or in the text's own.
         offsets[good] = (_local(utc, zone, name) - utc) if zone is not None else mine

@@ -59,7 +59,7 @@ class Changes:
     Changes to the records of one file group, oldest first.
 
     ``rows`` has one row per change. A record has its columns; a delete has its key and ordering
-    fields, the rest null. ``told`` maps each column that some changes lack to a mask of the changes
+    fields, the rest null. ``known`` maps each column that some changes lack to a mask of the changes
     that have it; without an entry every record has the column. ``every_copy`` says that the changes
     were made for each of several rows of one key. ``partial_keys`` are the keys in a block of
     partial updates.
@@ -67,7 +67,7 @@ class Changes:
 
     rows: pa.Table
     kinds: npt.NDArray[np.int8]
-    told: Mapping[str, Mask] = field(default_factory=dict)
+    known: Mapping[str, Mask] = field(default_factory=dict)
     every_copy: bool = False
     partial_keys: pa.ChunkedArray | None = None
 
@@ -143,16 +143,16 @@ def join_changes(blocks: Sequence[Changes], schema: pa.Schema) -> Changes:
             the block says so.
     """
     tables = [shaped(block.rows, schema) for block in blocks]
-    told: dict[str, Mask] = {}
-    for name in dict.fromkeys(name for block in blocks for name in block.told):
+    known: dict[str, Mask] = {}
+    for name in dict.fromkeys(name for block in blocks for name in block.known):
         if name in schema.names:
-            told[name] = np.concatenate(
-                [block.told.get(name, np.ones(block.rows.num_rows, np.bool_)) for block in blocks]
+            known[name] = np.concatenate(
+                [block.known.get(name, np.ones(block.rows.num_rows, np.bool_)) for block in blocks]
             )
     return Changes(
         rows=pa.concat_tables(tables) if tables else schema.empty_table(),
         kinds=np.concatenate([block.kinds for block in blocks] or [np.zeros(0, np.int8)]),
-        told=told,
+        known=known,
     )
 
 
@@ -180,10 +180,10 @@ def fold_changes(changes: Changes, rules: MergeRules) -> Changes:
     # In version 6 the payload of a delete is empty: against a base file it has no order.
     deletes = folded.kinds == ChangeKind.DELETE
     kinds = np.where(deletes, ChangeKind.COMMIT_TIME_DELETE, folded.kinds).astype(np.int8)
-    told = folded.told
+    known = folded.known
     if rules.reads_values and not rules.fold_reads_values:
-        told = {**told, **known_values(folded.rows, rules)}
-    return Changes(rows=folded.rows, kinds=kinds, told=told)
+        known = {**known, **known_values(folded.rows, rules)}
+    return Changes(rows=folded.rows, kinds=kinds, known=known)
 
 
 def combine_incoming(table: pa.Table, rules: MergeRules) -> pa.Table:
@@ -242,24 +242,24 @@ def _folded(
 ) -> Changes:
     if rules.merger is not None:
         return _merged_by_plugin(changes, codes, distinct, rules.merger)
-    told = dict(changes.told)
+    known = dict(changes.known)
     if rules.fold_reads_values:
         for name, counts in known_values(changes.rows, rules).items():
-            told[name] = counts & told[name] if name in told else counts
+            known[name] = counts & known[name] if name in known else counts
     if distinct == len(codes):
-        return Changes(rows=changes.rows, kinds=changes.kinds, told=told)
-    if not told and not _goes_by_steps(changes, rules):
+        return Changes(rows=changes.rows, kinds=changes.kinds, known=known)
+    if not known and not _goes_by_steps(changes, rules):
         stay = newest_positions(changes, codes, distinct, rules)
         return Changes(rows=changes.rows.take(pa.array(stay)), kinds=changes.kinds[stay])
     return _put_together(
-        Changes(rows=changes.rows, kinds=changes.kinds, told=told), codes, distinct, rules
+        Changes(rows=changes.rows, kinds=changes.kinds, known=known), codes, distinct, rules
     )
 
 
 def _merged_by_plugin(
     changes: Changes, codes: npt.NDArray[np.int64], distinct: int, merger: RecordMerger
 ) -> Changes:
-    if changes.told:
+    if changes.known:
         raise UnsupportedTableError(
             "log files contain partial updates, which a plug-in's merger cannot merge: compact "
             f"the table with the engine that wrote them: {type(merger).__name__}",
@@ -294,13 +294,13 @@ def _put_together(
         numbers, missing = np.zeros(len(codes), np.int64), np.ones(len(codes), np.bool_)
     silent = np.zeros(len(codes), np.bool_)  # has no ordering value: keeps that of the older change
     for name in rules.log_ordering_fields:
-        if name in changes.told:
-            silent |= ~changes.told[name]
+        if name in changes.known:
+            silent |= ~changes.known[name]
     # For each record: the change that remains and the change its order comes from. For each column
     # that some changes lack: the change its value comes from.
     stays = np.full(distinct, _NOTHING, np.intp)
     order_from = np.full(distinct, _NOTHING, np.intp)
-    sources = {name: np.full(distinct, _NOTHING, np.intp) for name in changes.told}
+    sources = {name: np.full(distinct, _NOTHING, np.intp) for name in changes.known}
     signs = stays.copy()  # the change that the meta columns come from
 
     for new in version_rounds(codes):
@@ -320,11 +320,11 @@ def _put_together(
             wins &= ~(old_gone & (kinds[new] == ChangeKind.DELETE))
         signs[key] = np.where(wins | both, new, signs[key])
         for name, source in sources.items():
-            tells = changes.told[name][new]
-            from_new = np.where(tells, new, _NOTHING)
+            has_value = changes.known[name][new]
+            from_new = np.where(has_value, new, _NOTHING)
             from_old = np.where(both, source[key], _NOTHING)
             older_kept = np.where(both & (source[key] == _NOTHING), from_new, source[key])
-            source[key] = np.where(wins, np.where(tells, new, from_old), older_kept)
+            source[key] = np.where(wins, np.where(has_value, new, from_old), older_kept)
         stays[key] = np.where(wins, new, old)
         kept = np.where(both & silent[new], old_order, _NOTHING)
         ordered = np.where(missing[new], kept, new)
@@ -332,7 +332,7 @@ def _put_together(
 
     by_age = np.argsort(stays, kind="stable")
     stays, signs = stays[by_age], signs[by_age]
-    columns, told = [], {}
+    columns, masks = [], {}
     for name, column in zip(changes.rows.schema.names, changes.rows.columns, strict=True):
         if name not in sources:
             signed = rules.definition.late_rows_sign and name in META_COLUMNS
@@ -342,9 +342,9 @@ def _put_together(
         known = source != _NOTHING
         columns.append(column.take(pa.array(np.where(known, source, stays))))
         if not known.all():
-            told[name] = known
+            masks[name] = known
     rows = pa.Table.from_arrays(columns, schema=changes.rows.schema)
-    return Changes(rows=rows, kinds=kinds[stays], told=told)
+    return Changes(rows=rows, kinds=kinds[stays], known=masks)
 
 
 def newest_positions(
@@ -360,7 +360,7 @@ def newest_positions(
     commit-time delete.
 
     Args:
-        changes: Oldest first; whole records only (``told`` is empty).
+        changes: Oldest first; whole records only (``known`` is empty).
         codes: A number for each change's record, below ``distinct``.
         distinct: The number of records.
         rules: The table's order.
@@ -433,10 +433,10 @@ def merge_base(
         kinds[:] = ChangeKind.COMMIT_TIME_DELETE
     elif deletes is DeleteKind.COLUMN:
         kinds[rules.deletes(incoming)] = ChangeKind.DELETE_ROW
-    told = known_values(incoming, rules) if rules.reads_values else {}
+    known = known_values(incoming, rules) if rules.reads_values else {}
     silent = np.zeros(incoming.num_rows, np.bool_)
-    told |= {name: silent for name in base.schema.names if name not in incoming.schema.names}
-    changes = Changes(rows=incoming, kinds=kinds, told=told)
+    known |= {name: silent for name in base.schema.names if name not in incoming.schema.names}
+    changes = Changes(rows=incoming, kinds=kinds, known=known)
     return merge_changes(base, changes, rules, every_copy=True)
 
 
@@ -605,14 +605,14 @@ def _put_in_place(
         inserts = changes.rows.take(pa.array(places.inserted))
         return pa.concat_tables([base, inserts.select(base.schema.names)])
     whole = pa.array(places.sources(None, None))
-    if not changes.told and not filled and changes.rows.schema.equals(base.schema):
+    if not changes.known and not filled and changes.rows.schema.equals(base.schema):
         joined = pa.concat_tables([base, changes.rows])
         if joined.get_total_buffer_size() <= _SMALL_BYTES:
             return joined.take(whole)  # a call for each column costs more than its few values
     columns = []
     for name, column in zip(base.schema.names, base.columns, strict=True):
-        told, fills = changes.told.get(name), filled.get(name)
-        replaces = None if told is None else told[chosen]
+        known, fills = changes.known.get(name), filled.get(name)
+        replaces = None if known is None else known[chosen]
         count = len(chosen) if replaces is None else int(replaces.sum())
         if not places.moves and (name == KEY_COLUMN or (not count and fills is None)):
             columns.append(column)  # a changed row keeps its key
@@ -644,7 +644,7 @@ def _taken(column: pa.ChunkedArray, behind: pa.ChunkedArray | None, source: pa.A
 
 def _lacking(base: pa.Table, where: Positions, rules: MergeRules) -> Mapping[str, Mask]:
     """Return a mask of the base rows that lack a column, for the columns that some rows lack."""
-    return {name: ~told for name, told in known_values(base.take(pa.array(where)), rules).items()}
+    return {name: ~known for name, known in known_values(base.take(pa.array(where)), rules).items()}
 
 
 # ---- Rows that leave a file group because their key moved to another partition

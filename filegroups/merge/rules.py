@@ -148,7 +148,7 @@ def known_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
 
     Shapes: (n rows) -> (n,) for each column named.
     """
-    told: dict[str, Mask] = {}
+    masks: dict[str, Mask] = {}
     mode, marker = rules.definition.partial_update_mode, rules.definition.unavailable_marker
     if mode is PartialUpdateMode.IGNORE_DEFAULTS:
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
@@ -162,14 +162,14 @@ def known_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
             else:
                 continue
             if not counts.all():
-                told[name] = counts
+                masks[name] = counts
     elif mode is PartialUpdateMode.FILL_UNAVAILABLE and marker is not None:
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
                 counts = ~_true(pc.equal(column, pa.scalar(marker).cast(column.type)))
                 if not counts.all():
-                    told[name] = counts
-    return told
+                    masks[name] = counts
+    return masks
 
 
 def _true(values: Any) -> Mask:
@@ -351,8 +351,8 @@ def merge_versions(merger: RecordMerger, older: Versions, newer: Versions) -> tu
     # Per row: 0 the older version's value, 1 the newer's, 2 the merged one.
     plain = np.where((newer.deleted & ~deleted) | kept, 0, 1)
     plain = np.where(deleted & ~newer.deleted & older.deleted, 0, plain)
-    tells_delete = deleted & (newer.deleted | older.deleted)
-    merged = np.where(kept | tells_delete, plain, 2)
+    is_delete = deleted & (newer.deleted | older.deleted)
+    merged = np.where(kept | is_delete, plain, 2)
     columns = []
     for each in older.rows.schema:
         given = each.name not in META_COLUMNS and each.name in answer.columns

@@ -332,32 +332,32 @@ class PartitionPruner:
         return self._chosen(paths, below=True)
 
     def _chosen(self, paths: Sequence[str], *, below: bool) -> list[str]:
-        told = [self._told_by(path, below=below) for path in paths]
-        known = (number for number, some in enumerate(told) if some is not None)
+        guarantees = [self._guarantees_of(path, below=below) for path in paths]
+        known = (number for number, some in enumerate(guarantees) if some is not None)
         asked = sorted(known, key=paths.__getitem__)
         left: list[int] = []
         try:
             # Neighbours have similar values: one range over a group excludes most groups at once.
             groups = [asked[start : start + _GROUP] for start in range(0, len(asked), _GROUP)]
             kept = self._possible(
-                [_merged([told[number] or () for number in one]) for one in groups]
+                [_merged([guarantees[number] or () for number in one]) for one in groups]
             )
             left = [number for group in kept for number in groups[group]]
-            kept = self._possible([told[number] or () for number in left])
+            kept = self._possible([guarantees[number] or () for number in left])
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
             return list(paths)  # a value that fails here fails again when rows are read
         chosen = {left[number] for number in kept}
         return [
             path
-            for number, (path, some) in enumerate(zip(paths, told, strict=True))
+            for number, (path, some) in enumerate(zip(paths, guarantees, strict=True))
             if some is None or number in chosen
         ]
 
-    def _possible(self, told: Sequence[_Guarantees | None]) -> list[int]:
+    def _possible(self, guarantees: Sequence[_Guarantees | None]) -> list[int]:
         """Return the numbers of the guarantees that allow the filter to be true; None allows it."""
         names, expressions = [], []
-        sure = {number for number, some in enumerate(told) if some is None}
-        for number, some in enumerate(told):
+        sure = {number for number, some in enumerate(guarantees) if some is None}
+        for number, some in enumerate(guarantees):
             for one in some or ():
                 names.append(str(number))
                 expressions.append(self._expression(one))
@@ -376,9 +376,9 @@ class PartitionPruner:
         found = {int(one.path) for one in dataset.get_fragments(filter=self.condition)}
         return sorted(found | sure)
 
-    def _expression(self, told: Mapping[int, _Range | None]) -> pc.Expression:
+    def _expression(self, guarantee: Mapping[int, _Range | None]) -> pc.Expression:
         sides = []
-        for number, values in told.items():
+        for number, values in guarantee.items():
             one = _PATH if number == _OF_PATH else self.fields[number]
             if one is None:
                 continue
@@ -393,7 +393,7 @@ class PartitionPruner:
                 sides += [column >= low, column <= high if values.closed else column < high]
         return reduce(and_, sides)
 
-    def _told_by(self, path: str, *, below: bool) -> _Guarantees | None:
+    def _guarantees_of(self, path: str, *, below: bool) -> _Guarantees | None:
         """Return a path's guarantees, one of which holds; None if unknown, empty for no row."""
         if path == "":
             return None
@@ -401,8 +401,8 @@ class PartitionPruner:
         if PARTITION_COLUMN in self.named:
             named[_OF_PATH] = [_prefixed(path) if below else _Range(path, path)]
         if not named and (text := self._plain_text(path)) is not None:
-            told = {0: _Range(text, text)}
-            return [told, {0: _prefixed(text)}] if below else [told]
+            exact = {0: _Range(text, text)}
+            return [exact, {0: _prefixed(text)}] if below else [exact]
         levels = path.split("/")
         ways = list(islice(self._splits(levels, 0, 0, below=below), _GUARANTEES_MAX))
         if not ways or len(ways) == _GUARANTEES_MAX:
@@ -513,9 +513,9 @@ def _prefixed(prefix: str) -> _Range:
     return _Range(prefix, f"{prefix}0", closed=False)
 
 
-def _merged(told: Sequence[_Guarantees]) -> _Guarantees | None:
+def _merged(guarantees: Sequence[_Guarantees]) -> _Guarantees | None:
     """Return a guarantee that holds for the rows of all; None if there is none."""
-    every = [one for some in told for one in some]
+    every = [one for some in guarantees for one in some]
     if not every:
         return []
     numbers = set(every[0]).intersection(*every)
@@ -553,10 +553,10 @@ def _values(one: PartitionField, text: str, *, percent: bool) -> list[_Range | N
         return [_Range(each, each) for each in texts]
     if text == DEFAULT_PARTITION:
         return [None]
-    if pa.types.is_timestamp(kind) and (told := _clock(unquote(text))) is not None:
+    if pa.types.is_timestamp(kind) and (time_ms := _clock(unquote(text))) is not None:
         # Java Hudi writes the local time of its process; no property names the zone.
         per = _PER_SECOND[kind.unit]
-        low, high = (told - _ZONE_MS) * per // 1_000, (told + 1_000 + _ZONE_MS) * per // 1_000
+        low, high = (time_ms - _ZONE_MS) * per // 1_000, (time_ms + 1_000 + _ZONE_MS) * per // 1_000
         return [_Range(low, high, closed=False)]
     try:
         values = [(value, _scalar(value, kind)) for value in _parsed(text, kind) or ()]

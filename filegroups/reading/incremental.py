@@ -322,14 +322,14 @@ def _wholes(
             return past.at(group, until)
         return None
 
-    def look(group: FileGroupId) -> FileSlice | None:
+    def on_demand(group: FileGroupId) -> FileSlice | None:
         found = there(group)
         if group.partition_path not in listed:
             assert_not_cleaned(context, snapshot, lease)  # other writers continue after the listing
             listed.add(group.partition_path)
         return found
 
-    of = {group: there(group) for group in groups}.get if ahead else look
+    of = {group: there(group) for group in groups}.get if ahead else on_demand
     return WholeFileGroups(VisibleInstants.of(snapshot), of)
 
 

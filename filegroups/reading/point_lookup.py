@@ -99,8 +99,8 @@ def slices_that_may_contain(
     rules = bucket_rules_in(config)
     if rules is not None and rules.engine is BucketEngine.SIMPLE:
         return _in_buckets(context, snapshot, slices, keys, rules)
-    look = partial(_may_contain, storage, keys)
-    kept = context.ports.executor.map(look, slices)
+    may_contain = partial(_may_contain, storage, keys)
+    kept = context.ports.executor.map(may_contain, slices)
     return [one for one, held in zip(slices, kept, strict=True) if held]
 
 

@@ -449,10 +449,10 @@ def _promises_less(context: TableContext, clean: Instant, moment: InstantTime) -
 
 def _earliest_retained(context: TableContext, clean: Instant) -> InstantTime | None:
     """Return the oldest commit that a clean keeps readable; None if it counts versions instead."""
-    told = read_clean(context, clean)
-    if isinstance(told, CleanMetadata):
-        return told.earliest_commit_to_retain or None
-    kept = None if told is None else told.earliest_instant_to_retain
+    metadata = read_clean(context, clean)
+    if isinstance(metadata, CleanMetadata):
+        return metadata.earliest_commit_to_retain or None
+    kept = None if metadata is None else metadata.earliest_instant_to_retain
     return None if kept is None else kept.requested_time or None
 
 

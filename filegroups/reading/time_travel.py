@@ -150,8 +150,8 @@ def _with_archived_write(
     )
     if newest is not None:
         schema = read_footer(context.ports.storage, newest.path).avro_json or ""
-        told = CommitMetadata(extra_metadata={SCHEMA_KEY: schema})
-        return replace(snapshot, archived_write=told)
+        write = CommitMetadata(extra_metadata={SCHEMA_KEY: schema})
+        return replace(snapshot, archived_write=write)
     if shown:
         return snapshot
     active = snapshot.active.completed_writes[0]
@@ -244,8 +244,8 @@ def _deleted_since(
 
 
 def _deleted(metadata: CleanMetadata) -> Iterator[tuple[str, str]]:
-    for partition_path, told in metadata.partition_metadata.items():
-        for name in told.success_delete_files:
+    for partition_path, partition in metadata.partition_metadata.items():
+        for name in partition.success_delete_files:
             yield partition_path, name.rpartition("/")[2]
 
 

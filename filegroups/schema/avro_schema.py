@@ -348,7 +348,7 @@ class _SchemaParse:
 def _hudi_type_metadata(avro: Any) -> dict[str, str] | None:
     """Return field metadata for a type that Arrow's type does not show; None for most."""
     if isinstance(avro, list):
-        return next((told for each in avro if (told := _hudi_type_metadata(each))), None)
+        return next((metadata for each in avro if (metadata := _hudi_type_metadata(each))), None)
     if not isinstance(avro, dict):
         return None
     logical, outer = _logical(avro), avro["type"]
@@ -368,8 +368,8 @@ def _hudi_type_metadata(avro: Any) -> dict[str, str] | None:
 
 def _logical(avro: dict[str, Any]) -> str | None:
     """Return the logical type; None if it is not a text, because Avro ignores unknown ones."""
-    told = avro.get("logicalType")
-    return told if isinstance(told, str) else None
+    logical = avro.get("logicalType")
+    return logical if isinstance(logical, str) else None
 
 
 def _bounded(size: int, avro: Any) -> int:

@@ -164,8 +164,8 @@ def hudi_type_name(column: pa.Field) -> str | None:
 
     ``raw`` and a name is a type that this release cannot decode: values are as they are stored.
     """
-    told = (column.metadata or {}).get(HUDI_TYPE.encode())
-    return None if told is None else told.decode()
+    name = (column.metadata or {}).get(HUDI_TYPE.encode())
+    return None if name is None else name.decode()
 
 
 def vector_columns(schema: pa.Schema) -> str:

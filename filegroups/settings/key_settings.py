@@ -490,9 +490,9 @@ def key_spec_of(settings: KeySettings, config: TableConfig) -> KeySpec:
     Settings supply only the facts that Java Hudi does not store with the table: the time formats of
     a CUSTOM generator and the encoding of a complex key of one field.
     """
-    told = (config.key_generator_type or "").removesuffix("_AVRO")
-    if told in KeyGenerator.__members__:
-        generator = KeyGenerator[told]
+    stored = (config.key_generator_type or "").removesuffix("_AVRO")
+    if stored in KeyGenerator.__members__:
+        generator = KeyGenerator[stored]
     else:
         generator = infer_key_generator(len(config.record_key_fields), len(config.partition_fields))
     types = config.partition_field_types
@@ -549,9 +549,9 @@ def _meanings(settings: KeySettings, config: TableConfig) -> dict[str, tuple[Any
         found["merge_strategy_id"] = modes
         same = modes[0] is modes[1]
         found["payload_class"] = (fills, merge.partial_update_mode) if same else modes
-    told, mine = (config.key_generator_type or "").removesuffix("_AVRO"), settings.key_generator
-    if told in KeyGenerator.__members__:
-        theirs = KeyGenerator[told]
+    stored, mine = (config.key_generator_type or "").removesuffix("_AVRO"), settings.key_generator
+    if stored in KeyGenerator.__members__:
+        theirs = KeyGenerator[stored]
         same = {mine, theirs} <= {KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE}
         found["key_generator_type"] = found["key_generator_class"] = (
             mine,

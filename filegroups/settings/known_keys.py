@@ -386,8 +386,8 @@ def key_warnings(properties: PropertySet, declared: Collection[str]) -> tuple[st
             near = nearest_key(key, declared)
             hint = f", did you mean {near}" if near else ""
             unknown.append(f"unknown property, it is ignored{hint}: {key} (from {layer})")
-    told = (f"no effect here, {why}: {', '.join(keys)}" for why, keys in by_reason.items())
-    return (*told, *unknown)
+    ineffective = (f"no effect here, {why}: {', '.join(keys)}" for why, keys in by_reason.items())
+    return (*ineffective, *unknown)
 
 
 def keys_without_effect(properties: PropertySet, declared: Container[str]) -> Mapping[str, str]:

@@ -54,7 +54,7 @@ _TABLE_ID: Final = "hoodoo.table.id"  # in hoodie.properties of tables that hood
 
 _Buckets = Annotated[
     BucketRanges | None,
-    BeforeValidator(lambda told: BucketRanges.parse(told) if isinstance(told, str) else told),
+    BeforeValidator(lambda given: BucketRanges.parse(given) if isinstance(given, str) else given),
 ]
 
 

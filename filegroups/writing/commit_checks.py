@@ -182,19 +182,19 @@ def _hidden_by_new_plan(
     ):
         return None
     planned = pending_compactions(context, timeline)
-    met = tuple(
+    conflicting = tuple(
         item.file_group
         for item in mine.write_set.file_groups
         if item.access in (Access.NEW, Access.BASE)
         and max(planned.get(item.file_group, ()), default="") > mine.requested_time
     )
-    if not met:
+    if not conflicting:
         return None
     return Rejected(
         RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
         "a compaction plan of another process contains it, and would hide a base file that began before",
         (),
-        met,
+        conflicting,
     )
 
 
@@ -205,15 +205,17 @@ def _missed_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected |
     Not exact: the keys are not compared. The retry finds them if they exist.
     """
     for rival in rivals:
-        met = tuple(sorted(set(mine.partitions_without_match) & set(rival.write_set.inserting)))
+        conflicting = tuple(
+            sorted(set(mine.partitions_without_match) & set(rival.write_set.inserting))
+        )
         if mine.whole_table and mine.partitions_without_match:
-            met = tuple(sorted(rival.write_set.inserting))
-        if met:
+            conflicting = tuple(sorted(rival.write_set.inserting))
+        if conflicting:
             return Rejected(
                 RuleId.INSERTED_WHERE_I_MISSED,
                 "a concurrent commit inserted keys, and this delete had not found all of its own",
                 (rival,),
-                partitions=met,
+                partitions=conflicting,
             )
     return None
 
@@ -231,14 +233,14 @@ def _dropped_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
     mine_there = {item.file_group for item in (*mine.write_set.file_groups, *mine.read_only)}
     for rival in rivals:
         shared = mine_there & {item.file_group for item in rival.write_set.file_groups}
-        met = tuple(sorted(shared.intersection(rival.dropped()))) if shared else ()
-        if met:
+        conflicting = tuple(sorted(shared.intersection(rival.dropped()))) if shared else ()
+        if conflicting:
             return Rejected(
                 RuleId.KEYS_DROPPED,
                 "a concurrent commit removed keys from the file group, so my keys must be looked "
                 "up again",
                 (rival,),
-                met,
+                conflicting,
             )
     return None
 
@@ -343,7 +345,7 @@ def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
         and (number := bucket_of(item.file_group.file_id)) is not None
     }
     for rival in rivals:
-        met = tuple(
+        conflicting = tuple(
             item.file_group
             for item in rival.write_set.file_groups
             if item.access is not Access.REPLACE
@@ -353,12 +355,12 @@ def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
             )
             != item.file_group
         )
-        if met:
+        if conflicting:
             return Rejected(
                 RuleId.SAME_FILE_GROUP_WRITTEN,
                 "a concurrent commit created another file group for a bucket of this write",
                 (rival,),
-                met,
+                conflicting,
             )
     return None
 

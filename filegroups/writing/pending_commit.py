@@ -64,41 +64,41 @@ def announce(
     begun: StartedWrite,
     assignment: FileGroupAssignment,
     workload: Workload | None,
-    look: EarlyDetectionRun | None,
+    detection: EarlyDetectionRun | None,
     *,
     then: bool,
 ) -> tuple[FileGroupAssignment, TimelineState]:
     """
     Announce the write set, and detect conflicts early.
 
-    Outside: as ``announce_tasks``, and the requests of ``look``.
+    Outside: as ``announce_tasks``, and the requests of ``detection``.
 
     Args:
         context: The table.
         begun: The write.
         assignment: The assigned file groups.
         workload: Its rows, None for none.
-        look: The early conflict detection; None for none.
-        then: Run ``look`` after the own announcement, because it reads announcements (BEG-8).
+        detection: The early conflict detection; None for none.
+        then: Run ``detection`` after the own announcement, because it reads announcements (BEG-8).
 
     Returns:
-        The assignment, with announced tasks marked as such, and the result of ``look``.
+        The assignment, with announced tasks marked as such, and the result of ``detection``.
     """
     found: list[TimelineState] = []
 
-    def looks() -> None:
+    def detect() -> None:
         found.append(
             (NoConflict(), BaseState.by(begun.snapshot))
-            if look is None
-            else look(context, begun, assignment)
+            if detection is None
+            else detection(context, begun, assignment)
         )
 
     if then or not context.ports.storage.capabilities.high_latency:
         make_inflight(context, begun, assignment.profile)
-        looks()
+        detect()
         return assignment, found[0]
     parts = [] if workload is None else [(workload, assignment.tasks)]
-    shown = announce_tasks(context, begun, assignment.profile, parts, looks)
+    shown = announce_tasks(context, begun, assignment.profile, parts, detect)
     return replace(assignment, tasks=tuple(task for tasks in shown for task in tasks)), found[0]
 
 
@@ -107,7 +107,7 @@ def announce_tasks(
     begun: StartedWrite,
     profile: CommitMetadata,
     parts: Sequence[tuple[Workload, Sequence[FileGroupTask]]],
-    *beside: Callable[[], None],
+    *others: Callable[[], None],
 ) -> list[tuple[FileGroupTask, ...]]:
     """
     Announce the files that the tasks will write.
@@ -120,7 +120,7 @@ def announce_tasks(
         begun: The write.
         profile: The content of its inflight file.
         parts: For each write of the instant, its rows and its tasks.
-        beside: Other calls to run at the same time.
+        others: Other calls to run at the same time.
 
     Returns:
         For each part its tasks, with announced markers and partitions noted.
@@ -129,14 +129,14 @@ def announce_tasks(
     storage = context.ports.storage
     bases = [task for _, tasks in parts for task in tasks if task.log is None]
     if not storage.capabilities.high_latency or len(bases) > _MARKERS_MAX:
-        context.ports.concurrently(show, *beside)
+        context.ports.concurrently(show, *others)
         return [tuple(tasks) for _, tasks in parts]
     opened = {
         one.partition_path: one.partition_metafile for one in bases if _opens_its_partition(one)
     }
     context.ports.concurrently(
         show,
-        *beside,
+        *others,
         *(partial(announce_base_file, storage, task) for task in bases),
         *(
             partial(
@@ -145,7 +145,7 @@ def announce_tasks(
                 path,
                 begun.requested_time,
                 ending=ending,
-                looks=False,
+                checks_first=False,
             )
             for path, ending in sorted(opened.items())
         ),
@@ -439,7 +439,7 @@ def detect_early(
     *,
     waits_for_announced: bool,
     elapsed_ms: int,
-    told: Callable[[WaitReport], None] = lambda _: None,
+    report_wait: Callable[[WaitReport], None] = lambda _: None,
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
     Validate a write before any of its files is written.
@@ -454,7 +454,7 @@ def detect_early(
         waits_for_announced: Also compare with announced writes; not while this writer keeps a lock that the
             others wait for.
         elapsed_ms: Time since the first attempt of this write: the retry budget bounds the wait.
-        told: Receives the report of a wait that ended.
+        report_wait: Receives the report of a wait that ended.
 
     Raises:
         HeartbeatExpiredError: This process paused too long (HB-3).
@@ -462,9 +462,11 @@ def detect_early(
     """
     planned, seen = planned_commit(assignment), BaseState.by(begun.snapshot)
     if waits_for_announced:
-        met = _wait_for_announced(context, begun, planned, elapsed_ms=elapsed_ms, told=told)
-        if met is not None:
-            return met, seen
+        conflict = _wait_for_announced(
+            context, begun, planned, elapsed_ms=elapsed_ms, report_wait=report_wait
+        )
+        if conflict is not None:
+            return conflict, seen
     return validate_unlocked(context, begun, planned, seen)
 
 
@@ -474,7 +476,7 @@ def _wait_for_announced(
     planned: PendingCommit,
     *,
     elapsed_ms: int,
-    told: Callable[[WaitReport], None],
+    report_wait: Callable[[WaitReport], None],
 ) -> Rejected | None:
     """Wait for earlier writers that announced a conflict; return it if the budget ends the wait."""
     clock, events = context.ports.clock, context.ports.events
@@ -483,38 +485,38 @@ def _wait_for_announced(
     pause_ms = 0
     before: Rejected | None = None
     while True:
-        met = _announced_conflicts(context, begun, planned)
+        conflict = _announced_conflicts(context, begun, planned)
         waited_ms = clock.monotonic_ms() - started
-        if met is None:
+        if conflict is None:
             if before is not None:
                 events.emit("write.way_given", rt=begun.requested_time, wait_ms=waited_ms)
                 report = conflict_report_of(begun.requested_time, before)
-                told(WaitReport(report=report, wait_ms=waited_ms))
+                report_wait(WaitReport(report=report, wait_ms=waited_ms))
             return None
         spent = 0 < budget.total_ms_max < elapsed_ms + waited_ms
         if spent or not budget.conflict_retries_max:
-            return met
+            return conflict
         if before is None:
-            rivals = ", ".join(rival.requested_time for rival in met.concurrent_commits)
+            rivals = ", ".join(rival.requested_time for rival in conflict.concurrent_commits)
             events.emit("write.gives_way", rt=begun.requested_time, rivals=rivals)
-        before = met if before is None else _both(before, met)
+        before = conflict if before is None else _both(before, conflict)
         pause_ms = min(2 * pause_ms or _PAUSE_MS_FIRST, _PAUSE_MS_MAX)
         clock.sleep_ms(pause_ms)
         begun.heartbeat.check()
 
 
-def _both(before: Rejected, met: Rejected) -> Rejected:
+def _both(before: Rejected, found: Rejected) -> Rejected:
     """Return one conflict with all awaited writers, in the order in which they were found."""
     return replace(
         before,
         concurrent_commits=tuple(
             {
                 one.requested_time: one
-                for one in (*before.concurrent_commits, *met.concurrent_commits)
+                for one in (*before.concurrent_commits, *found.concurrent_commits)
             }.values()
         ),
-        file_groups=tuple(sorted({*before.file_groups, *met.file_groups})),
-        partitions=tuple(sorted({*before.partitions, *met.partitions})),
+        file_groups=tuple(sorted({*before.file_groups, *found.file_groups})),
+        partitions=tuple(sorted({*before.partitions, *found.partitions})),
     )
 
 

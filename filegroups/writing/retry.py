@@ -263,7 +263,7 @@ def rerun_until_unchanged(
     while True:
         wait_for_rate_limit(context)  # not between reading and writing
         try:
-            receipt = attempt(tuple(refusals))
+            result = attempt(tuple(refusals))
         except WriteConflictError as error:
             if error.kind not in _OVERTAKEN:
                 raise
@@ -286,10 +286,10 @@ def rerun_until_unchanged(
         pause = pause_ms(len(refusals) - 1, ports.ids.jitter(), budget, previous_ms=pause)
         ports.clock.sleep_ms(pause_within_limit(budget, pause, elapsed_ms=elapsed_ms))
     if not refusals:
-        return receipt
+        return result
     return replace(
-        receipt,
-        attempts=receipt.attempts + len(refusals),
-        refusals=(*refusals, *receipt.refusals),
+        result,
+        attempts=result.attempts + len(refusals),
+        refusals=(*refusals, *result.refusals),
         redone=RetryScope.EVERYTHING.value,
     )

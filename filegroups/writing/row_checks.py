@@ -249,8 +249,8 @@ def refuse_nesting(
     deep = (folders for path, folders in above.items() if path.count("/") >= len(fields))
     inside = sorted(set(chain.from_iterable(deep)))
     ending = context.config.partition_metafile_ending
-    look = partial(is_partition, context.ports.storage, ending=ending)
-    around = {*touched, *compress(inside, context.ports.for_each(look, inside))}
+    check = partial(is_partition, context.ports.storage, ending=ending)
+    around = {*touched, *compress(inside, context.ports.for_each(check, inside))}
     for path in opened:
         outer = around.intersection(above[path])
         if outer:

@@ -185,7 +185,7 @@ def write(
     context: TableContext,
     plan: WriteRequest,
     workload: Workload | None,
-    looked: Snapshot | None = None,
+    cached: Snapshot | None = None,
 ) -> CommitResult:
     """
     Run one write until it is committed, rejected for good, or of unknown outcome.
@@ -194,7 +194,7 @@ def write(
         context: The table.
         plan: The write request.
         workload: The incoming rows; None for ``delete_partition``.
-        looked: A cached snapshot of the table, if the caller has one.
+        cached: A cached snapshot of the table, if the caller has one.
 
     Raises:
         InvalidInputError: The rows do not fit, or another operation has the batch id. The write
@@ -209,25 +209,25 @@ def write(
     if known is not None:
         return known
     asked_at_ms = context.ports.clock.monotonic_ms()
-    looked = looked or context.cached_snapshot()
-    work = prepare_write(context, plan, workload, looked)
+    cached = cached or context.cached_snapshot()
+    work = prepare_write(context, plan, workload, cached)
     limited = plan.rate_limited and context.limits.rate_limit is not None
     if limited and wait_for_rate_limit(context):
         return write_prepared(work)
     # The retry budget does not count the preparation, which takes long for a big batch.
     started = context.ports.clock.monotonic_ms()
     tries = RetryState(started_ms=started)
-    fresh = looked if started - asked_at_ms <= context.cached_snapshot_age_ms else None
+    fresh = cached if started - asked_at_ms <= context.cached_snapshot_age_ms else None
     return _to_its_end(work, tries, _attempt(work, tries, fresh))
 
 
 def prepare_write(
-    context: TableContext, plan: WriteRequest, workload: Workload | None, looked: Snapshot
+    context: TableContext, plan: WriteRequest, workload: Workload | None, snapshot: Snapshot
 ) -> PreparedWrite:
     """Fit the rows to the table before the write begins. Raise if they do not fit."""
     plan = addressed(plan, workload)
-    plan = with_stored_forms(context, looked, plan)
-    schema, before = schema_for(context, looked, workload, plan)
+    plan = with_stored_forms(context, snapshot, plan)
+    schema, before = schema_for(context, snapshot, workload, plan)
     if workload is not None:
         workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
     return PreparedWrite(
@@ -390,30 +390,30 @@ def _write_and_publish(
     if stale is not None:
         return _conflict(begun, tries, stale)
     seen = BaseState.by(begun.snapshot)
-    anew = plan.rules.depends_on_lookup
+    needs_lookup = plan.rules.depends_on_lookup
     # ``seen`` stays the base snapshot: the other checks against these concurrent commits (schema,
     # batch, keys inserted by both) need the written files.
     waits_for_announced = (
         context.limits.waits_for_announced and plan.rate_limited and not work.queued
     )
     elapsed_ms = context.ports.clock.monotonic_ms() - tries.started_ms
-    look = partial(
+    detection = partial(
         detect_early,
         waits_for_announced=waits_for_announced,
         elapsed_ms=elapsed_ms,
-        told=waits.append,
+        report_wait=waits.append,
     )
     # No other writer commits while this one keeps the commit lock, so no conflict can appear.
-    early = look if plan.detect_early and not work.queued else None
-    assignment, (verdict, met) = announce(
+    early = detection if plan.detect_early and not work.queued else None
+    assignment, (verdict, base_state) = announce(
         context, begun, assignment, workload, early, then=waits_for_announced
     )
-    if isinstance(verdict, Rejected) or (isinstance(verdict, Rebase) and anew):
-        return _conflict(begun, tries, verdict, met)
+    if isinstance(verdict, Rejected) or (isinstance(verdict, Rebase) and needs_lookup):
+        return _conflict(begun, tries, verdict, base_state)
     if isinstance(verdict, Rebase):
         context.ports.events.emit("write.rebased_early", rt=begun.requested_time)
         assignment = replace(assignment, tasks=rebase_tasks(assignment.tasks, verdict))
-    here = _wait_in_line(work, begun, assignment, seen, anew=anew)
+    here = _wait_in_line(work, begun, assignment, seen, needs_lookup=needs_lookup)
     if here is not None and isinstance(here.verdict, Rejected):
         return _conflict(begun, tries, here.verdict, here.base_state)
     if here is not None and isinstance(here.verdict, Rebase):
@@ -429,7 +429,7 @@ def _write_and_publish(
         waits=tuple(waits),
         read_validation=watch,
     )
-    return _publish_written(work, begun, written, seen, tries, here=here, anew=anew)
+    return _publish_written(work, begun, written, seen, tries, here=here, needs_lookup=needs_lookup)
 
 
 def _publish_written(
@@ -440,7 +440,7 @@ def _publish_written(
     tries: RetryState,
     *,
     here: WaitResult | None,
-    anew: bool,
+    needs_lookup: bool,
 ) -> CommitResult | Conflict:
     """Commit the written files; rebase conflicting file groups as long as that is enough."""
     context, plan, workload = work.context, work.plan, work.workload
@@ -450,8 +450,8 @@ def _publish_written(
         reconcile_files(context, begun, written, attempted)
         pending_commit = pending_commit_of(context, begun, plan, written)
         tries.start_commit(context)
-        looked = None if here is None else here.timeline_state(context)
-        outcome = commit_write(context, begun, pending_commit, seen, looked)
+        state = None if here is None else here.timeline_state(context)
+        outcome = commit_write(context, begun, pending_commit, seen, state)
         if isinstance(outcome, CommittedWrite):
             clean_up(context, begun, outcome.slot)
             return commit_result_of(
@@ -464,14 +464,14 @@ def _publish_written(
             )
         refusals.append(conflict_report_of(begun.requested_time, outcome.verdict))
         context.ports.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
-        if isinstance(outcome.verdict, Rejected) or workload is None or anew:
+        if isinstance(outcome.verdict, Rejected) or workload is None or needs_lookup:
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
         may_wait = not (work.queued or tries.must_keep_lock(context))
         claim = pending_commit.write_set
-        stands = may_wait and protocol_of(context).must_wait_in_line(claim)
+        must_wait = may_wait and protocol_of(context).must_wait_in_line(claim)
         groups_left = len(written.assignment.tasks) - len(outcome.verdict.file_groups)
-        if not (stands or work.queued) and tries.prefers_lock(context, groups_left=groups_left):
+        if not (must_wait or work.queued) and tries.prefers_lock(context, groups_left=groups_left):
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
         tries.wasted_bytes += written.bytes_of(frozenset(outcome.verdict.file_groups))
@@ -480,7 +480,7 @@ def _publish_written(
         verdict, here = outcome.verdict, None
         tries.groups_rebased += 1
         number, announced = tries.groups_rebased, AnnouncedRebase()
-        if stands:
+        if must_wait:
             announced = announce_rebase(context, written, verdict.file_groups, number=number)
             meet = pending_commit.logs_may_conflict
             # The rebased files use this newer state; validation still starts at the older one.
@@ -502,11 +502,11 @@ def _wait_in_line(
     assignment: FileGroupAssignment,
     seen: BaseState,
     *,
-    anew: bool,
+    needs_lookup: bool,
 ) -> WaitResult | None:
     """Wait, before any file is written, for earlier writers of the same file groups."""
     claim, meet = planned_write_set(assignment), assignment.logs_may_conflict
-    may_wait = not (work.workload is None or anew or work.queued)
+    may_wait = not (work.workload is None or needs_lookup or work.queued)
     if not (may_wait and protocol_of(work.context).must_wait_in_line(claim)):
         return None
     return wait_in_line(work.context, begun, claim, seen, logs_may_conflict=meet)
@@ -569,7 +569,7 @@ def commit_result_of(
     """
     slot = published.slot
     rows = rows or RowCounts.of(metadata)
-    receipt = CommitResult(
+    result = CommitResult(
         action=slot.action.value,
         operation=plan.operation.value,
         requested_time=slot.requested_time,
@@ -588,14 +588,14 @@ def commit_result_of(
     )
     context.ports.events.emit(
         "write.done",
-        rt=receipt.requested_time,
-        ct=receipt.completion_time,
-        attempts=receipt.attempts,
-        inserted=receipt.rows_inserted,
-        updated=receipt.rows_updated,
+        rt=result.requested_time,
+        ct=result.completion_time,
+        attempts=result.attempts,
+        inserted=result.rows_inserted,
+        updated=result.rows_updated,
         group=group,
     )
-    return receipt
+    return result
 
 
 def _schema_changes(before: str, after: str) -> tuple[ColumnChange, ...]:

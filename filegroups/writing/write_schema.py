@@ -185,11 +185,11 @@ def addressed(plan: WriteRequest, workload: Workload | None) -> WriteRequest:
         InvalidInputError: The write needs to find rows without a key (``no_key_fields``).
     """
     keys, operation = plan.rules.keys, plan.operation
-    looks = operation.traits.looks_up_keys
-    if not keys.automatic or not (looks or plan.rules.tags):
+    finds_keys = operation.traits.looks_up_keys
+    if not keys.automatic or not (finds_keys or plan.rules.tags):
         return plan
     carries = workload is not None and KEY_COLUMN in workload.schema.names
-    if looks and keys.stores_keys and carries:
+    if finds_keys and keys.stores_keys and carries:
         rules = replace(plan.rules, keys=replace(keys, carried=True), tags=True, combine=True)
         return replace(plan, rules=rules)
     if operation.traits.updates and not plan.rules.partial:
@@ -206,14 +206,16 @@ def addressed(plan: WriteRequest, workload: Workload | None) -> WriteRequest:
     )
 
 
-def with_stored_forms(context: TableContext, looked: Snapshot, plan: WriteRequest) -> WriteRequest:
+def with_stored_forms(
+    context: TableContext, snapshot: Snapshot, plan: WriteRequest
+) -> WriteRequest:
     """
     Return the request with keys and folders in the form of the stored rows.
 
     Outside and errors: as ``keys_as_stored`` and ``folders_as_stored``.
     """
-    keys = keys_as_stored(context, looked, plan.rules.keys)
-    return plan.with_keys(folders_as_stored(context, looked, keys))
+    keys = keys_as_stored(context, snapshot, plan.rules.keys)
+    return plan.with_keys(folders_as_stored(context, snapshot, keys))
 
 
 def refuse_other_key_types(plan: WriteRequest, prepared: TableSchema, now: TableSchema) -> None:
@@ -349,17 +351,21 @@ def forms_of(
     known = context.key_encodings.get(path)
     if known is not None:
         return known
-    told = None
+    by_footer = None
     if one.base_file is not None:
-        told = _told_by(read_footer(context.ports.storage, path), keys)
-    found = told if told is not None else _read_forms(context, snapshot, one, keys, whole=True)
+        by_footer = _forms_in_footer(read_footer(context.ports.storage, path), keys)
+    found = (
+        by_footer
+        if by_footer is not None
+        else _read_forms(context, snapshot, one, keys, whole=True)
+    )
     if len(context.key_encodings) > _REMEMBERED_MAX:
         context.key_encodings.clear()
     context.key_encodings[path] = found
     return found
 
 
-def _told_by(footer: Footer, keys: KeySpec) -> frozenset[bool] | None:
+def _forms_in_footer(footer: Footer, keys: KeySpec) -> frozenset[bool] | None:
     """Return the forms by the least and greatest key; None if keys of both forms are possible."""
     if footer.rows == 0:
         return frozenset()
@@ -454,7 +460,7 @@ def folders_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) 
         return keys
     known = context.timestamp_texts.get("")
     if known is None:
-        known = _told(context, snapshot, keys, names)
+        known = _timestamp_texts(context, snapshot, keys, names)
         if known is None:
             return keys  # no folders yet
         if not known.or_zone:
@@ -469,7 +475,7 @@ def _is_moment(schema: pa.Schema, name: str) -> bool:
     return kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None
 
 
-def _told(
+def _timestamp_texts(
     context: TableContext, snapshot: Snapshot, keys: KeySpec, names: list[str]
 ) -> TimestampTexts | None:
     folders = DroppedPartitionColumns(

@@ -105,7 +105,7 @@ class Host:
                 lost_slots=answer.lost_slots,
                 own=MemberResult.of(answer),
             )
-            self.writers.receipts[name] = wire.member.receipt(told)
+            self.writers.receipts[name] = wire.member.commit_result(told)
         self.go_on(context, name, finds_out=wire.closed or answer is not NotCommitted.ALONE)
 
     def go_on(self, context: TableContext, name: str, *, finds_out: bool) -> None:

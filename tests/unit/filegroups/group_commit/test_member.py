@@ -117,7 +117,7 @@ def test_writers_of_other_processes_share_an_instant() -> None:
         (1, 0, 3),
     ]
     for channel, answer in zip(channels, answers, strict=True):
-        mine = channel.member.receipt(told(answer))
+        mine = channel.member.commit_result(told(answer))
         assert mine == answer
         assert not channel.closed
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 2), ("n", 2)]

@@ -79,7 +79,7 @@ def test_rows_of_several_processes_of_one_partition_make_one_file() -> None:
     assert leftovers(table) == []
     assert [one.asked for one in channels] == [["join"]] * 4
     for channel, answer in zip(channels, answers, strict=True):
-        assert channel.member.receipt(told(answer)) == answer
+        assert channel.member.commit_result(told(answer)) == answer
         assert found(channel) == answer
     slot = table.context.commit_log.read(table.context.commit_log.head())
     assert slot is not None

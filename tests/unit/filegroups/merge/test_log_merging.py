@@ -54,7 +54,7 @@ def partial(ts: int | None, **told: str) -> Changes:
     return Changes(
         rows=whole.rows.drop_columns(sorted(lacking)),
         kinds=whole.kinds,
-        told={name: np.zeros(1, np.bool_) for name in lacking},
+        known={name: np.zeros(1, np.bool_) for name in lacking},
     )
 
 
@@ -276,7 +276,7 @@ def test_the_closed_form_is_the_fold_one_by_one(moves):
     joined = join_changes(made, SCHEMA)
     at_once = fold_changes(joined, EVENT)
     told = {"b": np.ones(len(moves), np.bool_)}  # all told: the same result by steps
-    by_steps = fold_changes(Changes(rows=joined.rows, kinds=joined.kinds, told=told), EVENT)
+    by_steps = fold_changes(Changes(rows=joined.rows, kinds=joined.kinds, known=told), EVENT)
     assert at_once.rows.drop_columns("b").equals(by_steps.rows.drop_columns("b"))
     assert at_once.kinds.tolist() == by_steps.kinds.tolist()
     assert dict(one_by_one(moves)) == {

@@ -222,7 +222,7 @@ def test_an_invalid_answer_is_an_error_of_the_plug_in(answer: MergedRows) -> Non
 
 
 def test_partial_changes_are_refused() -> None:
-    one = replace(changes(("a", 1, "x")), told={"v": np.array([False])})
+    one = replace(changes(("a", 1, "x")), known={"v": np.array([False])})
     with pytest.raises(UnsupportedTableError) as refused:
         fold_changes(one, rules())
     assert refused.value.kind == "custom_merger_partial"
