@@ -260,7 +260,8 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         foreign_writers=settings.foreign_writers,
         clustering_updates=settings.clustering_updates,
         strategy=strategy,
-        cancels_conflicting_plans=strategy.prefers_writers or settings.cancel_met_clustering,
+        cancels_conflicting_plans=strategy.prefers_writers
+        or settings.cancel_conflicting_clustering,
         isolation=settings.isolation,
         waits_for_announced=settings.early_detection is not EarlyDetection.PUBLISHED,
         rate_limit=settings.rate_limit,

@@ -497,7 +497,7 @@ class Services:
         if self._announced_changes:
             return
         self._announced_changes = True
-        if not (self._running.enabled and self._running.beside_writers):
+        if not (self._running.enabled and self._running.in_background):
             return
         offered = services_of_writer(self._properties, self._settings, after_commits=False)
         chosen = [one for one in offered if one.runs_in_background]

@@ -531,9 +531,9 @@ class ProviderLock:
 
     def _report_once(self, wait: _AcquireState) -> None:
         waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
-        if wait.told or waited_ms < REPORT_AFTER_MS:
+        if wait.is_reported or waited_ms < REPORT_AFTER_MS:
             return
-        wait.told = True
+        wait.is_reported = True
         self._emit("lock.waiting", wait.note, holder=self._holder_text(), wait_ms=waited_ms)
 
     def _emit(self, name: str, note: OwnerNote, /, **fields: Value) -> None:
@@ -586,7 +586,7 @@ class ProviderLock:
 class _AcquireState:
     """The state of one acquire."""
 
-    __slots__ = ("asked_at_ms", "note", "place", "told", "tries", "trouble", "wanted")
+    __slots__ = ("asked_at_ms", "is_reported", "note", "place", "tries", "trouble", "wanted")
 
     def __init__(
         self, note: OwnerNote, asked_at_ms: int, place: QueueEntry, wanted: Callable[[], bool]
@@ -596,7 +596,7 @@ class _AcquireState:
         self.asked_at_ms = asked_at_ms
         self.place = place
         self.tries = 0
-        self.told = False
+        self.is_reported = False
         self.trouble: UnavailableError | None = None
 
 

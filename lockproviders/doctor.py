@@ -261,7 +261,7 @@ class _LockCheckRun:
     def compare_clocks(self, storage: Storage | None) -> str:
         """Compare the clocks of the lock's service and of the storage with the local one."""
         client = self._holder.client
-        told: list[str] = []
+        lines: list[str] = []
         far: list[str] = []
         asked: list[tuple[str, Callable[[], int]]] = []
         if isinstance(client, ClockedLockClient):
@@ -276,12 +276,12 @@ class _LockCheckRun:
             skew_ms = max(before_ms - theirs_ms, theirs_ms - after_ms, 0)
             word = "behind" if theirs_ms < before_ms else "ahead"
             line = f"{whose} is {skew_ms} ms {word}" if skew_ms else f"{whose} agrees"
-            (far if skew_ms > SKEW_MS_MAX else told).append(line)
+            (far if skew_ms > SKEW_MS_MAX else lines).append(line)
         if far:
             raise _WrongError("; ".join(far))
-        if not told:
+        if not lines:
             raise _Skipped("neither the lock nor the storage has a clock of its own")
-        return "; ".join(told)
+        return "; ".join(lines)
 
     def _take(self, lock: ProviderLock) -> Holding:
         """Take the lock without renewal; another writer may take it first."""

@@ -160,7 +160,7 @@ _LOG = logging.getLogger("hoodoo.lock")
 _BASE_PATH = "hoodie.base.path"
 
 #: Names that lock keys are inferred from, as Java's writers do.
-_TOLD_BY_TABLE = ("hoodie.table.name", "hoodie.database.name")
+_KEPT_OF_TABLE = ("hoodie.table.name", "hoodie.database.name")
 
 
 class _BuiltIn:
@@ -336,7 +336,7 @@ def _loaded(allow: tuple[str, ...], further_hooks: tuple[ModuleType, ...] = ()) 
 def without_table_properties(properties: Mapping[str, str]) -> PropertySet:
     """Return all properties but those of the table's own file, except for its names."""
     # SEC11: a table must not choose the servers or the credentials of its writers.
-    return as_property_set(properties).without_layer(TABLE_LAYER, keep=_TOLD_BY_TABLE)
+    return as_property_set(properties).without_layer(TABLE_LAYER, keep=_KEPT_OF_TABLE)
 
 
 def provider_options(name: str | None = None) -> tuple[Option, ...]:

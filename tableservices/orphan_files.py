@@ -195,8 +195,8 @@ class _OrphanRules:
         )
         if completed is not None:
             if time not in self.named:
-                told = self.context.commits.read(completed).written_paths()
-                self.named[time] = frozenset(told)
+                paths = self.context.commits.read(completed).written_paths()
+                self.named[time] = frozenset(paths)
             unnamed = is_base and path not in self.named[time]
             return f"{completed} does not name it" if unnamed else None
         if time in self.ended:

@@ -51,7 +51,7 @@ from timeline.snapshot import Snapshot
 
 _FOREIGN_MS = 3_600_000  # how long another engine's executor counts as alive
 _REPEAT = "run the service again"
-_LOOK_MS = 1_000  # poll interval of a process that waits for a plan
+_POLL_MS = 1_000  # poll interval of a process that waits for a plan
 
 
 class ExecutorState(Enum):
@@ -118,7 +118,7 @@ def wait_for_executor(
         if not waited:
             context.ports.events.emit("service.waiting", rt=plan.requested_time, wait_ms=wait_ms)
             waited = True
-        clock.sleep_ms(min(left, _LOOK_MS))
+        clock.sleep_ms(min(left, _POLL_MS))
     if waited and plan.requested_time not in {
         one.requested_time for one in pending_plans(context.active(), plan.action)
     }:
@@ -271,12 +271,12 @@ def on_file_groups(
         return ports.executor.map_on_cluster(work, tasks)
     numbers = count(1)
 
-    def told(task: Task) -> Result:
+    def run(task: Task) -> Result:
         result = work(ports, task)
         ports.events.emit("service.progress", done=next(numbers), of=len(tasks))
         return result
 
-    return ports.executor.map(told, tasks)
+    return ports.executor.map(run, tasks)
 
 
 def commit_metadata(
@@ -395,8 +395,8 @@ def complete(
         state=State.COMPLETED,
         completion_time=slot.completion_time,
     )
-    told = bodies[slot.schema_after or None].metadata_with(slot.owner.fencing_token)
-    context.commits.cache(done, told)
+    own = bodies[slot.schema_after or None].metadata_with(slot.owner.fencing_token)
+    context.commits.cache(done, own)
     context.timelines.add(instant_file_name(done))
     try:  # PUB-9: the result is committed, even if this cleanup fails
         delete_markers(context.ports.storage, plan.requested_time)
@@ -490,8 +490,8 @@ def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | N
     if row is None or row.metadata is None:
         return None
     path = f"{HISTORY} ({plan.requested_time})"
-    told = decode_archived_commit(row.metadata, action=row.action, path=path)
-    return frozenset(told.written_paths())
+    metadata = decode_archived_commit(row.metadata, action=row.action, path=path)
+    return frozenset(metadata.written_paths())
 
 
 def discard_output_if_ended(context: TableContext, plan: Instant, heartbeat: Heartbeat) -> None:

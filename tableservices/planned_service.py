@@ -275,13 +275,13 @@ def run_plan(
                 requested_time=planned.requested_time,
                 waited_ms=wait_ms,
             )
-        receipt = _executed(context, service, planned) if standing is ExecutorState.FREE else None
+        result = _executed(context, service, planned) if standing is ExecutorState.FREE else None
         # No result: the plan has ended, or another executor leased it just before.
         if (
-            receipt is not None
+            result is not None
             or wait_for_executor(context, planned, wait_ms=0) is not ExecutorState.LEASED
         ):
-            return receipt
+            return result
 
 
 def run_round(
@@ -314,14 +314,14 @@ def run_round(
         HoodooError: The first failure of a plan, after all other plans were tried. The round
             schedules no new plan then, so that failing plans do not pile up.
     """
-    receipt: ServiceResult | None = None
+    result: ServiceResult | None = None
     failure: HoodooError | None = None
     timeline = context.active()
     for planned in pending_plans(timeline, service.action) if part.executes else ():
         if wait_for_executor(context, planned, wait_ms=wait_ms) is not ExecutorState.FREE:
             continue
         try:
-            receipt = _executed(context, service, planned) or receipt
+            result = _executed(context, service, planned) or result
         except HoodooError as error:
             context.ports.events.emit(
                 "service.plan_failed", rt=planned.requested_time, why=str(error)
@@ -336,5 +336,5 @@ def run_round(
         made = service.schedule(context)
         if made is not None:
             done = _executed(context, service, made) if part.executes else None
-            receipt = done or ScheduledPlan(planned=made)
-    return receipt
+            result = done or ScheduledPlan(planned=made)
+    return result

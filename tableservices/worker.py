@@ -50,7 +50,7 @@ class WorkerSettings(OptionSettings):
         0,
         "Longest wait for another executor of a plan; 0 leaves the plan to it.",
     )
-    beside_writers: bool = option(
+    in_background: bool = option(
         "hoodoo.services.beside.writers",
         True,
         "Writers run asynchronous services in the background; with false only workers do.",
@@ -133,7 +133,7 @@ class WorkerListener:
     def on_start(self, served: WorkerTable, service: TableService) -> None:
         """A service begins its run on a table."""
 
-    def on_done(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
+    def on_done(self, served: WorkerTable, service: TableService, result: ServiceResult) -> None:
         """The service had work and did it."""
 
     def on_nothing(self, served: WorkerTable, service: TableService) -> None:
@@ -176,7 +176,7 @@ def run_worker(
         watcher: Called with progress and failures.
     """
     flag = stop or StopFlag()
-    told = watcher or WorkerListener()
+    listener = watcher or WorkerListener()
     clock = tables[0].context.ports.clock
     sections = [_Schedule(served) for served in tables]
     failing: dict[tuple[str, str], FailingService] = {}
@@ -192,7 +192,7 @@ def run_worker(
         _wait_until(clock, flag, section.due_ms)
         if flag.is_set():
             break
-        receipts, failures = _round(section.served, flag, told, failing)
+        receipts, failures = _round(section.served, flag, listener, failing)
         section.rounds += 1
         section.failed_in_row = section.failed_in_row + 1 if failures else 0
         section.due_ms = clock.monotonic_ms() + _pause_ms(interval_ms, section.failed_in_row)
@@ -202,7 +202,7 @@ def run_worker(
             failures=report.failures + failures,
             failing=tuple(failing.values()),
         )
-        told.on_idle(report)
+        listener.on_idle(report)
     for section in sections:
         table = section.served
         table.context.ports.events.emit("worker.ended", table=table.address, rounds=section.rounds)
@@ -212,7 +212,7 @@ def run_worker(
 def _round(
     served: WorkerTable,
     flag: StopFlag,
-    told: WorkerListener,
+    listener: WorkerListener,
     failing: dict[tuple[str, str], FailingService],
 ) -> tuple[int, int]:
     """Run each service once; return how many had work, and how many failed."""
@@ -222,22 +222,22 @@ def _round(
     for service in served.services:
         if flag.is_set():
             break
-        told.on_start(served, service)
+        listener.on_start(served, service)
         try:
-            receipt = service.run_once(served.context)
+            result = service.run_once(served.context)
         except Exception as error:  # noqa: BLE001 - the next round may succeed
             failures += 1
             found = FailingService(table=address, service=service.name, error=error)
             failing[address, service.name] = found
             events.emit("service.failed", table=address, service=service.name, why=str(error))
-            told.on_failure(found)
+            listener.on_failure(found)
             continue
         failing.pop((address, service.name), None)
-        if receipt is None:
-            told.on_nothing(served, service)
+        if result is None:
+            listener.on_nothing(served, service)
         else:
             receipts += 1
-            told.on_done(served, service, receipt)
+            listener.on_done(served, service, result)
     return receipts, failures
 
 

@@ -254,11 +254,11 @@ class ArchivedTimeline:
             lambda one: one.file_name not in read,
             lambda data, path: parse_archived_completions(data, path=path),
         )
-        told = dict(last.times.completions) if last is not None else {}
+        merged = dict(last.times.completions) if last is not None else {}
         for completions in found:
-            told.update(completions)
+            merged.update(completions)
         # Replaced as a whole, so readers on several threads need no lock.
-        self._last = _LastTimes(number=number, files=files, times=ArchivedTimes(told))
+        self._last = _LastTimes(number=number, files=files, times=ArchivedTimes(merged))
         return self._last.times
 
     def writes_between(

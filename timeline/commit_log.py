@@ -57,7 +57,7 @@ class _KnownChain:
 
     head: int = 0
     is_read: int = 0  # last slot of the last full read; `glance` reads no slots
-    is_looked_for: bool = False  # the head was proven once, even of an empty log
+    is_proven: bool = False  # the head was proven once, even of an empty log
     taken: int = 0  # known to be taken by any writer; may not be read yet
 
 
@@ -112,10 +112,10 @@ class CommitLog:
         if seen.head:
             head = self._new_slots(seen)
         else:
-            head = 0 if seen.is_looked_for and self._is_still_empty() else self._found(seen)
+            head = 0 if seen.is_proven and self._is_still_empty() else self._found(seen)
         seen.head = max(seen.head, head)  # another thread may have read more
         seen.is_read = max(seen.is_read, head)
-        seen.is_looked_for = True
+        seen.is_proven = True
         return head
 
     def rescan(self, *, at_least: int = 0) -> int:
@@ -133,7 +133,7 @@ class CommitLog:
         if head < at_least:
             head = self._proven(seen, at_least)
         seen.head = seen.is_read = head
-        seen.is_looked_for = True
+        seen.is_proven = True
         self._seen = seen
         return head
 
@@ -145,7 +145,7 @@ class CommitLog:
         Validation needs them, and their number shows whether the table is busy.
         """
         glanced = seen.head
-        if self._world.storage.capabilities.high_latency and seen.is_looked_for:
+        if self._world.storage.capabilities.high_latency and seen.is_proven:
             head = self._proven(seen, max(seen.is_read, glanced - _PROBES_AT_ONCE_MAX))
             if head >= glanced:
                 return head
@@ -187,15 +187,15 @@ class CommitLog:
 
     def _present(self, numbers: range) -> int:
         """Count how many of these slots exist without a gap, with one request for each."""
-        looks = [partial(self.read, number) for number in numbers]
+        requests = [partial(self.read, number) for number in numbers]
         before = numbers.start - 1
         if (
             self._world.storage.capabilities.high_latency
             and before > 0
             and before not in self._known
         ):
-            looks.append(partial(self.read, before))  # a listing named it, and a begin needs it
-        read = self._world.concurrently(*looks)[: len(numbers)]
+            requests.append(partial(self.read, before))  # a listing named it, and a begin needs it
+        read = self._world.concurrently(*requests)[: len(numbers)]
         return next((at for at, slot in enumerate(read) if slot is None), len(read))
 
     @property
@@ -206,7 +206,7 @@ class CommitLog:
     @property
     def is_loaded(self) -> bool:
         """Whether the head is known; it is 0 for a log without slots."""
-        return self._seen.head > 0 or self._seen.is_looked_for
+        return self._seen.head > 0 or self._seen.is_proven
 
     @property
     def known_head(self) -> int:
@@ -432,7 +432,7 @@ class CommitLog:
         self,
         slot: Slot,
         *,
-        look: Callable[[], object] = lambda: None,
+        on_taken: Callable[[], object] = lambda: None,
     ) -> bool:
         """
         Create the slot. Return True if this process took it, False if another writer did.
@@ -442,7 +442,7 @@ class CommitLog:
 
         Args:
             slot: The slot of the next number.
-            look: Called when the number is taken; if it reads the log, the get is not needed.
+            on_taken: Called when the number is taken; if it reads the log, the get is not needed.
 
         Raises:
             OutcomeUnknownError: The storage did not answer within the deadline. The instant may be
@@ -469,7 +469,7 @@ class CommitLog:
                 failure: Exception = error
                 # UNK-2: this process's earlier, unanswered request may have created it.
                 self._seen.taken = max(self._seen.taken, slot.number)
-                look()
+                on_taken()
                 found = self._found_by(slot)
                 if found is not None and found.nonce == slot.nonce:
                     return self._remember(slot)

@@ -102,7 +102,7 @@ Answer = TypeVar("Answer")
 
 _IDENTITY_TRIES = 5
 GLANCE_MS = 100  # after that another writer has probably committed
-_GLANCE_LOOKS = 30  # in refreshes of a high-latency store: a commit takes 12, a group 20
+_CACHED_REFRESHES = 30  # in refreshes of a high-latency store: a commit takes 12, a group 20
 _GLANCE_MS_MAX = 2_000
 _SLOTS_KEPT = 64  # by a process that only reads
 
@@ -213,7 +213,9 @@ class TableIdentity:
             StorageUnavailableError: The storage does not answer.
         """
         if self.known is None:
-            self.known = decode_table_descriptor(_table_descriptor(ports, looks=not is_asked_later))
+            self.known = decode_table_descriptor(
+                _table_descriptor(ports, checks_table=not is_asked_later)
+            )
         self.assert_decided_here(ports)
         return self.known.table_id
 
@@ -388,26 +390,26 @@ class TableContext:
         return head, active
 
     def refresh_with(
-        self, beside: Callable[[], Answer]
+        self, request: Callable[[], Answer]
     ) -> tuple[int, ActiveTimeline, Callable[[], Answer]]:
         """
-        Refresh as ``look``, and start another request in parallel, or when it is needed.
+        Refresh as ``refresh``, and start another request in parallel, or when it is needed.
 
         On a high-latency store the timeline is listed while the next slot is probed. That is
         correct if the head was known before the listing began. If there are slots after that head,
         the timeline is listed again.
         """
         if not (self.ports.storage.capabilities.high_latency and self.commit_log.is_loaded):
-            return *self.refresh(), beside
+            return *self.refresh(), request
         known = self.commit_log.taken_head
-        head, active, answer = self.ports.concurrently(self.commit_log.head, self.active, beside)
+        head, active, answer = self.ports.concurrently(self.commit_log.head, self.active, request)
         if head != known:
             active = self.active()
         self._assert_same_table(head, active)
         return head, active, lambda: answer
 
     def refresh_concurrently(
-        self, beside: Callable[[], Answer] | None
+        self, request: Callable[[], Answer] | None
     ) -> tuple[int, ActiveTimeline, Callable[[], Answer] | None]:
         """
         Refresh as ``refresh_with``, but the timeline may be from before or after the newest slots.
@@ -415,12 +417,12 @@ class TableContext:
         For callers that know how those slots change it. Outside: slot probes and 1 list in
         parallel.
         """
-        if beside is None:
+        if request is None:
             head, active = self.ports.concurrently(self.commit_log.head, self.active)
             answered = None
         else:
             head, active, answer = self.ports.concurrently(
-                self.commit_log.head, self.active, beside
+                self.commit_log.head, self.active, request
             )
 
             def answered() -> Answer:
@@ -467,7 +469,7 @@ class TableContext:
         """How old in ms a cached snapshot may be; after a slow refresh it may be older."""
         if not self.ports.storage.capabilities.high_latency:
             return GLANCE_MS
-        return min(max(GLANCE_MS, _GLANCE_LOOKS * self.last_refresh.took_ms), _GLANCE_MS_MAX)
+        return min(max(GLANCE_MS, _CACHED_REFRESHES * self.last_refresh.took_ms), _GLANCE_MS_MAX)
 
     def instant_path(self, file_name: str) -> str:
         """Return the path of an instant's file in this table's layout."""
@@ -495,7 +497,7 @@ def _history_of(ports: Ports, config: TableConfig) -> ArchivedTimeline:
     return ArchivedTimeline(ports.storage, ports.events, legacy_folder=folder)
 
 
-def _table_descriptor(ports: Ports, *, looks: bool) -> bytes:
+def _table_descriptor(ports: Ports, *, checks_table: bool) -> bytes:
     """Return the content of the identity file; the writer that creates it first decides."""
     storage, fresh = ports.storage, b""
     for _ in range(_IDENTITY_TRIES):
@@ -507,7 +509,7 @@ def _table_descriptor(ports: Ports, *, looks: bool) -> bytes:
                 storage.create(TABLE_DESCRIPTOR, fresh)
             except (ObjectExistsError, AmbiguousWriteError):
                 continue  # taken or unanswered: read it again (UNK-5)
-        if looks and found == fresh:
+        if checks_table and found == fresh:
             try:
                 _assert_is_there(storage)
             except TableReplacedError:

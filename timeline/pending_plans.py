@@ -76,16 +76,16 @@ def plan_conflict(
         owned: As ``file_groups_to_avoid``.
         groups: The file groups that are written or replaced.
     """
-    met = tuple(sorted(owned.keys() & set(groups)))
-    if not met:
+    conflicting = tuple(sorted(owned.keys() & set(groups)))
+    if not conflicting:
         return None
-    plans = tuple(dict.fromkeys(owned[group] for group in met))
+    plans = tuple(dict.fromkeys(owned[group] for group in conflicting))
     return Rejected(
         RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
         f"a pending clustering contains it and would lose the write: {plans[0]}. Let the "
         f"clustering complete, or run 'hoodoo services cancel TABLE {plans[0].requested_time}'",
         (),
-        met,
+        conflicting,
         retry_can_succeed=False,
         plans=plans,
     )

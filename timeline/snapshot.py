@@ -393,7 +393,7 @@ class CommitReader:
     Read and cache completed commit metadata, which never changes.
 
     A snapshot may be pinned for long; instants archived meanwhile are read from the archived
-    timeline. ``told`` returns the content of a completed file, by requested and completion time,
+    timeline. ``known`` returns the content of a completed file, by requested and completion time,
     if it is already known: the commit's slot contains it, too (SLOT-5).
     """
 
@@ -402,9 +402,9 @@ class CommitReader:
         storage: Storage,
         folder: str = TIMELINE,
         history: ArchivedTimeline | None = None,
-        told: Callable[[InstantTime, InstantTime], bytes | None] = lambda *_: None,
+        known: Callable[[InstantTime, InstantTime], bytes | None] = lambda *_: None,
     ) -> None:
-        self._told = told
+        self._known = known
         self._storage = storage
         self._folder = folder
         self._history = history
@@ -424,8 +424,8 @@ class CommitReader:
             return kept
         path = f"{self._folder}/{name}"
         try:
-            told = self._told(instant.requested_time, instant.completion_time or "")
-            data = told if told is not None else self._storage.read(path)
+            known = self._known(instant.requested_time, instant.completion_time or "")
+            data = known if known is not None else self._storage.read(path)
         except ObjectMissingError as error:
             decoded = self._archived(instant)
             if decoded is None:
@@ -643,8 +643,8 @@ class Snapshot:
             return self.archived_write.schema_json
         # The deciding write may be archived. Services repeat its schema, which is newer than that
         # of a savepointed write.
-        told = (self.commits.read(instant).schema_json for instant in self._newest_first())
-        return next(filter(None, told), None)
+        schemas = (self.commits.read(instant).schema_json for instant in self._newest_first())
+        return next(filter(None, schemas), None)
 
     @cached_property
     def newest_internal_schema_json(self) -> str | None:

@@ -37,7 +37,7 @@ Started: TypeAlias = Future[Result]  # work on another thread
 
 _LOCALTIME = Path("/etc/localtime")
 _WORKERS_MAX, _WAITERS_MAX = 8, 48
-_POOL_S, _BESIDE_THREADS = 60.0, 2
+_POOL_S, _BACKGROUND_THREADS = 60.0, 2
 _STEADY = getattr(time, "CLOCK_BOOTTIME", None)  # Linux: counts the time of a suspend, too
 _LOGGER = logging.getLogger("hoodoo")
 _LOGGER.addHandler(logging.NullHandler())
@@ -62,8 +62,8 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         """Return a clock in ms that never goes back, to measure leases elsewhere (HB-3)."""
-        told_ns = time.monotonic_ns() if _STEADY is None else time.clock_gettime_ns(_STEADY)
-        return told_ns // 1_000_000
+        now_ns = time.monotonic_ns() if _STEADY is None else time.clock_gettime_ns(_STEADY)
+        return now_ns // 1_000_000
 
     def sleep_ms(self, duration_ms: int) -> None:
         """Wait for some ms; return at once for zero and less."""
@@ -78,10 +78,10 @@ def process_zone() -> TimelineZone:
     Raises:
         UnsafeSetupError: This host has no rules of that name; the C library would use UTC.
     """
-    told = os.environ.get("TZ")
-    if told is None:
+    value = os.environ.get("TZ")
+    if value is None:
         return _machine_zone()
-    name = told.removeprefix(":")
+    name = value.removeprefix(":")
     if name in ("", "UTC", "Etc/UTC", "GMT"):
         return TimelineZone("UTC")
     with suppress(KeyError, ValueError, OSError):  # no such name, or no rules file
@@ -93,9 +93,9 @@ def process_zone() -> TimelineZone:
         return TimelineZone(name, ZoneInfo.from_file(io.BytesIO(_rules_file(name))))
     raise UnsafeSetupError(
         "the table's times are in the time zone of its writers, and this host lacks the rules of "
-        f"the zone of this process: correct TZ or install the package tzdata: TZ={told!r}",
+        f"the zone of this process: correct TZ or install the package tzdata: TZ={value!r}",
         kind="time_zone",
-        zone=told,
+        zone=value,
     )
 
 
@@ -422,8 +422,8 @@ _ALARM = _Alarm()
 os.register_at_fork(after_in_child=_ALARM.reset)
 
 
-_BESIDE = _Threads(_BESIDE_THREADS + 1, "hoodoo-beside")  # they wait for the disk
-os.register_at_fork(after_in_child=_BESIDE.reset)  # the child lacks the holder of the guard
+_BACKGROUND = _Threads(_BACKGROUND_THREADS + 1, "hoodoo-beside")  # they wait for the disk
+os.register_at_fork(after_in_child=_BACKGROUND.reset)  # the child lacks the holder of the guard
 
 
 def start_in_background(work: Callable[[], Result]) -> Started[Result]:
@@ -433,7 +433,7 @@ def start_in_background(work: Callable[[], Result]) -> Started[Result]:
     Raises:
         RuntimeError: The interpreter is shutting down.
     """
-    return _BESIDE.submit(work)[0]
+    return _BACKGROUND.submit(work)[0]
 
 
 def await_exit(work: Callable[[], object]) -> Callable[[int], None]:

@@ -149,8 +149,8 @@ def registered_writers(context: TableContext, *, but: str = "") -> list[Register
     others = [one for one in listed[:_ENTRIES_MAX] if one.name != f"{but}.json"]
     known = context.identity.known
     table_id = None if known is None else known.table_id
-    looks = (partial(_entry, ports.storage, one, now, silence, table_id) for one in others)
-    found = [writer for writer in ports.concurrently(*looks) if writer is not None]
+    reads = (partial(_entry, ports.storage, one, now, silence, table_id) for one in others)
+    found = [writer for writer in ports.concurrently(*reads) if writer is not None]
     return sorted(found, key=lambda writer: writer.last_beat_ms)
 
 
@@ -490,16 +490,16 @@ def _refuse_overlapping(
 ) -> None:
     """Raise if a live writer shares buckets although one of the two owns them (OWN-1)."""
     for other in living:
-        met = overlapping_buckets(buckets, other.buckets)
-        if met:
+        overlap = overlapping_buckets(buckets, other.buckets)
+        if overlap:
             silence = context.limits.heartbeat.tolerated_ms
             raise WriterDisagreementError(
                 f"another live writer of this table, {other.text}, writes to the same buckets, "
                 f"and one of both owns them: give each writer its own {BUCKET_OWNERSHIP_KEY}, or "
                 "end that writer with table.close(). If its process was killed, wait until it is "
-                f"silent for {silence} ms: mine {buckets!r}, theirs {other.buckets!r}, both {met}",
+                f"silent for {silence} ms: mine {buckets!r}, theirs {other.buckets!r}, both {overlap}",
                 kind="buckets_met",
                 other=other.text,
                 differences={BUCKET_OWNERSHIP_KEY: {"mine": buckets, "theirs": other.buckets}},
-                buckets=met,
+                buckets=overlap,
             )

@@ -410,7 +410,7 @@ class WriteSettings(KeySettings, LimitSettings):
         "each partition at a time), the name of a plug-in, or Hudi's class of the "
         "same meaning.",
     )
-    cancel_met_clustering: bool = option(
+    cancel_conflicting_clustering: bool = option(
         "hoodie.clustering.rollback.pending.replacecommit.on.conflict",
         False,
         "Cancel a pending clustering that would reject the write, as with prefer_writer.",

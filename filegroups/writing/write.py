@@ -134,7 +134,7 @@ class RetryState:
             context.limits.retry,
             conflicts=len(self.conflicts),
             work_ms=ended_ms - self.attempt_started_ms,
-            look_ms=context.last_refresh.took_ms
+            refresh_ms=context.last_refresh.took_ms
             if context.ports.storage.capabilities.high_latency
             else 0,
             first_without=_FIRST_WITHOUT if protocol_of(context).shares_lock() else 0,

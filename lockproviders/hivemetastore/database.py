@@ -330,8 +330,8 @@ class MetastoreRows:
             LeaseLostError: The row is gone.
             UnavailableError: No answer; it may have happened.
         """
-        met = self._transaction(lambda: self._run(_BEAT, self._offset_ms, lock_id, agent)[0])
-        if not met:
+        updated = self._transaction(lambda: self._run(_BEAT, self._offset_ms, lock_id, agent)[0])
+        if not updated:
             raise LeaseLostError(
                 "the lock's row in the metastore's database was deleted: stop this write: lock "
                 f"id {lock_id}",
@@ -442,8 +442,8 @@ class MetastoreRows:
     def _run(self, statement: str, *values: str | int) -> tuple[int, Sequence[tuple[Any, ...]]]:
         """Return rows matched and rows read; values are only ever parameters (SEC10)."""
         with self._connection.cursor() as cursor:
-            met = cursor.execute(statement, values or None)
-            return int(met), list(cursor.fetchall())
+            count = cursor.execute(statement, values or None)
+            return int(count), list(cursor.fetchall())
 
     def _transaction(self, work: Callable[[], _Answer]) -> _Answer:
         if self._connection is None:
@@ -470,12 +470,12 @@ class MetastoreRows:
 
     def _meaning(self, error: Exception, *, sent_commit: bool) -> HoodooError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        told = str(error.args[1] if len(error.args) > 1 else error)[:300]
-        if code == _NO_TLS_CODE or "CERTIFICATE_VERIFY_FAILED" in told:
+        message = str(error.args[1] if len(error.args) > 1 else error)[:300]
+        if code == _NO_TLS_CODE or "CERTIFICATE_VERIFY_FAILED" in message:
             return UnsafeSetupError(
                 "the TLS certificate of the metastore's database could not be verified, or the "
                 "database has no TLS: set hoodoo.lock.hivemetastore_database.tls.ca to the file "
-                f"of its authority: {self._here}: {told}",
+                f"of its authority: {self._here}: {message}",
                 kind="tls",
                 address=self._here,
             )
@@ -483,7 +483,7 @@ class MetastoreRows:
             return UnsafeSetupError(
                 "the metastore's lock tables cannot be used: grant this user SELECT, INSERT, "
                 "UPDATE and DELETE on HIVE_LOCKS, SELECT and UPDATE on NEXT_LOCK_ID, SELECT, "
-                f"INSERT and UPDATE on AUX_TABLE: {self._here}: {code} {told}",
+                f"INSERT and UPDATE on AUX_TABLE: {self._here}: {code} {message}",
                 kind="no_locks",
                 address=self._here,
             )
@@ -491,7 +491,7 @@ class MetastoreRows:
         kind = CommitUnknownError if sent_commit and not answered else UnavailableError
         return kind(
             "the metastore's database did not answer: check the server and the network, then try "
-            f"again: {self._here}: {type(error).__name__} {code}: {told}",
+            f"again: {self._here}: {type(error).__name__} {code}: {message}",
             address=self._here,
             code=code,
         )

@@ -337,8 +337,8 @@ class HiveMetastoreClient(MetastoreClient):
             return
         self._wire.connect(self._timeout_ms)
         own_ms = self._settings.lease_ms or LEASE_MS_DEFAULT
-        told_ms = duration_ms(self._wire.lease_text())
-        self._limit_by(min(told_ms or own_ms, self._settings.lease_ms or told_ms or own_ms))
+        server_ms = duration_ms(self._wire.lease_text())
+        self._limit_by(min(server_ms or own_ms, self._settings.lease_ms or server_ms or own_ms))
         self._wire.limit(self._timeout_ms)
 
     def _ask(self, agent: str) -> Granted:

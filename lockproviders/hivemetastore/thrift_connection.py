@@ -181,10 +181,10 @@ class ThriftWire:
         types = self._messages.types
         silent = (types.ConfigValSecurityException, self._messages.ApplicationError)
         try:
-            told = self._call("get_config_value", (TIMEOUT_SETTING, ""), expected=silent)
+            value = self._call("get_config_value", (TIMEOUT_SETTING, ""), expected=silent)
         except silent:
             return ""
-        return str(told or "")
+        return str(value or "")
 
     def lock(self, name: LockName, host: str, agent: str) -> Granted:
         """
@@ -307,30 +307,30 @@ class ThriftWire:
             raise
 
     def _meaning(self, error: Exception, request: str, here: str) -> HoodooError:
-        told = str(getattr(error, "message", None) or error)[:300]
+        message = str(getattr(error, "message", None) or error)[:300]
         if isinstance(error, self._messages.ApplicationError):
-            if "operationType=UNSET" in told:
+            if "operationType=UNSET" in message:
                 return UnsafeSetupError(
                     "this metastore has hive.in.test=true and rejects the locks of Hudi writers: "
                     f"set it to false: {here}",
                     kind="no_locks",
                     address=here,
                 )
-            if error.type in self._messages.unknown_requests or "nsupported" in told:
+            if error.type in self._messages.unknown_requests or "nsupported" in message:
                 return UnsafeSetupError(
                     "this metastore has no locks (Glue and Dataproc have none): choose another "
-                    f"lock provider: {here} does not know the request {request}: {told}",
+                    f"lock provider: {here} does not know the request {request}: {message}",
                     kind="no_locks",
                     address=here,
                 )
             return UnavailableError(
                 "the metastore reports an error: read its log; often its database is down or "
-                f"lacks lock tables: {request} at {here}: {told}",
+                f"lacks lock tables: {request} at {here}: {message}",
                 address=here,
             )
         return UnavailableError(
             "the metastore did not answer: check the server and the network, then try again: "
-            f"{request} at {here}: {type(error).__name__}: {told}",
+            f"{request} at {here}: {type(error).__name__}: {message}",
             address=here,
         )
 

@@ -163,7 +163,7 @@ _COLUMNS = (
     "token BIGINT NOT NULL, nonce VARCHAR(64), owner {text_type}, lease_ms BIGINT NOT NULL, "
     "held_since BIGINT NOT NULL, heartbeat BIGINT NOT NULL, lease_end BIGINT NOT NULL"
 )
-_LOOK = "SELECT token, nonce, owner, lease_end, {now} FROM {table} WHERE name = ?"
+_READ_ROW = "SELECT token, nonce, owner, lease_end, {now} FROM {table} WHERE name = ?"
 _NOW = "SELECT {now}"
 _INSERT = (
     "INSERT INTO {table} "
@@ -430,7 +430,7 @@ class SqlClient:
 
     def _read_row(self) -> _Row | None:
         try:
-            found = self._table.rows(_LOOK, (self._name,))
+            found = self._table.rows(_READ_ROW, (self._name,))
         except NoTable as error:
             self._table.make(error)
             return None

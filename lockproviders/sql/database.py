@@ -259,13 +259,13 @@ class SqliteDatabase(Database):
             return 0, connection.execute(statement, values).fetchall()
         connection.execute("BEGIN IMMEDIATE")
         try:
-            met = connection.execute(statement, values).rowcount
+            count = connection.execute(statement, values).rowcount
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        return met, []
+        return count, []
 
     def _meaning(self, error: Exception) -> Exception:
         if isinstance(error, OSError):

@@ -137,8 +137,8 @@ class MySqlDatabase(Database):
         self, connection: Any, statement: str, values: Sequence[Value]
     ) -> tuple[int, list[Row]]:
         with connection.cursor() as cursor:
-            met = cursor.execute(statement, tuple(values))
-            return int(met), list(cursor.fetchall())
+            count = cursor.execute(statement, tuple(values))
+            return int(count), list(cursor.fetchall())
 
     def _meaning(self, error: Exception) -> Exception:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0

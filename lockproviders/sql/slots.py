@@ -68,7 +68,7 @@ class SqlSlotStore:
             except NoTable as missing:
                 self._refuse_loss(missing, was_answered=was_answered)
                 self._table.make(missing)
-                self._insert_anew(values)
+                self._insert_again(values)
             self._answered = True
         except RowExists as error:
             self._answered = True
@@ -78,7 +78,7 @@ class SqlSlotStore:
         except NotExecuted as error:
             raise self._table.silent(str(error)) from error
 
-    def _insert_anew(self, values: tuple[str, ...]) -> None:
+    def _insert_again(self, values: tuple[str, ...]) -> None:
         try:
             self._table.change_once(_INSERT, values)
         except NoTable as error:  # dropped again, or another object has its name

@@ -338,8 +338,8 @@ def _alone_to_ms(before: LockRecord | None, now_ms: int, *, wants_alone: bool) -
     """
     if wants_alone:
         return now_ms + ALONE_MS
-    told_ms = before.alone_to_ms if before is not None else 0
-    return told_ms if told_ms > now_ms else 0
+    noted_ms = before.alone_to_ms if before is not None else 0
+    return noted_ms if noted_ms > now_ms else 0
 
 
 def _holder_text(record: LockRecord) -> str:

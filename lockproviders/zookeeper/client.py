@@ -150,7 +150,7 @@ class ZooKeeperQueueEntry:
         self._token: int | None = None  # of our node, while known from the server's answer
         self._own: str | None = None
         self._ahead: str | None = None
-        self._looked_ms = 0
+        self._checked_ms = 0
         self._sent = 0  # creates in this session
         self._is_doubtful = False  # the queue does not show exactly one node per create
         self._changed = threading.Event()
@@ -188,7 +188,7 @@ class ZooKeeperQueueEntry:
             ahead = predecessor(names, own[0])
             if ahead is None:
                 return self._hold(session, own[0], asked_ms)
-            self._looked_ms = asked_ms
+            self._checked_ms = asked_ms
             if ahead == self._ahead:
                 return None
             if session.read(f"{self._client.path}/{ahead}", self._on_event) is not None:
@@ -225,7 +225,7 @@ class ZooKeeperQueueEntry:
             and not self._changed.is_set()
             and session is not None
             and session.is_connected
-            and now_ms - self._looked_ms < RECHECK_MS
+            and now_ms - self._checked_ms < RECHECK_MS
         )
 
     def _list_queue(self, session: ZkSession) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ from timeline.truncation import raise_low_water_mark, slots_since_snapshot
 
 _REST_MS = 10_000
 _TRIES_MAX = 3
-_LOOKS = 2
+_PASSES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def archive(
     with _alone(context):
         merges = merge_levels(context, rules.archiving)
     documents = [_document(cut) for cut in cuts]
-    receipt = ArchiveResult(
+    result = ArchiveResult(
         requested_time=cuts[-1].requested_time,
         completion_time=cuts[-1].completion_time,
         instants=sum(len(one.completed) for one in documents),
@@ -161,11 +161,11 @@ def archive(
     )
     context.ports.events.emit(
         "archiving.done",
-        instants=receipt.instants,
-        slots_up_to=receipt.slots_up_to,
+        instants=result.instants,
+        slots_up_to=result.slots_up_to,
         merges=merges,
     )
-    return receipt
+    return result
 
 
 def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
@@ -412,7 +412,7 @@ def _move(
         if slot.file_name in named and slot.body
     }
     rows: list[ArchivedInstant | None] = [None]
-    for _ in range(_LOOKS):  # files that disappear during the reads are archived by then
+    for _ in range(_PASSES):  # files that disappear during the reads are archived by then
         if None not in rows:
             break
         archived = archived_between(storage, min(times), max(times))

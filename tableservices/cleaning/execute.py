@@ -255,15 +255,15 @@ def clean(
     snapshot = context.snapshot()
     if settings.rolls_back and rollback_dead_writers(context, snapshot.active):
         snapshot = context.snapshot()
-    receipt = None
+    result = None
     foreign = finish_foreign_cleans(context, settings, snapshot.active)
     if foreign is not ForeignCleans.AT_WORK:
         if foreign is ForeignCleans.ENDED:
             snapshot = context.snapshot()
-        receipt = _clean_own(context, settings, snapshot, memory)
+        result = _clean_own(context, settings, snapshot, memory)
     remove_stray_files(context)
     memory.note_full_scan(context)
-    return receipt
+    return result
 
 
 def _clean_own(

@@ -212,7 +212,7 @@ def _write_piece(ports: Ports, piece: _OutputPiece) -> WriteStat:
 # deleted when this executor has the slot.
 
 _KEPT_META = META_COLUMNS[:3]  # the others are equal in all rows of a file: written again
-_LOOKS_MAX = 1_000
+_CHECKS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +413,7 @@ class _ClusteringRun:
     def publish(self, written: Mapping[int, tuple[WriteStat, ...]]) -> ClusteringResult | None:
         """Commit the groups that are unchanged; check again after each concurrent commit."""
         context, planned = self.context, self.planned
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_CHECKS_MAX):
             snapshot = context.snapshot()
             kept = [number for number in self.unchanged(snapshot) if number in written]
             if not kept:
@@ -441,7 +441,7 @@ class _ClusteringRun:
             )
             if not isinstance(outcome, PlanOutcome):
                 self._delete(unwanted)
-                return self._receipt(outcome.completion_time, kept, stats)
+                return self._result(outcome.completion_time, kept, stats)
             if outcome is not PlanOutcome.REJECTED:
                 discard_output(context, planned, outcome, self.heartbeat)
                 return None
@@ -522,7 +522,7 @@ class _ClusteringRun:
         )
         return WriteSet.of(touched)
 
-    def _receipt(
+    def _result(
         self, completion_time: InstantTime, kept: Sequence[int], stats: Sequence[WriteStat]
     ) -> ClusteringResult:
         return ClusteringResult(

@@ -362,7 +362,7 @@ def _execute(
     if isinstance(outcome, PlanOutcome):
         discard_output(context, planned, outcome, heartbeat)
         return None
-    return _receipt(outcome, planned, metadata.write_stats())
+    return _result(outcome, planned, metadata.write_stats())
 
 
 def merge_slices(
@@ -403,7 +403,7 @@ def _refuse(context: TableContext) -> None:
         )
 
 
-def _receipt(
+def _result(
     published: CommittedWrite, planned: Instant, stats: Sequence[WriteStat]
 ) -> CompactionResult:
     return CompactionResult(

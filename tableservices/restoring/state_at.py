@@ -208,14 +208,14 @@ def refuse_during_archiving(
         return
     named = decode_truncation_point(cut.body, path=slot_path(cut.number)).completed
     moving = timeline.file_names.intersection(named)
-    met = [one.requested_time for one in needed if instant_file_name(one) in moving]
-    if met:
+    moved = [one.requested_time for one in needed if instant_file_name(one) in moving]
+    if moved:
         raise InvalidInputError(
             "the instant is being archived, or its archiving process died. Run 'hoodoo services "
             "run --service archive TABLE', then choose an instant that is still on the timeline: "
-            f"{met[0]}",
+            f"{moved[0]}",
             kind="being_archived",
-            requested_time=met[0],
+            requested_time=moved[0],
         )
 
 
@@ -283,11 +283,11 @@ def refuse_savepointed(held: frozenset[InstantTime], times: frozenset[InstantTim
     Raises:
         InvalidInputError: One does.
     """
-    met = sorted(held & times)
-    if met:
+    savepointed = sorted(held & times)
+    if savepointed:
         raise InvalidInputError(
             "a savepoint needs what this would remove: delete the savepoint first ('hoodoo "
-            f"savepoint delete'): {', '.join(met)}",
+            f"savepoint delete'): {', '.join(savepointed)}",
             kind="savepointed",
-            savepoints=met,
+            savepoints=savepointed,
         )

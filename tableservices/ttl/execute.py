@@ -293,6 +293,6 @@ class TtlService:
         now = context.ports.clock.monotonic_ms()
         if self.last.at_ms is not None and now - self.last.at_ms < REST_MS:
             return None
-        receipt = expire(context, self.settings)
+        result = expire(context, self.settings)
         self.last.at_ms = now
-        return receipt
+        return result

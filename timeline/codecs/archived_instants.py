@@ -472,10 +472,10 @@ def _metadata(action: str, schema_text: bytes, record: bytes, path: str) -> byte
     if action not in _CONTENT:
         return None
     content = _READERS[action].read_bare(record, schema_text=schema_text, path=path)
-    told = content[_CONTENT[action][0]]
-    if told is None:
+    content_record = content[_CONTENT[action][0]]
+    if content_record is None:
         return None
     try:
-        return _WRITERS[action].write(told)
+        return _WRITERS[action].write(content_record)
     except InvalidInputError as failure:
         raise corrupt_file_error(path, failure.message) from failure

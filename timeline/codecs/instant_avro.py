@@ -609,8 +609,8 @@ class CommitBody:
         """Return the metadata as a reader of the bytes gets it."""
         if token is None:
             return self._plain
-        told = {**self._plain.extra_metadata, FENCING_TOKEN_KEY: _digits(token)}
-        return replace(self._plain, extra_metadata=told)
+        metadata = {**self._plain.extra_metadata, FENCING_TOKEN_KEY: _digits(token)}
+        return replace(self._plain, extra_metadata=metadata)
 
     def bytes_with(self, token: int | None) -> bytes:
         """

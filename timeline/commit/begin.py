@@ -329,8 +329,8 @@ def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMet
     """
     check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
     path = timeline_path(begun.file_name(State.INFLIGHT))
-    told = {**profile.extra_metadata, **context.ports.ids.identity().as_metadata}
-    data = encode_commit(replace(profile, extra_metadata=told))
+    metadata = {**profile.extra_metadata, **context.ports.ids.identity().as_metadata}
+    data = encode_commit(replace(profile, extra_metadata=metadata))
     try:
         begun.wait_durable()
         context.ports.storage.create(path, data, durable=False)

@@ -62,7 +62,7 @@ def commit_write(
     begun: StartedWrite,
     pending_commit: PendingCommit,
     seen: BaseState,
-    looked: TimelineState | None = None,
+    state: TimelineState | None = None,
 ) -> CommittedWrite | Conflict:
     """
     Commit a started write, or return its conflict.
@@ -76,7 +76,7 @@ def commit_write(
         begun: The write.
         pending_commit: What to commit.
         seen: The base state of its content.
-        looked: The table state that was read when its wait in the waiting line ended.
+        state: The table state that was read when its wait in the waiting line ended.
 
     Raises:
         HeartbeatExpiredError: This process paused too long (HB-3).
@@ -86,7 +86,7 @@ def commit_write(
         OutcomeUnknownError: The storage never answered the request for the slot.
         BudgetSpentError: Too many slots were lost to other writers.
     """
-    outcome = _try_commit(context, begun, pending_commit, seen, looked)
+    outcome = _try_commit(context, begun, pending_commit, seen, state)
     for _ in range(context.limits.retry.commit_attempts_max):
         plans = _blocking_plans(outcome)
         if not (plans and context.limits.cancels_conflicting_plans):
@@ -109,10 +109,10 @@ def _try_commit(
     begun: StartedWrite,
     pending_commit: PendingCommit,
     seen: BaseState,
-    looked: TimelineState | None = None,
+    state: TimelineState | None = None,
 ) -> CommittedWrite | Conflict:
     begun.heartbeat.check()
-    if looked is None and protocol_of(context).validates_first():
+    if state is None and protocol_of(context).validates_first():
         verdict, seen = validate_unlocked(context, begun, pending_commit, seen)
         if not isinstance(verdict, NoConflict):
             return Conflict(verdict=verdict, base_state=seen)
@@ -122,7 +122,7 @@ def _try_commit(
         requested_time=begun.requested_time,
         pending=pending_commit,
         base_head=seen.head,
-        read=looked,
+        read=state,
     )
     commit = open_commit(context, f"commit {begun.requested_time}", write)
     while not commit.is_decided():

@@ -272,16 +272,16 @@ def _groups_of(context: TableContext, clean: Instant) -> Iterator[FileGroupId]:
 
 def _files_of(context: TableContext, clean: Instant) -> Iterator[tuple[str, str]]:
     """Return the partition path and name of each file that a clean deleted or will delete."""
-    told = read_clean(context, clean)
-    if isinstance(told, CleanMetadata):
-        for partition_path, done in told.partition_metadata.items():
+    metadata = read_clean(context, clean)
+    if isinstance(metadata, CleanMetadata):
+        for partition_path, done in metadata.partition_metadata.items():
             for deleted in done.success_delete_files:
                 yield partition_path, deleted.rpartition("/")[2]
-    elif told is not None:
-        for partition_path, names in told.files_to_be_deleted_per_partition.items():
+    elif metadata is not None:
+        for partition_path, names in metadata.files_to_be_deleted_per_partition.items():
             for planned in names:
                 yield partition_path, planned.rpartition("/")[2]
-        for partition_path, files in told.file_paths_to_be_deleted_per_partition.items():
+        for partition_path, files in metadata.file_paths_to_be_deleted_per_partition.items():
             for file in files:
                 yield partition_path, (file.file_path or "").rpartition("/")[2]
 

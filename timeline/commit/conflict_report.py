@@ -75,11 +75,11 @@ class ConflictReport:
     @property
     def text(self) -> str:
         """Return the report as one line of text."""
-        met = self.file_groups or self.partitions
-        more = len(met) - 3
+        conflicting = self.file_groups or self.partitions
+        more = len(conflicting) - 3
         tail = f" and {more} more" if more > 0 else ""
         winner = f"; winner {'; '.join(self.winners)}" if self.winners else ""
-        where = f"; both access {', '.join(met[:3])}{tail}" if met else ""
+        where = f"; both access {', '.join(conflicting[:3])}{tail}" if conflicting else ""
         return f"{self.rule}: {self.why}{winner}{where}"
 
     def as_document(self) -> dict[str, Any]:

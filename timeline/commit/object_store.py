@@ -57,7 +57,7 @@ from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.conflicts import NoConflict
 from timeline.snapshot import ActiveTimeline
 
-_BESIDE = 2  # does not wait for this many writers ahead: a lost slot is noticed at once
+_AHEAD_MAX = 2  # does not wait for this many writers ahead: a lost slot is noticed at once
 _LINE_MS = 10_000  # ignores writers that began earlier: they are dead or write for long
 _STEP_MS = 5  # delay for each writer ahead
 _STEPS_MAX = 6
@@ -151,7 +151,7 @@ class ObjectStoreCommit(CommitProtocol):
 
         with follow_commit_log(context) as ended:
             try:
-                _, looked = context.ports.concurrently(acquire, read)
+                _, state = context.ports.concurrently(acquire, read)
             except BaseException:
                 for lease in had:
                     lease.release()
@@ -162,12 +162,12 @@ class ObjectStoreCommit(CommitProtocol):
                 return
             with had[0] as lease:
                 waited_ms = clock.monotonic_ms() - ended_ms[0]
-                known = looked[0] == context.commit_log.known_head
+                known = state[0] == context.commit_log.known_head
                 fresh = waited_ms <= ended_ms[0] - started_ms and known
                 # An exclusive holder may have changed the properties since the wait in the waiting
                 # line ended.
                 before_it = self._has_place and not lease.is_shared
-                self._read = looked if fresh and not before_it else None
+                self._read = state if fresh and not before_it else None
                 yield lease
 
     def _is_hopeful(self) -> bool:
@@ -222,10 +222,10 @@ class ObjectStoreCommit(CommitProtocol):
         ):
             return False
         ahead = _writes_ahead_count(section.timeline, self.write.requested_time)
-        if ahead > _BESIDE and self._waits_left and section.head != self._waited_at:
+        if ahead > _AHEAD_MAX and self._waits_left and section.head != self._waited_at:
             self._waits_left -= 1
             self._waited_at = section.head
-            self._read_until(section.head + ahead - _BESIDE)
+            self._read_until(section.head + ahead - _AHEAD_MAX)
             return True
         self.context.ports.clock.sleep_ms(_STEP_MS * min(ahead, _STEPS_MAX))
         return False
@@ -293,7 +293,7 @@ class ObjectStoreCommit(CommitProtocol):
         take = partial(
             self.context.commit_log.take,
             slot,
-            look=partial(self._read_after_loss, section),
+            on_taken=partial(self._read_after_loss, section),
         )
         if section.deferred_slot is None:
             return take()

@@ -42,7 +42,7 @@ from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline
 
 _STILL_MAX = 12  # refreshes without a commit of a writer ahead, after which waiting ends
-_FRESH_LOOKS = 4  # a refresh is valid for a commit section for this many times its duration
+_FRESH_REFRESHES = 4  # a refresh is valid for a commit section for this many times its duration
 _STEP_MS = 5
 _LONGER_MS_MAX = 100  # between two reads of a writer that is far from being next
 _NEAR = 2  # writers ahead when this one is soon next and reads ahead
@@ -67,7 +67,7 @@ class WaitResult:
         its duration.
         """
         age_ms = context.ports.clock.monotonic_ms() - self.read_at_ms
-        return self.read if age_ms <= _FRESH_LOOKS * context.last_refresh.took_ms else None
+        return self.read if age_ms <= _FRESH_REFRESHES * context.last_refresh.took_ms else None
 
 
 def wait_in_line(
@@ -100,14 +100,14 @@ def wait_in_line(
     """
     wait = _LineWait(context, begun, rewritten_file_groups(claim))
     asked_at_ms = context.ports.clock.monotonic_ms()
-    looked = wait.wait()
-    if looked is None:
+    state = wait.wait()
+    if state is None:
         return None
     came_at_ms = context.ports.clock.monotonic_ms()
     context.ports.events.emit(
         "write.place_came", rt=begun.requested_time, wait_ms=came_at_ms - asked_at_ms
     )
-    head, timeline, config = looked
+    head, timeline, config = state
     planned = PendingCommit(
         write_set=claim, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
     )
@@ -116,7 +116,7 @@ def wait_in_line(
     )
     if isinstance(verdict, Rejected) and not_applied(context, head, timeline):
         return None  # the commit section applies that slot first: a retry needs its files
-    return WaitResult(verdict=verdict, base_state=now_seen, read=looked, read_at_ms=came_at_ms)
+    return WaitResult(verdict=verdict, base_state=now_seen, read=state, read_at_ms=came_at_ms)
 
 
 @dataclass(slots=True)
@@ -142,19 +142,19 @@ class _LineWait:
         if not front:
             return None
         still = 0
-        looked: TimelineState | None = None
-        while (front or looked is None) and still < _STILL_MAX:
+        state: TimelineState | None = None
+        while (front or state is None) and still < _STILL_MAX:
             before, left = commit_log.known_head, len(front)
             self.started.heartbeat.check()
-            looked = self._step(front)
+            state = self._step(front)
             came = commit_log.known_between(before, commit_log.known_head)
             front = front - {slot.requested_time for slot in came}
-            if looked is not None:
+            if state is not None:
                 front = self._writes_ahead(
-                    looked[1], newest_commit_there(context, self.mine) or behind
+                    state[1], newest_commit_there(context, self.mine) or behind
                 )
             still = 0 if len(front) < left else still + 1  # new writers may follow without end
-        return looked or refresh_at_once(context)
+        return state or refresh_at_once(context)
 
     def _writes_ahead(
         self, timeline: ActiveTimeline | None, behind: InstantTime
@@ -179,13 +179,13 @@ class _LineWait:
             longer_ms = min(max(others - 1, 0) * context.last_refresh.took_ms, _LONGER_MS_MAX)
             context.ports.clock.sleep_ms(_STEP_MS + longer_ms)
         commit_log.prefetch(_EXPECTED)
-        looks: list[TimelineState] = []
+        states: list[TimelineState] = []
 
-        def look() -> None:
+        def refresh() -> None:
             if others > 0:
                 commit_log.head()
             else:
-                looks.append(refresh_at_once(context))
+                states.append(refresh_at_once(context))
 
         joins = (
             [self._join]
@@ -193,8 +193,8 @@ class _LineWait:
             else []
         )
         self.has_refreshed = True
-        context.ports.concurrently(look, *self._reads_ahead(front), *joins)
-        return looks[0] if looks else None
+        context.ports.concurrently(refresh, *self._reads_ahead(front), *joins)
+        return states[0] if states else None
 
     def _reads_ahead(self, front: set[InstantTime]) -> list[Callable[[], None]]:
         """

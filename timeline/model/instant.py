@@ -391,11 +391,11 @@ class TimelineZone:
             return "UTC"
         changes = list(_offsets(self.rules))
         offsets = sorted({offset for _, offset in changes})
-        told = "/".join(_offset_text(one) for one in (offsets[0], offsets[-1]))
+        offset_range = "/".join(_offset_text(one) for one in (offsets[0], offsets[-1]))
         if len(changes) == 1:
             return _offset_text(offsets[0]) if offsets[0] else "UTC"
         digest = hashlib.sha256(repr(changes).encode()).hexdigest()[:_HEX_DIGITS]
-        return f"{told} {digest}"
+        return f"{offset_range} {digest}"
 
     def _offset_ms(self, at: int) -> int:
         if self.rules is None:

@@ -155,7 +155,7 @@ class MergeDefinition:
                 "several mergers of the allowed plug-ins fit this table: allow one plug-in only, "
                 "or name the Java class of one in "
                 "hoodie.write.record.merge.custom.implementation.classes: "
-                f"{', '.join(type(each).__name__ for each in fitting)} for {self._told_merger}",
+                f"{', '.join(type(each).__name__ for each in fitting)} for {self._merger_text}",
                 kind="duplicate_merger",
                 strategy_id=self.strategy_id,
                 payload_class=self.payload_class,
@@ -176,17 +176,17 @@ class MergeDefinition:
             "this table merges its rows with a custom class, and no allowed plug-in fits it. "
             "Install a plug-in for it and allow its distribution with hoodoo.plugins.allow (an "
             "example is in examples/record_merger_plugin), or merge with the engine that has the "
-            f"class: {self._told_merger}",
+            f"class: {self._merger_text}",
             kind="custom_merger",
             strategy_id=self.strategy_id,
             payload_class=self.payload_class,
         )
 
     @property
-    def _told_merger(self) -> str:
+    def _merger_text(self) -> str:
         """The table's name for its merger."""
-        told = (("strategy", self.strategy_id), ("payload class", self.payload_class))
-        return ", ".join(f"{what} {name}" for what, name in told if name) or "no name"
+        names = (("strategy", self.strategy_id), ("payload class", self.payload_class))
+        return ", ".join(f"{what} {name}" for what, name in names if name) or "no name"
 
 
 _EVENT: Final = MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING)

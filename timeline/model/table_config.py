@@ -219,8 +219,8 @@ class TableConfig:
         """The content of change logs; None if none are written. It was checked on reading."""
         if not self.cdc_enabled:
             return None
-        told = self.raw.get(_CHANGE_LOG_MODE) or CdcMode.DATA_BEFORE_AFTER.value
-        return CdcMode[told.strip().upper()]
+        mode = self.raw.get(_CHANGE_LOG_MODE) or CdcMode.DATA_BEFORE_AFTER.value
+        return CdcMode[mode.strip().upper()]
 
     def differs_for_writers(self, before: TableConfig) -> tuple[str, ...]:
         """
@@ -287,10 +287,10 @@ class _Text:
 
     def zone(self, key: str) -> str:
         # Without the key Java's default applies.
-        told = self.mapping.get(key, "").strip().upper() or LOCAL
-        if told not in (LOCAL, UTC_ZONE.name):
+        name = self.mapping.get(key, "").strip().upper() or LOCAL
+        if name not in (LOCAL, UTC_ZONE.name):
             raise self.wrong(key)
-        return told
+        return name
 
     def names(self, key: str) -> tuple[str, ...]:
         listed = (one.strip() for one in self.mapping.get(key, "").split(","))

@@ -146,12 +146,12 @@ class ProcessIdentity:
     @property
     def as_metadata(self) -> dict[str, str]:
         """Return the identity for an instant's extra metadata, where it outlives the slot."""
-        told = {
+        identity = {
             "hoodoo.writer": self.writer_id,
             "hoodoo.host": self.host,
             "hoodoo.pid": str(self.pid),
         }
-        return told | ({"hoodoo.application": self.application} if self.application else {})
+        return identity | ({"hoodoo.application": self.application} if self.application else {})
 
 
 class Ids(Protocol):

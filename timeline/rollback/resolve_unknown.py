@@ -80,8 +80,8 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
     Spec: UNK-3, UNK-4, RB-3, FOR-9.
     """
     saved = _of_a_savepoint(context, requested_time)
-    told = _resolved(context, requested_time)
-    return replace(told, why=f"{told.why}; {saved}") if saved else told
+    resolution = _resolved(context, requested_time)
+    return replace(resolution, why=f"{resolution.why}; {saved}") if saved else resolution
 
 
 def _of_a_savepoint(context: TableContext, requested_time: InstantTime) -> str:
@@ -102,7 +102,7 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     by_slot = _from_commit_log(context, requested_time)
     if by_slot is not None:
         return by_slot
-    looked = context.commit_log.known_head
+    known_head = context.commit_log.known_head
     active = context.active()
     instant = next((one for one in active.instants if one.requested_time == requested_time), None)
     if instant is not None and instant.completed:
@@ -115,7 +115,9 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     undone = _undone(context, active, requested_time)
     if undone is not None:
         return undone
-    if context.commit_log.head() > looked:  # a slot may have ended it since, without any file yet
+    if (
+        context.commit_log.head() > known_head
+    ):  # a slot may have ended it since, without any file yet
         return _resolved(context, requested_time)
     raise InstantNotFoundError(
         "the table has no trace of this write: no instant, no archived instant and no rollback. "
@@ -243,9 +245,9 @@ def _decided(context: TableContext, pending: Instant) -> Resolution:
             why="the heartbeat of its writer is fresh",
         )
     ended = rollback(context, pending)
-    told = _from_commit_log(context, time)
-    if told is not None:
-        return told
+    by_slot = _from_commit_log(context, time)
+    if by_slot is not None:
+        return by_slot
     return Resolution(
         requested_time=time, outcome=WriteOutcome.RUNNING, completion_time=None, why=ended.why
     )

@@ -65,29 +65,29 @@ class ActionCell:
     why: str
 
 
-def _stands(why: str) -> ActionCell:
+def _no_conflict(why: str) -> ActionCell:
     return ActionCell(RuleId.NO_CONFLICT, MatrixOutcome.COMMITS, why)
 
 
-_APART = _stands("they change different things")
-_MINDED = _stands(
+_APART = _no_conflict("they change different things")
+_MINDED = _no_conflict(
     "an insert that drops or refuses known keys depends on where it found them, so it is retried "
     "(C1)"
 )
-_NOT_DELETED = _stands("unless logs had deleted a key that both write: mine is retried (C9)")
-_SECOND = _stands("the one that commits second is validated then")
-_MOVES = _stands("it moves rows and changes none; my changes apply to its result")
-_KEPT = _stands("it keeps the files that a pending instant or plan needs")
-_ON_TOP = _stands("a log that completes later belongs to the next slice (PLAN-2)")
-_NEVER_LOSES = _stands(
+_NOT_DELETED = _no_conflict("unless logs had deleted a key that both write: mine is retried (C9)")
+_SECOND = _no_conflict("the one that commits second is validated then")
+_MOVES = _no_conflict("it moves rows and changes none; my changes apply to its result")
+_KEPT = _no_conflict("it keeps the files that a pending instant or plan needs")
+_ON_TOP = _no_conflict("a log that completes later belongs to the next slice (PLAN-2)")
+_NEVER_LOSES = _no_conflict(
     "a plan contains the slices that were complete before it; its result never loses (CMP-1)"
 )
-_UNSEEN = _stands("my result is in a file group that is replaced, so no reader sees it")
-_LOOKS = _stands(
+_UNSEEN = _no_conflict("my result is in a file group that is replaced, so no reader sees it")
+_VALIDATES = _no_conflict(
     "unless the plan is Java's or updates are rejected (C8, refused): it validates again"
 )
-_BESIDE = _stands("the service decides in one slot on the state that it finds there")
-_REPEATED = _stands("the deletes are repeated, and are the same (RB-5)")
+_ONE_SLOT = _no_conflict("the service decides in one slot on the state that it finds there")
+_REPEATED = _no_conflict("the deletes are repeated, and are the same (RB-5)")
 _FINISHED = ActionCell(
     RuleId.NO_CONFLICT,
     MatrixOutcome.AS_COMPLETED,
@@ -186,16 +186,24 @@ _FILES_GONE = ActionCell(
 # actions decide in one slot, so they are never pending here.
 _PENDING: dict[MatrixAction, tuple[ActionCell, ...]] = {
     MatrixAction.INSERT: (_SECOND, _SECOND, _SECOND, _SECOND, _APART, _APART, _APART),
-    MatrixAction.UPDATE: (_SECOND, _SECOND, _SECOND, _SECOND, _HIDDEN, _MOVES, _LOOKS),
-    MatrixAction.APPEND: (_SECOND, _SECOND, _SECOND, _SECOND, _ON_TOP, _MOVES, _LOOKS),
-    MatrixAction.OVERWRITE: (_SECOND, _SECOND, _SECOND, _SECOND, _MOVES, _MOVES, _LOOKS),
+    MatrixAction.UPDATE: (_SECOND, _SECOND, _SECOND, _SECOND, _HIDDEN, _MOVES, _VALIDATES),
+    MatrixAction.APPEND: (_SECOND, _SECOND, _SECOND, _SECOND, _ON_TOP, _MOVES, _VALIDATES),
+    MatrixAction.OVERWRITE: (_SECOND, _SECOND, _SECOND, _SECOND, _MOVES, _MOVES, _VALIDATES),
     MatrixAction.COMPACTION: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
     MatrixAction.LOG_COMPACTION: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
     MatrixAction.CLUSTERING: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
     MatrixAction.CLEAN: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
-    MatrixAction.ROLLBACK: (_UNDOES, _UNDOES, _UNDOES, _UNDOES, _BESIDE, _BESIDE, _BESIDE),
+    MatrixAction.ROLLBACK: (_UNDOES, _UNDOES, _UNDOES, _UNDOES, _ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
     MatrixAction.RESTORE: (_ALIVE, _ALIVE, _ALIVE, _ALIVE, _TAKES, _TAKES, _TAKES),
-    MatrixAction.SAVEPOINT: (_BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE),
+    MatrixAction.SAVEPOINT: (
+        _ONE_SLOT,
+        _ONE_SLOT,
+        _ONE_SLOT,
+        _ONE_SLOT,
+        _ONE_SLOT,
+        _ONE_SLOT,
+        _ONE_SLOT,
+    ),
     MatrixAction.ARCHIVE: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
 }
 
@@ -204,62 +212,62 @@ _COMPLETED: dict[MatrixAction, tuple[ActionCell, ...]] = {
     MatrixAction.INSERT: (
         *(_SAME_KEY, _MINDED, _MINDED, _CLAIMED),
         *(_APART, _APART, _APART),
-        *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
+        *(_KEPT, _UNDONE, _TAKEN_BACK, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.UPDATE: (
         *(_APART, _WRITTEN, _LOGGED, _CLAIMED),
         *(_WRITTEN, _LOGGED, _REPLACED),
-        *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
+        *(_KEPT, _UNDONE, _TAKEN_BACK, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.APPEND: (
         *(_NOT_DELETED, _LOGGED, _BOTH_LOGGED, _CLAIMED),
         *(_ON_TOP, _MOVES, _REPLACED),
-        *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
+        *(_KEPT, _UNDONE, _TAKEN_BACK, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.OVERWRITE: (
         *(_INTO_MINE, _INTO_MINE, _INTO_MINE, _INTO_MINE),
         *(_MOVES, _MOVES, _INTO_MINE),
-        *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
+        *(_KEPT, _UNDONE, _TAKEN_BACK, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.COMPACTION: (
         *(_APART, _NEVER_LOSES, _NEVER_LOSES, _UNSEEN),
         *(_OWNED, _OWNED, _OWNED),
-        *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
+        *(_KEPT, _ONE_SLOT, _PLAN_GONE, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.LOG_COMPACTION: (
         *(_APART, _OUTDATED, _NEVER_LOSES, _OUTDATED),
         *(_OWNED, _OWNED, _OWNED),
-        *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
+        *(_KEPT, _ONE_SLOT, _PLAN_GONE, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.CLUSTERING: (
         *(_APART, _CHANGED, _CHANGED, _CHANGED),
         *(_OWNED, _OWNED, _OWNED),
-        *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
+        *(_KEPT, _ONE_SLOT, _PLAN_GONE, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.CLEAN: (
-        *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
-        *(_BESIDE, _BESIDE, _BESIDE),
-        *(_BESIDE, _BESIDE, _BESIDE, _SPARES, _BESIDE),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT, _SPARES, _ONE_SLOT),
     ),
     MatrixAction.ROLLBACK: (
         *(_PUBLISHED, _PUBLISHED, _PUBLISHED, _PUBLISHED),
-        *(_BESIDE, _BESIDE, _BESIDE),
-        *(_BESIDE, _REPEATED, _BESIDE, _BESIDE, _BESIDE),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
+        *(_ONE_SLOT, _REPEATED, _ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.RESTORE: (
         *(_TAKES, _TAKES, _TAKES, _TAKES),
         *(_TAKES, _TAKES, _TAKES),
-        *(_FILES_GONE, _BESIDE, _BESIDE, _BESIDE, _BESIDE),
+        *(_FILES_GONE, _ONE_SLOT, _ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.SAVEPOINT: (
-        *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
-        *(_BESIDE, _BESIDE, _BESIDE),
-        *(_FILES_GONE, _BESIDE, _FILES_GONE, _BESIDE, _BESIDE),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
+        *(_FILES_GONE, _ONE_SLOT, _FILES_GONE, _ONE_SLOT, _ONE_SLOT),
     ),
     MatrixAction.ARCHIVE: (
-        *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
-        *(_BESIDE, _BESIDE, _BESIDE),
-        *(_BESIDE, _BESIDE, _BESIDE, _SPARES, _BESIDE),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT),
+        *(_ONE_SLOT, _ONE_SLOT, _ONE_SLOT, _SPARES, _ONE_SLOT),
     ),
 }
 

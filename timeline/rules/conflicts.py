@@ -215,8 +215,8 @@ def validate_write_set(
             rebase[item.file_group] = rival
     if not rebase:
         return NoConflict()
-    met = tuple(dict.fromkeys(rebase.values()))
-    return Rebase(_WRITTEN.rule, _WRITTEN.why, met, tuple(sorted(rebase)))
+    conflicting = tuple(dict.fromkeys(rebase.values()))
+    return Rebase(_WRITTEN.rule, _WRITTEN.why, conflicting, tuple(sorted(rebase)))
 
 
 def _built_on(mine: AccessedFileGroup, theirs: AccessedFileGroup, rival: ConcurrentCommit) -> bool:
@@ -344,14 +344,14 @@ def _same_partition(mine: WriteSet, rival: ConcurrentCommit) -> Objection | None
     """Reject two writers of one partition; services only move rows."""
     if rival.is_compaction or rival.action is Action.CLUSTERING:
         return None
-    met = _partitions(mine) & _partitions(rival.write_set)
+    shared = _partitions(mine) & _partitions(rival.write_set)
     if WHOLE_TABLE in _partitions(mine) | _partitions(rival.write_set):
-        met = _partitions(mine) | _partitions(rival.write_set)  # the matrix checked it already
-    if not met:
+        shared = _partitions(mine) | _partitions(rival.write_set)  # the matrix checked it already
+    if not shared:
         return None
     return Objection(
         why="a concurrent commit wrote into the same partition, which has one writer at a time",
-        partitions=tuple(sorted(met)),
+        partitions=tuple(sorted(shared)),
     )
 
 

@@ -70,7 +70,7 @@ def validate_reads(
     mine: WriteSet,
     reads: ReadScope,
     rivals: Sequence[ConcurrentCommit],
-    looks: CommitProbe,
+    probe: CommitProbe,
 ) -> Rejected | None:
     """
     Decide whether a write may be committed although others committed after its reads.
@@ -80,7 +80,7 @@ def validate_reads(
         mine: The write set.
         reads: The read set.
         rivals: All commits that became visible since those reads, in slot order.
-        looks: Answers about single commits.
+        probe: Answers about single commits.
 
     Returns:
         None if it may. After a rejection it is useless to write the same rows again: the caller
@@ -94,9 +94,9 @@ def validate_reads(
         case Isolation.SNAPSHOT:
             return _first_wins(mine, reads, published)
         case Isolation.SERIALIZABLE:
-            return _in_their_order(reads, published, looks)
+            return _in_their_order(reads, published, probe)
         case Isolation.WRITE_SERIALIZABLE:
-            return _in_some_order(mine, reads, published, looks)
+            return _in_some_order(mine, reads, published, probe)
 
 
 def _first_wins(
@@ -107,22 +107,22 @@ def _first_wins(
     for rival in rivals:
         if rival.is_compaction:
             continue  # rows stay in their file groups
-        met = _conflict_of(reads, rival)
-        came = _changed_there(rival, met, changed)
+        conflicting = _conflict_of(reads, rival)
+        came = _changed_there(rival, conflicting, changed)
         changed |= came
         moves = _moves_rows(rival)
-        if came & groups or (not moves and _changes_what_i_change(mine, reads, rival, met)):
+        if came & groups or (not moves and _changes_what_i_change(mine, reads, rival, conflicting)):
             return _changed(
                 "a concurrent commit changed rows that this write changes, after this write read "
                 "them",
                 rival,
-                met,
+                conflicting,
             )
     return None
 
 
 def _changed_there(
-    rival: ConcurrentCommit, met: Sequence[AccessedFileGroup], changed: set[FileGroupId]
+    rival: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup], changed: set[FileGroupId]
 ) -> set[FileGroupId]:
     """
     Return a commit's file groups with changed rows that were read, also after moves.
@@ -135,8 +135,8 @@ def _changed_there(
     groups = {one.file_group for one in theirs}
     if any(one.access is Access.REPLACE and one.file_group in changed for one in theirs):
         return groups
-    came = {one.file_group for one in met}
-    inserts = not changed and all(one.access is Access.NEW for one in met)
+    came = {one.file_group for one in conflicting}
+    inserts = not changed and all(one.access is Access.NEW for one in conflicting)
     if inserts or rival.action is Action.CLUSTERING:
         came = set()  # no row that was read has changed there
     known = came | groups & changed
@@ -146,19 +146,19 @@ def _changed_there(
 
 
 def _in_their_order(
-    reads: ReadScope, rivals: Sequence[ConcurrentCommit], looks: CommitProbe
+    reads: ReadScope, rivals: Sequence[ConcurrentCommit], probe: CommitProbe
 ) -> Rejected | None:
     for rival in rivals:
         if _moves_rows(rival):
             continue
-        refused = _changed_read(reads, rival, looks) or _appended_to_read(reads, rival, looks)
+        refused = _changed_read(reads, rival, probe) or _appended_to_read(reads, rival, probe)
         if refused is not None:
             return refused
     return None
 
 
 def _in_some_order(
-    mine: WriteSet, reads: ReadScope, rivals: Sequence[ConcurrentCommit], looks: CommitProbe
+    mine: WriteSet, reads: ReadScope, rivals: Sequence[ConcurrentCommit], probe: CommitProbe
 ) -> Rejected | None:
     """
     Validate as if this write came before the first insert that it did not read.
@@ -172,12 +172,12 @@ def _in_some_order(
             passed.append(rival)
         if _moves_rows(rival):
             continue
-        refused = _changed_read(reads, rival, looks)
+        refused = _changed_read(reads, rival, probe)
         if refused is not None:
             return refused
-        met = _conflict_of(reads, rival)
-        if (met or passed) and looks.has_reads(rival):
-            refused = _appended_to_read(reads, rival, looks)
+        conflicting = _conflict_of(reads, rival)
+        if (conflicting or passed) and probe.has_reads(rival):
+            refused = _appended_to_read(reads, rival, probe)
             if refused is None and passed:
                 refused = _appended(
                     "a concurrent commit read the table itself, after inserts that this write "
@@ -186,7 +186,7 @@ def _in_some_order(
                 )
             if refused is not None:
                 return refused
-        elif met and not passed:
+        elif conflicting and not passed:
             passed.append(rival)
     for rival in passed:
         built_on = _shared(mine, rival)
@@ -210,11 +210,11 @@ def _conflict_of(reads: ReadScope, rival: ConcurrentCommit) -> list[AccessedFile
     ]
 
 
-def _changed_read(reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe) -> Rejected | None:
+def _changed_read(reads: ReadScope, rival: ConcurrentCommit, probe: CommitProbe) -> Rejected | None:
     changed = [
         one
         for one in _conflict_of(reads, rival)
-        if one.access is not Access.NEW and not _leaves_read(one, rival, looks)
+        if one.access is not Access.NEW and not _leaves_read(one, rival, probe)
     ]
     if not changed and not reads.overwritten_by(rival.write_set):
         return None
@@ -223,19 +223,19 @@ def _changed_read(reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe)
     )
 
 
-def _leaves_read(one: AccessedFileGroup, rival: ConcurrentCommit, looks: CommitProbe) -> bool:
+def _leaves_read(one: AccessedFileGroup, rival: ConcurrentCommit, probe: CommitProbe) -> bool:
     """Return whether an accessed file group keeps every row that was read; it may have more."""
     if one.access is not Access.BASE:
         return False
-    if looks.only_inserted(rival, one.file_group):
+    if probe.only_inserted(rival, one.file_group):
         return True
-    return looks.wrote_no_match(rival, one) and looks.had_no_match(one.file_group)
+    return probe.wrote_no_match(rival, one) and probe.had_no_match(one.file_group)
 
 
 def _appended_to_read(
-    reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe
+    reads: ReadScope, rival: ConcurrentCommit, probe: CommitProbe
 ) -> Rejected | None:
-    appended = [one for one in _conflict_of(reads, rival) if not looks.wrote_no_match(rival, one)]
+    appended = [one for one in _conflict_of(reads, rival) if not probe.wrote_no_match(rival, one)]
     if not appended:
         return None
     return _appended(
@@ -244,7 +244,10 @@ def _appended_to_read(
 
 
 def _changes_what_i_change(
-    mine: WriteSet, reads: ReadScope, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup]
+    mine: WriteSet,
+    reads: ReadScope,
+    rival: ConcurrentCommit,
+    conflicting: Sequence[AccessedFileGroup],
 ) -> bool:
     """
     Return whether the commit changed the same rows, by file group; the first one wins.
@@ -260,7 +263,7 @@ def _changes_what_i_change(
     if any(reads.covers(path) for path in claims & written):
         return True
     whole = set(mine.partitions)
-    for item in met:
+    for item in conflicting:
         path = item.file_group.partition_path
         if item.file_group in groups or path in whole or WHOLE_TABLE in whole:
             return True
@@ -283,22 +286,26 @@ def _shared(mine: WriteSet, rival: ConcurrentCommit) -> list[AccessedFileGroup]:
     ]
 
 
-def _changed(why: str, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup] = ()) -> Rejected:
-    return _refused(RuleId.READ_WAS_CHANGED, why, rival, met)
+def _changed(
+    why: str, rival: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup] = ()
+) -> Rejected:
+    return _refused(RuleId.READ_WAS_CHANGED, why, rival, conflicting)
 
 
-def _appended(why: str, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup] = ()) -> Rejected:
-    return _refused(RuleId.INSERTED_WHERE_I_MISSED, why, rival, met)
+def _appended(
+    why: str, rival: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup] = ()
+) -> Rejected:
+    return _refused(RuleId.INSERTED_WHERE_I_MISSED, why, rival, conflicting)
 
 
 def _refused(
-    rule: RuleId, why: str, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup]
+    rule: RuleId, why: str, rival: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup]
 ) -> Rejected:
     return Rejected(
         rule,
         f"{why}; read again, then write",
         (rival,),
-        tuple(one.file_group for one in met),
-        partitions=tuple(sorted({one.file_group.partition_path for one in met})),
+        tuple(one.file_group for one in conflicting),
+        partitions=tuple(sorted({one.file_group.partition_path for one in conflicting})),
         retry_can_succeed=False,
     )

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 _SHORT_FOLD_MAX = 4
-_LOOKS_SHORT = 10  # round trips of the smallest write on a high-latency store
+_SHORT_REFRESHES = 10  # round trips of the smallest write on a high-latency store
 
 
 class RetryPolicy(Enum):
@@ -118,7 +118,12 @@ def pause_within_limit(budget: RetryBudget, pause: int, *, elapsed_ms: int) -> i
 
 
 def keep_lock_ms(
-    budget: RetryBudget, *, conflicts: int, work_ms: int, look_ms: int = 0, first_without: int = 0
+    budget: RetryBudget,
+    *,
+    conflicts: int,
+    work_ms: int,
+    refresh_ms: int = 0,
+    first_without: int = 0,
 ) -> int | None:
     """
     Return how many ms the next attempt may keep the commit lock (PUB-11).
@@ -129,7 +134,7 @@ def keep_lock_ms(
         budget: The number of conflicts from which it is kept, and the length of a short retry.
         conflicts: How often this write was rejected.
         work_ms: The time of its last attempt until it asked to commit, or was rejected before.
-        look_ms: The time of one refresh of a high-latency store; the smallest write makes ten such
+        refresh_ms: The time of one refresh of a high-latency store; the smallest write makes ten such
             round trips.
         first_without: This many retries do not keep the lock, unless the user sets the number of
             conflicts.
@@ -139,7 +144,7 @@ def keep_lock_ms(
     if conflicts <= first_without:
         return None
     # On a busy host everything is slow: after each conflict the limit grows, up to a bound.
-    folded_ms = budget.lock_short_ms * conflicts + _LOOKS_SHORT * look_ms
+    folded_ms = budget.lock_short_ms * conflicts + _SHORT_REFRESHES * refresh_ms
     short_ms = min(folded_ms, budget.lock_short_ms * _SHORT_FOLD_MAX)
     return short_ms if work_ms <= short_ms > 0 else None
 

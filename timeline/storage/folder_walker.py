@@ -423,7 +423,7 @@ def file_stat_of(name: str, found: os.stat_result) -> FileStat:
 # name only has to exist.
 
 _FOLDERS_MAX = 16
-_LOOKED_UP_ONE_BY_ONE_MAX = 64
+_SINGLE_LOOKUPS_MAX = 64
 
 
 class NameLists:
@@ -445,7 +445,7 @@ class NameLists:
             known, names = self._last.get(folder, (frozenset(), ()))
             present = set(os.listdir(descriptor)) if known else set()  # noqa: PTH208 - by descriptor
             fresh = present - known
-            if not known or len(fresh) > _LOOKED_UP_ONE_BY_ONE_MAX:
+            if not known or len(fresh) > _SINGLE_LOOKUPS_MAX:
                 found = _scanned(folder, descriptor)
             else:
                 gone = known - present

@@ -365,20 +365,26 @@ class ObjectSettings(OptionSettings):
             SettingError: It is not an address, uses plain HTTP over a network without permission,
                 or is the host that serves a machine's own credentials (SEC11).
         """
-        told = self.s3_endpoint
-        if told is None or told == "s3.amazonaws.com":
+        endpoint = self.s3_endpoint
+        if endpoint is None or endpoint == "s3.amazonaws.com":
             return None
-        url = told if "://" in told else f"{'http' if self.s3_tls is False else 'https'}://{told}"
+        url = (
+            endpoint
+            if "://" in endpoint
+            else f"{'http' if self.s3_tls is False else 'https'}://{endpoint}"
+        )
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme not in ("http", "https") or not host or parts.query or "@" in parts.netloc:
-            raise _wrong("s3_endpoint", told, "an endpoint is host:port or https://host:port")
+            raise _wrong("s3_endpoint", endpoint, "an endpoint is host:port or https://host:port")
         if host in _METADATA_HOSTS or host.startswith("169.254."):
-            raise _wrong("s3_endpoint", told, "this host serves credentials and stores no tables")
+            raise _wrong(
+                "s3_endpoint", endpoint, "this host serves credentials and stores no tables"
+            )
         if parts.scheme == "http" and not self._http_is_allowed(host):
             raise _wrong(
                 "s3_endpoint",
-                told,
+                endpoint,
                 "an endpoint without TLS shows data and signatures to the network; use https, or "
                 f"set {self.options['allow_http'].key}=true",
             )
@@ -492,7 +498,7 @@ def open_client(
 
 
 def _s3_config(address: ObjectAddress, settings: ObjectSettings) -> Any:
-    told = {
+    config = {
         "access_key_id": settings.s3_access_key,
         "secret_access_key": settings.s3_secret_key,
         "session_token": settings.s3_session_token,
@@ -501,24 +507,24 @@ def _s3_config(address: ObjectAddress, settings: ObjectSettings) -> Any:
     }
     endpoint = settings.endpoint_url()
     if not settings.s3_path_style:
-        told["virtual_hosted_style_request"] = True
+        config["virtual_hosted_style_request"] = True
         if endpoint is not None:
             scheme, _, host = endpoint.partition("://")
             endpoint = f"{scheme}://{address.bucket}.{host}"
-    told["endpoint"] = endpoint
-    return {key: value for key, value in told.items() if value is not None}
+    config["endpoint"] = endpoint
+    return {key: value for key, value in config.items() if value is not None}
 
 
 def _azure_config(address: ObjectAddress, settings: ObjectSettings) -> Any:
     account = address.account or settings.azure_account
-    told: dict[str, object] = {
+    config: dict[str, object] = {
         "account_name": account,
         "account_key": settings.azure_account_key,
         "sas_key": settings.azure_sas_token,
     }
     if account and address.domain != "core.windows.net":
-        told["endpoint"] = f"https://{account}.blob.{address.domain}"
-    return {key: value for key, value in told.items() if value is not None}
+        config["endpoint"] = f"https://{account}.blob.{address.domain}"
+    return {key: value for key, value in config.items() if value is not None}
 
 
 def _hadoop_account_key(said: PropertySet, address: ObjectAddress) -> str | None:

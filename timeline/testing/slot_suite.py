@@ -122,7 +122,7 @@ class SlotStoreSuite:
             store.create(_slot(1), b"nonce-of-mine")
         assert store.read(_slot(1)) == b"nonce-of-mine"
 
-    def test_missing_object_is_told(self, store: SlotStore) -> None:
+    def test_missing_object_is_reported(self, store: SlotStore) -> None:
         """A writer probes the number after the head (SLOT-2)."""
         with pytest.raises(ObjectMissingError) as missing:
             store.read(_slot(1))
@@ -227,14 +227,14 @@ class SlotStoreSuite:
             if racer.stdin is not None:
                 racer.stdin.write("go\n")
                 racer.stdin.flush()
-        told = [racer.communicate(timeout=200)[0] for racer in racers]
+        outputs = [racer.communicate(timeout=200)[0] for racer in racers]
         assert [racer.returncode for racer in racers] == [0] * len(racers)
         won = {
             int(number): name
-            for name, text in zip(names, told, strict=True)
+            for name, text in zip(names, outputs, strict=True)
             for number in text.split()
         }
-        assert sum(len(text.split()) for text in told) == self.race_numbers
+        assert sum(len(text.split()) for text in outputs) == self.race_numbers
         assert sorted(won) == list(range(1, self.race_numbers + 1))
         assert {number: store.read(_slot(number)).decode() for number in won} == {
             number: f"{name} {number}" for number, name in won.items()

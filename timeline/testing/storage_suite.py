@@ -197,7 +197,7 @@ class StorageSuite:
             with pytest.raises(ObjectMissingError):
                 storage.open_input(path)
 
-    def test_stat_tells_files_folders_and_absence_apart(self, storage: Storage) -> None:
+    def test_stat_distinguishes_files_folders_and_absence(self, storage: Storage) -> None:
         """Stat returns the kind and the size, or None."""
         storage.create("a/x", b"12345")
         file, folder = storage.stat("a/x"), storage.stat("a")
@@ -343,7 +343,7 @@ class StorageSuite:
             fail()
         assert storage.stat("p/x") is None
 
-    def test_data_file_tells_its_position(self, storage: Storage) -> None:
+    def test_data_file_reports_its_position(self, storage: Storage) -> None:
         """Row group offsets depend on ``tell``."""
         with storage.open_output("p/x") as file:
             file.write(b"abc")

@@ -22,8 +22,8 @@ class Watching(WorkerListener):
     def on_start(self, served: WorkerTable, service: Any) -> None:
         self.told.append(f"{service.name} began")
 
-    def on_done(self, served: WorkerTable, service: Any, receipt: Any) -> None:
-        self.told.append(f"{service.name}: {receipt.text}")
+    def on_done(self, served: WorkerTable, service: Any, result: Any) -> None:
+        self.told.append(f"{service.name}: {result.text}")
 
     def on_failure(self, failing: Failed) -> None:
         self.told.append(failing.text)

@@ -148,7 +148,7 @@ def test_a_short_retry_keeps_the_commit_lock_at_once_and_a_long_one_by_option(
 
 @pytest.mark.spec("PUB-11")
 @pytest.mark.parametrize(
-    ("short_ms", "conflicts", "look_ms", "work_ms", "held_ms"),
+    ("short_ms", "conflicts", "refresh_ms", "work_ms", "held_ms"),
     [
         (500, 1, 60, 1_100, 1_100),  # ten ways to the store come on top
         (500, 1, 60, 1_101, None),
@@ -160,10 +160,12 @@ def test_a_short_retry_keeps_the_commit_lock_at_once_and_a_long_one_by_option(
     ],
 )
 def test_on_a_high_latency_store_a_retry_of_as_many_requests_as_the_least_write_is_short(
-    short_ms: int, conflicts: int, look_ms: int, work_ms: int, held_ms: int | None
+    short_ms: int, conflicts: int, refresh_ms: int, work_ms: int, held_ms: int | None
 ) -> None:
     budget = RetryBudget(lock_short_ms=short_ms)
-    assert keep_lock_ms(budget, conflicts=conflicts, work_ms=work_ms, look_ms=look_ms) == held_ms
+    assert (
+        keep_lock_ms(budget, conflicts=conflicts, work_ms=work_ms, refresh_ms=refresh_ms) == held_ms
+    )
 
 
 @pytest.mark.spec("PUB-11")

@@ -19,7 +19,7 @@ from timeline.errors import MalformedNameError, StorageCapabilityError, StorageU
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 from timeline.storage.folder_walker import Syscalls
 from timeline.storage.local import LocalStorage
-from timeline.system import _BESIDE_THREADS, start_in_background
+from timeline.system import _BACKGROUND_THREADS, start_in_background
 
 
 class Recorder:
@@ -59,8 +59,8 @@ def files_below(folder: Path) -> list[str]:
 
 def end_of_work_beside() -> None:
     """Return when what was begun beside has ended: all its threads then meet here at once."""
-    meeting = threading.Barrier(_BESIDE_THREADS, timeout=60)
-    for each in [start_in_background(meeting.wait) for _ in range(_BESIDE_THREADS)]:
+    meeting = threading.Barrier(_BACKGROUND_THREADS, timeout=60)
+    for each in [start_in_background(meeting.wait) for _ in range(_BACKGROUND_THREADS)]:
         each.result()
 
 
