@@ -422,7 +422,7 @@ _ALARM = _Alarm()
 os.register_at_fork(after_in_child=_ALARM.reset)
 
 
-_BACKGROUND = _Threads(_BACKGROUND_THREADS + 1, "hoodoo-beside")  # they wait for the disk
+_BACKGROUND = _Threads(_BACKGROUND_THREADS + 1, "hoodoo-background")  # they wait for the disk
 os.register_at_fork(after_in_child=_BACKGROUND.reset)  # the child lacks the holder of the guard
 
 
