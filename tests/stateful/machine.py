@@ -383,6 +383,10 @@ class TableMachine(RuleBasedStateMachine):
             for one in pinned.file_slices()
             if one.base_file is not None and one.base_file.requested_time == receipt.requested_time
         )
+        snapshot = self.handles[0].context.snapshot()
+        write = snapshot.active.find(receipt.requested_time)
+        stats = {} if write is None else snapshot.commits.read(write).partition_to_write_stats
+        written = {(path, one.file_id) for path, several in stats.items() for one in several}
         columns = ["_hoodie_partition_path", "_hoodie_record_key", "_hoodie_file_name"]
         homes = {
             (path, key): (path, file_name.partition("_")[0])
@@ -394,7 +398,15 @@ class TableMachine(RuleBasedStateMachine):
                 strict=True,
             )
         }
-        return Groups(rewritten, homes, self._groups_there(), self.chosen.buckets, there)
+        return Groups(
+            receipt.requested_time,
+            frozenset(written),
+            rewritten,
+            homes,
+            self._groups_there(),
+            self.chosen.buckets,
+            there,
+        )
 
     def _newest_write(self) -> str:
         newest = self.table.context.active().newest_completed_write

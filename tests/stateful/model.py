@@ -148,6 +148,8 @@ class Model:
             record = self.records[key]
             record.group = groups.held(key, record.group)
             if self.appends and record.group not in groups.rewritten:
+                if record.group not in groups.written:  # late rows of a rewrite that changed nothing
+                    record.logs = [one for one in record.logs if one.time != groups.time]
                 continue
             found = self.told(record)
             if found is None:
@@ -205,6 +207,8 @@ class Groups:
     Where a write put its rows, as the table's file slices tell.
 
     Args:
+        time: Requested time of this write.
+        written: File groups with a base or log file of this write.
         rewritten: File groups with a base file of this write.
         homes: File group of each visible key.
         file_groups: All that are there, by partition path and file id.
@@ -212,6 +216,8 @@ class Groups:
         there: Buckets (partition path, number) that were there before the write.
     """
 
+    time: str = ""
+    written: frozenset[object] = frozenset()
     rewritten: frozenset[object] = frozenset()
     homes: Mapping[Key, object] = field(default_factory=dict)
     file_groups: frozenset[tuple[str, str]] = frozenset()
