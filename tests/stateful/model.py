@@ -148,7 +148,9 @@ class Model:
             record = self.records[key]
             record.group = groups.held(key, record.group)
             if self.appends and record.group not in groups.rewritten:
-                if record.group not in groups.written:  # late rows of a rewrite that changed nothing
+                if (
+                    record.group not in groups.written
+                ):  # late rows of a rewrite that changed nothing
                     record.logs = [one for one in record.logs if one.time != groups.time]
                 continue
             found = self.told(record)
