@@ -89,8 +89,8 @@ def service_context(context: TableContext, properties: Mapping[str, str]) -> Tab
     """
     ports = context.ports
     # Only the caller chooses what a process starts, not the table (SEC4).
-    said = as_property_set(properties).without_layer(TABLE_LAYER)
-    settings = WorkerSettings.from_properties(said)
+    property_set = as_property_set(properties).without_layer(TABLE_LAYER)
+    settings = WorkerSettings.from_properties(property_set)
     if isinstance(ports.executor, ClusterExecutor):
         return context
     executor: Executor
@@ -464,7 +464,7 @@ def _partial_columns(
 
 
 def operation_of(
-    settings: WriteSettings, record_key_fields: Sequence[str], said: Operation = None
+    settings: WriteSettings, record_key_fields: Sequence[str], operation: Operation = None
 ) -> WriteOperation:
     """
     Return the operation that the caller names, else the configured one.
@@ -474,8 +474,8 @@ def operation_of(
     Raises:
         InvalidInputError: There is no such operation.
     """
-    if said is not None:
-        return to_write_operation(said)
+    if operation is not None:
+        return to_write_operation(operation)
     if not record_key_fields and settings.origin("operation") == DEFAULT_LAYER:
         return WriteOperation.INSERT  # as Java does
     return settings.operation

@@ -232,9 +232,9 @@ def warn_ignored_keys(properties: PropertySet, events: EventSink) -> None:
     warned = key_warnings(properties, declared)
     if warned:
         warnings.warn("; ".join(warned), stacklevel=3)
-    silent = keys_without_effect(properties, declared)
-    if silent:
-        events.emit("options.without_effect", keys=", ".join(silent))
+    ineffective = keys_without_effect(properties, declared)
+    if ineffective:
+        events.emit("options.without_effect", keys=", ".join(ineffective))
 
 
 def services_of(
@@ -430,13 +430,13 @@ class Services:
             SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
                 OutcomeUnknownError: As ``clean``.
         """
-        said = {
+        options = {
             ClusteringSettings.options["sort_columns"].key: None
             if sort_by is None
             else ",".join(sort_by),
             ClusteringSettings.options["curve"].key: curve,
         }
-        chosen = {key: value for key, value in said.items() if value is not None}
+        chosen = {key: value for key, value in options.items() if value is not None}
         properties = as_property_set(self._properties).with_layer(CODE_LAYER, chosen)
         return self._run("cluster", Phase.BOTH, properties)
 
@@ -590,8 +590,8 @@ class Services:
     def _run(
         self, name: str, part: Phase, properties: Mapping[str, str] | None = None
     ) -> ServiceResult | None:
-        said = properties or self._properties
-        for service in planned_services_of(said, settings=self._settings):
+        given = properties or self._properties
+        for service in planned_services_of(given, settings=self._settings):
             if service.name == name:
                 self._join_writers()
                 return run_round(

@@ -104,8 +104,8 @@ class SlotSettings(OptionSettings):
 def has_external_slots(properties: Mapping[str, str]) -> bool:
     """Return whether a caller's properties name a slot store other than the table's storage."""
     backend = SlotSettings.options["backend"]
-    said = read_option(as_property_set(properties), backend)
-    return said not in (None, backend.default)  # an empty text is not said
+    value = read_option(as_property_set(properties), backend)
+    return value not in (None, backend.default)  # an empty text counts as missing
 
 
 def with_slot_store(
@@ -321,8 +321,8 @@ def registry_for(
         SettingError: A lock setting is wrong.
         UnknownProviderError, UnsafeSetupError: See ``ProviderRegistry.load``.
     """
-    said = LockSettings.from_properties(without_table_properties(properties))
-    return _loaded(said.plugins, further_hooks)
+    settings = LockSettings.from_properties(without_table_properties(properties))
+    return _loaded(settings.plugins, further_hooks)
 
 
 @cache
@@ -457,24 +457,24 @@ def _java_s_path(properties: PropertySet, storage: Storage) -> str | None:
     One properties file may serve several tables. The path of another table would make this table's
     lock differ from the one that its Java writers take.
     """
-    said = properties.get(_BASE_PATH)
-    if not said:
+    base_path = properties.get(_BASE_PATH)
+    if not base_path:
         return None
     try:
-        there = storage_for(said, options=properties)
+        there = storage_for(base_path, options=properties)
     except HoodooError:
-        return said  # for example a scheme that only Java knows: the same table at another address
+        return base_path  # for example a scheme that only Java knows: the same table at another address
     here_root, there_root = storage.capabilities.local_root, there.capabilities.local_root
     is_comparable = (here_root is None) == (there_root is None)
     if there_root is not None and not Path(there_root).is_dir():
         is_comparable = False  # the path as Java's machines have it mounted
     if not is_comparable or there.base_uri == storage.base_uri:
-        return said
+        return base_path
     _LOG.warning(
         "%s names another table than the open one, and the lock is not taken there: %s instead "
         "of %s",
         _BASE_PATH,
-        ascii(said),
+        ascii(base_path),
         storage.base_uri,
     )
     return None

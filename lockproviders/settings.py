@@ -114,14 +114,14 @@ def default_provider(capabilities: StorageCapabilities) -> str:
     )
 
 
-def refuse_from_table(said: PropertySet, declared: Option) -> None:
+def refuse_from_table(properties: PropertySet, declared: Option) -> None:
     """
     Refuse a server's address from the table's own properties.
 
     Raises:
         UnsafeSetupError: The address comes from there (SEC11).
     """
-    if said.layer_of(declared.key) == TABLE_LAYER:
+    if properties.layer_of(declared.key) == TABLE_LAYER:
         raise UnsafeSetupError(
             "a table must not choose the server of its lock: put the key into the writer's own "
             f"properties: {declared.key}",
@@ -178,8 +178,8 @@ def hashed_address(context: LockContext) -> str:
     Raises:
         SettingError: There is no path at all.
     """
-    said = read_option(as_property_set(context.properties), ADDRESS_OPTION)
-    address = str(said) if said else context.table_address
+    address_option = read_option(as_property_set(context.properties), ADDRESS_OPTION)
+    address = str(address_option) if address_option else context.table_address
     if not address.strip():
         raise SettingError(
             "the implicit lock uses the table's path as its name: set hoodie.base.path as the "

@@ -385,18 +385,18 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
     _refuse_work_in_progress(context, snapshot.active)
     logged = logged_slices(context, snapshot)
     _refuse_unreadable(context, snapshot, logged)
-    said = {"hoodie.table.version": str(NEWEST_VERSION), **version_9_merging(config.merge)}
+    target = {"hoodie.table.version": str(NEWEST_VERSION), **version_9_merging(config.merge)}
     if old_layout:
-        said |= _NEW_LAYOUT
-        said["hoodie.table.initial.version"] = str(config.initial_version)
+        target |= _NEW_LAYOUT
+        target["hoodie.table.initial.version"] = str(config.initial_version)
     if config.metadata_table_on:
-        said |= metadata_table_off(config)
+        target |= metadata_table_off(config)
     if config.key_generator_type is not None:
-        said["hoodie.table.keygenerator.type"] = config.key_generator_type
+        target["hoodie.table.keygenerator.type"] = config.key_generator_type
     changes: dict[str, str | None] = {
-        key: None for key in _LEFT_OUT if key in config.raw and key not in said
+        key: None for key in _LEFT_OUT if key in config.raw and key not in target
     }
-    changes |= {key: text for key, text in said.items() if config.raw.get(key) != text}
+    changes |= {key: text for key, text in target.items() if config.raw.get(key) != text}
     return Upgrade(
         from_version=config.table_version,
         changes=dict(sorted(changes.items())),

@@ -106,10 +106,12 @@ def newest_manifest(
     missing = 0
     while True:
         names = frozenset(storage.names(HISTORY))
-        said = version_file_number(storage)
+        version = version_file_number(storage)
         listed = [int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name))]
         # A listing may miss the newest manifest; ``_version_`` names it after its creation.
-        numbers = sorted({*listed, *([said] if said and max(listed, default=0) < said else [])})
+        numbers = sorted(
+            {*listed, *([version] if version and max(listed, default=0) < version else [])}
+        )
         if not numbers:
             return 0, ()
         if numbers[-1] == known[0]:
@@ -128,11 +130,11 @@ def newest_manifest(
                 missing = number
                 break  # deleted since the listing: list again
             except CorruptTableError:
-                if number <= said:
+                if number <= version:
                     raise
                 continue
             whole = names.issuperset(one.file_name for one in files)
-            if whole or not number > said > 0:
+            if whole or not number > version > 0:
                 return number, files
         else:
             raise CorruptTableError(

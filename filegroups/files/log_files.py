@@ -461,9 +461,9 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
         kinds[deleted & _natural(rows, read.rules)] = ChangeKind.COMMIT_TIME_DELETE
     known: dict[str, Mask] = {}
     if block.is_partial or read.rules.retains_missing_columns:
-        silent = np.zeros(rows.num_rows, np.bool_)
+        missing = np.zeros(rows.num_rows, np.bool_)
         known = {
-            name: silent
+            name: missing
             for name in read.schema.names
             if name.partition(".")[0] not in held and name != KEY_COLUMN
         }

@@ -227,7 +227,7 @@ def commit_group(
     works: Sequence[PreparedWrite],
     publishing: BeforeCommit = lambda _time, _numbers: None,
     side_by_side: RunPhases | None = None,
-    meeting: OnConflict = lambda _number, _groups: None,
+    on_conflict: OnConflict = lambda _number, _groups: None,
     *,
     join: Callable[[], Sequence[PreparedWrite]] = tuple,
     name_instant: NameInstant | None = None,
@@ -243,7 +243,7 @@ def commit_group(
             in the instant. After this call an interruption leaves their outcome unknown.
         side_by_side: Runs the members' phases, by their number, on better threads than those of the
             executor; returns when the last phase ended (PUB-2).
-        meeting: Called with the number of a write that conflicts with an earlier one, and the file
+        on_conflict: Called with the number of a write that conflicts with an earlier one, and the file
             groups.
         join: Called once for more such writes, which follow the others: those that arrived during
             the begin, which takes several round trips on a high-latency store.
@@ -277,7 +277,7 @@ def commit_group(
                     answers[number] = NotCommitted.LOST
             joints = coalesce(context, fresh)
             view = _view_for(context, begun, joints, run)
-            placed = _assigned(context, begun, joints, answers, view, meeting=meeting)
+            placed = _assigned(context, begun, joints, answers, view, on_conflict=on_conflict)
             written = _written(context, begun, placed, answers, run) if placed else {}
             if written:
                 publishing(begun.requested_time, _numbers_of(written))
@@ -371,7 +371,7 @@ def _assigned(
     answers: list[Answer],
     view: FileSystemView,
     *,
-    meeting: OnConflict,
+    on_conflict: OnConflict,
 ) -> dict[int, _Member]:
     """Return the writes without conflicts, by number, with write tokens of their own."""
     members: dict[int, _Member] = {}
@@ -389,7 +389,7 @@ def _assigned(
         if not isinstance(member, _Member):
             _tell(answers, joint, NotCommitted.CONFLICTS)
             for number in joint.numbers:
-                meeting(number, frozenset(member.file_groups))
+                on_conflict(number, frozenset(member.file_groups))
             continue
         renumbered = tuple(
             replace(task, task_number=place, write_token=f"{place}-0-0")

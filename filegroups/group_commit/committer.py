@@ -293,7 +293,7 @@ class GroupCommitter:
             complete = True
             return [entry.work for entry in group[1:]]
 
-        def meeting(number: int, file_groups: frozenset[FileGroupId]) -> None:
+        def on_conflict(number: int, file_groups: frozenset[FileGroupId]) -> None:
             group[number].conflict_on = file_groups
 
         try:
@@ -310,7 +310,7 @@ class GroupCommitter:
                 [leader.work],
                 lambda *arguments: publishing.append(arguments),
                 partial(self._side_by_side, group),
-                meeting,
+                on_conflict,
                 join=join,
                 later=left.append,
             )

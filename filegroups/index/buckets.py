@@ -246,8 +246,8 @@ class _LogStats:
         if _is_bucket(one):
             return True
         # Rows of a log compaction are also in the logs it read, as long as those exist.
-        said = [self._inserted(log) for log in one.log_files]
-        return any(said) or all(each is None for each in said)
+        answers = [self._inserted(log) for log in one.log_files]
+        return any(answers) or all(each is None for each in answers)
 
     def _inserted(self, log: LogFile) -> bool | None:
         """Return whether a log may hold inserts; None for a log of a log compaction."""

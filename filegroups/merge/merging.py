@@ -221,19 +221,19 @@ def combine_incoming(table: pa.Table, rules: MergeRules) -> pa.Table:
 def _with_deletes_marked(combined: Changes, rules: MergeRules) -> pa.Table:
     """Mark rows that the record merger turned into deletes, so that writers see them."""
     rows = combined.rows
-    unsaid = (combined.kinds != ChangeKind.RECORD) & ~rules.deletes(rows)
-    if not unsaid.any():
+    unmarked = (combined.kinds != ChangeKind.RECORD) & ~rules.deletes(rows)
+    if not unmarked.any():
         return rows
     position = rows.schema.get_field_index(IS_DELETED_COLUMN)
     if position < 0:
         raise InvalidInputError(
             "the table's merger deletes a record while it combines rows of one key, and the rows "
             f"have no column for deletes: add a boolean column {IS_DELETED_COLUMN}, or write the "
-            f"versions one after the other: {int(unsaid.sum())} records",
+            f"versions one after the other: {int(unmarked.sum())} records",
             kind="merged_delete",
-            rows=int(unsaid.sum()),
+            rows=int(unmarked.sum()),
         )
-    marks = pc.if_else(pa.array(unsaid), True, rows.column(position))
+    marks = pc.if_else(pa.array(unmarked), True, rows.column(position))
     return rows.set_column(position, rows.schema.field(position), marks)
 
 
@@ -292,10 +292,12 @@ def _put_together(
         numbers, missing = order_numbers(ordering)
     else:
         numbers, missing = np.zeros(len(codes), np.int64), np.ones(len(codes), np.bool_)
-    silent = np.zeros(len(codes), np.bool_)  # has no ordering value: keeps that of the older change
+    without_order = np.zeros(
+        len(codes), np.bool_
+    )  # has no ordering value: keeps that of the older change
     for name in rules.log_ordering_fields:
         if name in changes.known:
-            silent |= ~changes.known[name]
+            without_order |= ~changes.known[name]
     # For each record: the change that remains and the change its order comes from. For each column
     # that some changes lack: the change its value comes from.
     stays = np.full(distinct, _NOTHING, np.intp)
@@ -326,7 +328,7 @@ def _put_together(
             older_kept = np.where(both & (source[key] == _NOTHING), from_new, source[key])
             source[key] = np.where(wins, np.where(has_value, new, from_old), older_kept)
         stays[key] = np.where(wins, new, old)
-        kept = np.where(both & silent[new], old_order, _NOTHING)
+        kept = np.where(both & without_order[new], old_order, _NOTHING)
         ordered = np.where(missing[new], kept, new)
         order_from[key] = np.where(wins, ordered, old_order)
 
@@ -434,8 +436,8 @@ def merge_base(
     elif deletes is DeleteKind.COLUMN:
         kinds[rules.deletes(incoming)] = ChangeKind.DELETE_ROW
     known = known_values(incoming, rules) if rules.reads_values else {}
-    silent = np.zeros(incoming.num_rows, np.bool_)
-    known |= {name: silent for name in base.schema.names if name not in incoming.schema.names}
+    missing = np.zeros(incoming.num_rows, np.bool_)
+    known |= {name: missing for name in base.schema.names if name not in incoming.schema.names}
     changes = Changes(rows=incoming, kinds=kinds, known=known)
     return merge_changes(base, changes, rules, every_copy=True)
 

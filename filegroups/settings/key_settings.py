@@ -448,8 +448,8 @@ def _merge_mode(properties: PropertySet) -> MergeMode | None:
     mode = _translate(properties, "merge_mode", _MODES, "this merge mode")
     payload = _translate(properties, "payload_class", _PAYLOADS, "this payload class")
     strategy = _translate(properties, "merge_strategy_id", _STRATEGIES, "this merge strategy")
-    said = properties.find(KeySettings.options["merge_strategy_id"])
-    if said is not None and said[0] in _STRATEGY_OF_OLD and (mode or payload):
+    setting = properties.find(KeySettings.options["merge_strategy_id"])
+    if setting is not None and setting[0] in _STRATEGY_OF_OLD and (mode or payload):
         strategy = None
     found = {"merge_mode": mode, "payload_class": payload, "merge_strategy_id": strategy}
     return _one_of(properties, found)
@@ -457,10 +457,10 @@ def _merge_mode(properties: PropertySet) -> MergeMode | None:
 
 def _translate(properties: PropertySet, field: str, names: Mapping[str, T], what: str) -> T | None:
     declared = KeySettings.options[field]
-    said = properties.find(declared)
-    if said is None or not said[1]:
+    setting = properties.find(declared)
+    if setting is None or not setting[1]:
         return None
-    key, text, layer = said
+    key, text, layer = setting
     value = parse_option(declared, text, key=key, layer=layer)
     for name, meaning in names.items():
         if name.casefold() == str(value).casefold():
@@ -575,13 +575,13 @@ def merge_definition_of_settings(settings: KeySettings) -> MergeDefinition:
     """Return the merge definition of a new table: payload class, mode and markers together."""
     known = definition_of_payload(settings.payload_class) if settings.payload_class else None
     made = known or MergeDefinition(mode=settings.effective_merge_mode)
-    said: dict[str, Any] = {"ordering_fields": made.ordering_fields or settings.ordering_fields}
+    changes: dict[str, Any] = {"ordering_fields": made.ordering_fields or settings.ordering_fields}
     if settings.merge_mode not in (None, MergeMode.CUSTOM):
-        said["mode"] = settings.merge_mode
+        changes["mode"] = settings.merge_mode
     if settings.delete_field is not None:
-        said |= {"delete_field": settings.delete_field, "delete_marker": settings.delete_marker}
+        changes |= {"delete_field": settings.delete_field, "delete_marker": settings.delete_marker}
     if settings.partial_update_mode is not None:
-        said["partial_update_mode"] = PartialUpdateMode(settings.partial_update_mode)
+        changes["partial_update_mode"] = PartialUpdateMode(settings.partial_update_mode)
     if settings.unavailable_marker is not None:
-        said["unavailable_marker"] = settings.unavailable_marker
-    return replace(made, **said)
+        changes["unavailable_marker"] = settings.unavailable_marker
+    return replace(made, **changes)

@@ -333,9 +333,9 @@ def effect_of(key: str, declared: Container[str]) -> KeyEffect:
         return KeyEffect(effect=Effect.WARNED, why=WARNED[_longest(folded, WARNED)])
     if key.casefold() in declared or folded in declared:
         return KeyEffect(effect=Effect.DONE)
-    warned, silent = _longest(folded, WARNED), _longest(folded, WITHOUT_EFFECT)
-    if len(silent) > len(warned):
-        return KeyEffect(effect=Effect.NONE, why=WITHOUT_EFFECT[silent])
+    warned, ineffective = _longest(folded, WARNED), _longest(folded, WITHOUT_EFFECT)
+    if len(ineffective) > len(warned):
+        return KeyEffect(effect=Effect.NONE, why=WITHOUT_EFFECT[ineffective])
     if warned:
         return KeyEffect(effect=Effect.WARNED, why=WARNED[warned])
     return KeyEffect(effect=Effect.UNKNOWN)

@@ -88,13 +88,13 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
             SettingError: A text is not accepted, two options contradict each other, or reads do not
                 support one.
         """
-        said = as_property_set(properties)
-        refuse_unsupported(said, UNSUPPORTED_READS)
-        values, origins = cls.read_all(said)
+        property_set = as_property_set(properties)
+        refuse_unsupported(property_set, UNSUPPORTED_READS)
+        values, origins = cls.read_all(property_set)
         for field in ("as_of", "begin_time", "end_time"):
             if field in origins and field not in values:
                 raise cls.refusal(
-                    said,
+                    property_set,
                     field,
                     "an empty text is not a time; omit the option, or use earliest for the "
                     "beginning of a range",

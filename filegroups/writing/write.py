@@ -482,10 +482,10 @@ def _publish_written(
         number, announced = tries.groups_rebased, AnnouncedRebase()
         if must_wait:
             announced = announce_rebase(context, written, verdict.file_groups, number=number)
-            meet = pending_commit.logs_may_conflict
+            logs_may_conflict = pending_commit.logs_may_conflict
             # The rebased files use this newer state; validation still starts at the older one.
             here = wait_in_line(
-                context, begun, pending_commit.write_set, seen, logs_may_conflict=meet
+                context, begun, pending_commit.write_set, seen, logs_may_conflict=logs_may_conflict
             )
         if here is not None and isinstance(here.verdict, Rejected):
             return _conflict(begun, tries, here.verdict, here.base_state)
@@ -505,11 +505,11 @@ def _wait_in_line(
     needs_lookup: bool,
 ) -> WaitResult | None:
     """Wait, before any file is written, for earlier writers of the same file groups."""
-    claim, meet = planned_write_set(assignment), assignment.logs_may_conflict
+    claim, logs_may_conflict = planned_write_set(assignment), assignment.logs_may_conflict
     may_wait = not (work.workload is None or needs_lookup or work.queued)
     if not (may_wait and protocol_of(work.context).must_wait_in_line(claim)):
         return None
-    return wait_in_line(work.context, begun, claim, seen, logs_may_conflict=meet)
+    return wait_in_line(work.context, begun, claim, seen, logs_may_conflict=logs_may_conflict)
 
 
 def _assigned(work: PreparedWrite, begun: StartedWrite) -> FileGroupAssignment:

@@ -49,7 +49,7 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
     printer = invocation.printer
     is_plain = printer.is_plain
 
-    def say(who: str, what: str, manner: str) -> None:
+    def report_line(who: str, what: str, manner: str) -> None:
         if is_plain:
             at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
             style = {"bad": "red", "good": "green"}.get(manner, _STYLES.get(who, ""))
@@ -62,7 +62,9 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
         props=tuple(Path(str(source)) for source in invocation.layers.props),
         hoodie_conf=invocation.layers.hoodie_conf,
     )
-    outcome = run_demo(path, engine=engine, say=say, batches_max=half_months, settings=settings)
+    outcome = run_demo(
+        path, engine=engine, report=report_line, batches_max=half_months, settings=settings
+    )
     if is_plain:
         _print_outcome(invocation, outcome)
     else:

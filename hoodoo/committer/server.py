@@ -57,7 +57,7 @@ from timeline.system import Started, ThreadExecutor
 _CONNECTIONS_MAX = 512
 _STEP_S = 0.2  # longest delay of a stop
 _PARTS_MAX = 64  # members whose files are sent at a time, on a high-latency store
-_SAID_MAX = 2000
+_TEXT_MAX = 2000
 _WRITES_MAX = 64  # of an instant, unless the option sets another number
 
 
@@ -340,7 +340,7 @@ class Committer:
                 return
         self._events.emit("committer.handed_back", why=why)
         self.report.handed_back += 1
-        self._send(channel, FallBack(why=why[:_SAID_MAX]))
+        self._send(channel, FallBack(why=why[:_TEXT_MAX]))
 
     def _work_of(self, served: ServedTable, offer: Offer) -> tuple[PreparedWrite | None, str]:
         plan = served.plan_of(offer)
@@ -423,7 +423,7 @@ class Committer:
             answers = commit_group(
                 served.context,
                 [group[0].work],
-                meeting=partial(_note, group),
+                on_conflict=partial(_note, group),
                 join=join,
                 name_instant=name,
                 later=left.append,
@@ -449,7 +449,7 @@ class Committer:
 
     def _failed(self, error: Exception) -> None:
         self.report.failures += 1
-        self.report.last_failure = f"{type(error).__name__}: {error}"[:_SAID_MAX]
+        self.report.last_failure = f"{type(error).__name__}: {error}"[:_TEXT_MAX]
         self._events.emit("committer.failed", why=self.report.last_failure)
 
     # ---- connections

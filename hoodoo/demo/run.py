@@ -234,7 +234,7 @@ def run_demo(
     path: Path,
     *,
     engine: str,
-    say: Report,
+    report: Report,
     batches_max: int | None = None,
     settings: DemoSettings | None = None,
 ) -> DemoResult:
@@ -244,7 +244,7 @@ def run_demo(
     Args:
         path: Folder of the table; an older one of the demonstration is replaced.
         engine: ``spark``, or ``local`` without Spark.
-        say: Called with the process, its message and the style (``""``, ``good``, ``bad``).
+        report: Called with the process, its message and the style (``""``, ``good``, ``bad``).
         batches_max: Number of half months; None for all.
         settings: Settings of writers and cleaner instead of the shipped files.
 
@@ -258,7 +258,7 @@ def run_demo(
     began = time.monotonic()
     flights = load_flights()
     set_up(path, flights.schema, [*chosen.files, chosen.pairs])
-    say("demo", f"{flights.num_rows:,} flights are read; the empty table is {path}", "")
+    report("demo", f"{flights.num_rows:,} flights are read; the empty table is {path}", "")
     count = min(batches_max or len(batches()), len(batches()))
     work = Path(tempfile.mkdtemp(prefix="hoodoo-demo-"))
     try:
@@ -267,8 +267,8 @@ def run_demo(
                 command = _writer(role, path, chosen, work=work, engine=engine, count=count)
                 cast.start(role, command)
             cast.start(CLEANER, _cleaner(path, chosen))
-            say("demo", _started(cast, chosen), "")
-            _listen(cast, say)
+            report("demo", _started(cast, chosen), "")
+            _listen(cast, report)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     comparison = _compare(path, flights, count)
@@ -311,15 +311,15 @@ def _started(cast: DemoProcesses, settings: DemoSettings) -> str:
     return f"started {', '.join(names)}, configured by {sources}"
 
 
-def _listen(cast: DemoProcesses, say: Report) -> None:
+def _listen(cast: DemoProcesses, report: Report) -> None:
     """Print the processes' messages until both writers are done, then end the cleaner."""
     waiting, starting = set(WRITERS), set(WRITERS)
     while waiting:
         try:
-            name, said = cast.lines.get(timeout=1.0)
+            name, event = cast.lines.get(timeout=1.0)
         except queue.Empty:
             continue
-        if said is None:
+        if event is None:
             actor = cast.actors[name]
             if name in waiting or name == CLEANER:
                 raise UnavailableError(
@@ -329,44 +329,46 @@ def _listen(cast: DemoProcesses, say: Report) -> None:
                     process=name,
                 )
             continue
-        if said.get("event") == "ready":
+        if event.get("event") == "ready":
             starting.discard(name)
             if not starting:
                 for role in WRITERS:
                     cast.actors[role].start()
-        if said.get("event") == "done":
+        if event.get("event") == "done":
             waiting.discard(name)
-        _repeat(name, said, say)
+        _repeat(name, event, report)
     cast.actors[CLEANER].end()
 
 
-def _repeat(name: str, said: dict[str, Any], say: Report) -> None:
+def _repeat(name: str, line: dict[str, Any], report: Report) -> None:
     if name == CLEANER:
-        deleted = len(said.get("files_deleted", ()))
+        deleted = len(line.get("files_deleted", ()))
         if deleted:
-            say(name, f"cleaned {deleted} files that no retained commit needs", "")
+            report(name, f"cleaned {deleted} files that no retained commit needs", "")
         return
-    event = said.get("event")
+    event = line.get("event")
     if event == "wrote":
-        counts = (("loaded", said["rows_inserted"]), ("corrected", said["rows_updated"]))
+        counts = (("loaded", line["rows_inserted"]), ("corrected", line["rows_updated"]))
         what = " and ".join(f"{number:,} rows {done}" for done, number in counts if number)
-        say(name, f"{said['batch']}: {what or 'nothing changed'} in {said['seconds']} s", "")
-        for refusal in said["refusals"]:
+        report(name, f"{line['batch']}: {what or 'nothing changed'} in {line['seconds']} s", "")
+        for refusal in line["refusals"]:
             winners = "; ".join(refusal["winners"]) or "nobody known"
-            say(
+            report(
                 name,
                 f"  was rejected first ({refusal['rule']}): {winners} was faster; "
                 f"{refusal['redo']} written again",
                 "bad",
             )
     elif event == "failed":
-        say(name, f"failed: {said.get('message')}", "bad")
+        report(name, f"failed: {line.get('message')}", "bad")
     elif event == "starting":
-        say(name, f"starts ({'a PySpark job' if said.get('engine') == 'spark' else 'local'})", "")
+        report(
+            name, f"starts ({'a PySpark job' if line.get('engine') == 'spark' else 'local'})", ""
+        )
     elif event == "ready":
-        say(name, "is ready", "")
+        report(name, "is ready", "")
     elif event == "done":
-        say(name, "done", "good")
+        report(name, "done", "good")
 
 
 def _compare(path: Path, flights: pa.Table, count: int) -> Comparison:
@@ -461,11 +463,11 @@ class DemoProcess:
             return
         for line in stream:
             try:
-                said = json.loads(line)
+                event = json.loads(line)
             except ValueError:
                 continue  # a line of Spark
-            if isinstance(said, dict):
-                self._lines.put((self.name, said))
+            if isinstance(event, dict):
+                self._lines.put((self.name, event))
         self._lines.put((self.name, None))
 
 

@@ -187,9 +187,9 @@ def _partitions(found: SparkReadPlan) -> list[InputPartition]:
 def _begin_of(table: Table) -> str | None:
     """Return where a stream begins, None for now; the begin of a range beats ``startOffset``."""
     settings = ReadSettings.from_properties(table.properties)
-    said = settings.begin_time or settings.start_offset
+    begin = settings.begin_time or settings.start_offset
     # offsets are compared as texts
-    return None if said.lower() == "latest" else parse_range(said, None, table.context.zone)[0]
+    return None if begin.lower() == "latest" else parse_range(begin, None, table.context.zone)[0]
 
 
 def _newest(table: Table) -> str:

@@ -61,9 +61,11 @@ def session_settings(spark: Any) -> dict[str, str]:
 
 def storage_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties that open the storage, without those of the table (SEC11)."""
-    said = as_property_set(properties).without_layer(TABLE_LAYER)
+    property_set = as_property_set(properties).without_layer(TABLE_LAYER)
     wanted = SlotSettings.options["backend"].key
-    return {key: value for key, value in said.items() if is_storage_key(key) or key == wanted}
+    return {
+        key: value for key, value in property_set.items() if is_storage_key(key) or key == wanted
+    }
 
 
 def session_properties(spark: Any) -> dict[str, str]:

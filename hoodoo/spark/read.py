@@ -399,8 +399,8 @@ def _spelled(name: str, known: Sequence[str]) -> str | None:
 def _as_spelled(file: str, table: str) -> str:
     """Return a file's path with the S3 scheme of the table's path, which the cluster supports."""
     scheme, _, rest = file.partition("://")
-    said = table.partition("://")[0].lower()
-    return f"{said}://{rest}" if scheme == "s3" and said in ("s3a", "s3n") else file
+    spelled = table.partition("://")[0].lower()
+    return f"{spelled}://{rest}" if scheme == "s3" and spelled in ("s3a", "s3n") else file
 
 
 def _no_pattern(path: str) -> str:

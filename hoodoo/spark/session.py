@@ -390,8 +390,8 @@ def _has_hudi_bundle(spark: Any) -> bool:
 def _use_this_python(spark: Any) -> None:
     """Make local workers use this Python; ``python3`` on the path may lack hoodoo."""
     context = spark.sparkContext
-    said = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
-    if not said and context.master.startswith("local"):
+    python = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not python and context.master.startswith("local"):
         context.pythonExec = sys.executable
 
 

@@ -137,10 +137,10 @@ def _prepared_for_new_table(
 
 
 def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperation, Layers]:
-    said = settings.operation
-    if said.replaces:
-        return said, layers
-    if said is WriteOperation.UPSERT and settings.combine_before_upsert:
+    operation = settings.operation
+    if operation.replaces:
+        return operation, layers
+    if operation is WriteOperation.UPSERT and settings.combine_before_upsert:
         # An overwrite in place of an upsert keeps one row per key of the batch, too.
         layers = layers.with_code({_COMBINE_KEY: "true"})
     if settings.overwrite_mode is OverwriteMode.DYNAMIC:

@@ -518,11 +518,11 @@ def _unique(
         np.concatenate([np.zeros(0, np.uint64), *(one.hashes for one in found)]),
         return_counts=True,
     )
-    meeting = hashes[times > 1]
-    if not len(meeting):
+    repeated = hashes[times > 1]
+    if not len(repeated):
         return
-    doubtful = [one.slice for one in found if np.isin(one.hashes, meeting).any()]
-    keys = pa.chunked_array(_keys_of(context, snapshot, doubtful, meeting), pa.string())
+    doubtful = [one.slice for one in found if np.isin(one.hashes, repeated).any()]
+    keys = pa.chunked_array(_keys_of(context, snapshot, doubtful, repeated), pa.string())
     counts = pc.value_counts(keys)
     twice = counts.filter(pc.greater(pc.struct_field(counts, "counts"), 1))
     if not len(twice):

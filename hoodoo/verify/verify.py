@@ -240,7 +240,7 @@ def verify(
     Outside: lists of the timeline and of every partition; 1 get per completed instant and
     slot; and the reads of ``check_records``.
     """
-    run = _Verification(context=context, report=progress or _silent, witness=witness)
+    run = _Verification(context=context, report=progress or _ignore, witness=witness)
     try:
         run.everything(history=history, all_columns=all_columns)
     except CorruptTableError as error:
@@ -256,7 +256,7 @@ def verify(
     )
 
 
-def _silent(_: str) -> None:
+def _ignore(_: str) -> None:
     pass
 
 

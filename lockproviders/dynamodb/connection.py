@@ -169,8 +169,8 @@ class BotoTransport:
 
     def _refusal(self, operation: str, response: Mapping[str, Any]) -> Exception:
         """Return the error for an unsuccessful answer of DynamoDB."""
-        said = response.get("Error", {})
-        code, text = str(said.get("Code", "")), _shown(str(said.get("Message", "")))
+        error = response.get("Error", {})
+        code, text = str(error.get("Code", "")), _shown(str(error.get("Message", "")))
         status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         if code == "ConditionalCheckFailedException":
             return ConditionFailedError(response.get("Item"))
@@ -268,9 +268,9 @@ def region_of_machine() -> str | None:
         UnsafeSetupError: It is not set, but boto3 finds another region than Java's default. A guess
             could put two writers into two regions, where they do not exclude each other.
     """
-    said = os.environ.get("AWS_REGION", "").strip()
-    if said:
-        return said
+    region = os.environ.get("AWS_REGION", "").strip()
+    if region:
+        return region
     import boto3
 
     known: str | None = boto3.session.Session().region_name

@@ -161,30 +161,30 @@ class DynamoSettings(DynamoOptions):
             SettingError: A value is wrong or missing; names key, value and accepted values.
             UnsafeSetupError: ``machine_region`` finds no certain region.
         """
-        said = as_property_set(properties)
-        lease_ms = LockSettings.from_properties(said).try_ms
+        property_set = as_property_set(properties)
+        lease_ms = LockSettings.from_properties(property_set).try_ms
         if lease_ms < LEASE_MS_MIN:
             why = (
                 f"this property accepts at least {LEASE_MS_MIN} milliseconds, because it is also "
                 "the lease of the DynamoDB lock"
             )
-            raise LockSettings.refusal(said, "try_ms", why)
-        given = DynamoOptions.from_properties(said)
+            raise LockSettings.refusal(property_set, "try_ms", why)
+        given = DynamoOptions.from_properties(property_set)
         if (given.access_key is None) != (given.secret_key is None):
             missing = "access_key" if given.access_key is None else "secret_key"
             why = "this property accepts a value, because its other half is set"
-            raise given.refusal(said, missing, why)
+            raise given.refusal(property_set, missing, why)
         if given.endpoint is not None:
-            _check_endpoint(said, given, given.endpoint)
+            _check_endpoint(property_set, given, given.endpoint)
         region = given.region or machine_region() or DEFAULT_REGION
         return cls(
             **{**given.model_dump(), "region": region},
-            key=implicit_key or _key_of(said, given),
+            key=implicit_key or _key_of(property_set, given),
             lease_ms=lease_ms,
         )
 
 
-def _key_of(said: PropertySet, given: DynamoOptions) -> str:
+def _key_of(properties: PropertySet, given: DynamoOptions) -> str:
     """Return the lock's name; like Hudi, fall back to the table's name."""
     key = given.partition_key or given.table_name
     if key is None:
@@ -192,20 +192,20 @@ def _key_of(said: PropertySet, given: DynamoOptions) -> str:
             "this property accepts a name for the lock, equal for all writers of the table, or set "
             "hoodie.table.name"
         )
-        raise given.refusal(said, "partition_key", why)
+        raise given.refusal(properties, "partition_key", why)
     if len((key + COUNT_SUFFIX).encode()) > KEY_BYTES_MAX:
         why = f"this property accepts at most {KEY_BYTES_MAX - 32} bytes"
-        raise given.refusal(said, "partition_key", why, value=key)
+        raise given.refusal(properties, "partition_key", why, value=key)
     return key
 
 
-def _check_endpoint(said: PropertySet, given: DynamoOptions, address: str) -> None:
+def _check_endpoint(properties: PropertySet, given: DynamoOptions, address: str) -> None:
     """Refuse one of the table, of plain HTTP to other machines, or a metadata service (SEC11)."""
 
     def refusal(accepted: str) -> SettingError:
-        return given.refusal(said, "endpoint", f"this property accepts {accepted}", accepted)
+        return given.refusal(properties, "endpoint", f"this property accepts {accepted}", accepted)
 
-    if said.layer_of(given.options["endpoint"].key) == TABLE_LAYER:
+    if properties.layer_of(given.options["endpoint"].key) == TABLE_LAYER:
         raise refusal("the value of the writer's own properties, never one of the table")
     try:
         parts = urlsplit(address)

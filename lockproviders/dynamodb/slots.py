@@ -86,7 +86,7 @@ class DynamoSlotStore:
         except UnavailableError as error:
             if error.fields.get("maybe_done", True):
                 raise AmbiguousWriteError(path) from error
-            raise _silent(error) from error
+            raise _unavailable(error) from error
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a slot; see the port. Outside: 1 get."""
@@ -133,7 +133,7 @@ class DynamoSlotStore:
             except UnavailableError:
                 return self._ask(operation, request)
         except UnavailableError as error:
-            raise _silent(error) from error
+            raise _unavailable(error) from error
 
     def _ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         named = {"TableName": self._settings.table, **request}
@@ -255,5 +255,5 @@ def _creation(table: str, capacity: tuple[int, int] | None) -> dict[str, Any]:
     return request
 
 
-def _silent(error: UnavailableError) -> StorageUnavailableError:
+def _unavailable(error: UnavailableError) -> StorageUnavailableError:
     return StorageUnavailableError(f"the slot store does not answer; try again: {error.message}")

@@ -116,16 +116,18 @@ class DatabaseSettings(DatabaseOptions):
             SettingError: A value is missing, not a number or out of range.
             UnsafeSetupError: The url comes from the table's own properties (SEC11).
         """
-        said = as_property_set(properties)
-        refuse_from_table(said, cls.options["url"])
-        given = DatabaseOptions.from_properties(said)
-        return cls(**given.model_dump(), name=lock_name(said), server=_server(said, given))
+        property_set = as_property_set(properties)
+        refuse_from_table(property_set, cls.options["url"])
+        given = DatabaseOptions.from_properties(property_set)
+        return cls(
+            **given.model_dump(), name=lock_name(property_set), server=_server(property_set, given)
+        )
 
 
-def _server(said: PropertySet, given: DatabaseOptions) -> Server:
+def _server(properties: PropertySet, given: DatabaseOptions) -> Server:
     wanted = f"write it as mysql://host:{PORT}/name, the user and password in keys of their own"
     kind = "setting_value" if given.url else "setting_missing"
-    refusal = given.refusal(said, "url", wanted, kind=kind)
+    refusal = given.refusal(properties, "url", wanted, kind=kind)
     try:
         parts = urlsplit(given.url or "")
         host, port = parts.hostname or "", parts.port or PORT

@@ -97,15 +97,15 @@ class HiveMetastoreSettings(HiveMetastoreOptions):
         Raises:
             SettingError: A value is missing, not a number or out of range.
         """
-        said = as_property_set(properties)
+        property_set = as_property_set(properties)
         declared = cls.options["uris"]
-        refuse_from_table(said, declared)
-        given = HiveMetastoreOptions.from_properties(said)
-        addresses = parse_uris(declared.key, given.uris, said.layer_of(declared.key))
-        return cls(**given.model_dump(), name=lock_name(said), addresses=addresses)
+        refuse_from_table(property_set, declared)
+        given = HiveMetastoreOptions.from_properties(property_set)
+        addresses = parse_uris(declared.key, given.uris, property_set.layer_of(declared.key))
+        return cls(**given.model_dump(), name=lock_name(property_set), addresses=addresses)
 
 
-def lock_name(said: PropertySet) -> LockName:
+def lock_name(properties: PropertySet) -> LockName:
     """
     Return the names to lock, from Java's two keys.
 
@@ -113,7 +113,7 @@ def lock_name(said: PropertySet) -> LockName:
         SettingError: One is missing or has characters that cannot be sent.
     """
     database, table = (
-        check_name(declared.key, said.get_option(declared), said.layer_of(declared.key))
+        check_name(declared.key, properties.get_option(declared), properties.layer_of(declared.key))
         for declared in (LockOptions.options["database"], LockOptions.options["table"])
     )
     return LockName(database=database, table=table)

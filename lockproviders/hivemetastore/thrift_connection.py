@@ -179,10 +179,10 @@ class ThriftWire:
     def lease_text(self) -> str:
         """Return the server's hive.txn.timeout as it spells it, empty if not reported."""
         types = self._messages.types
-        silent = (types.ConfigValSecurityException, self._messages.ApplicationError)
+        unanswered = (types.ConfigValSecurityException, self._messages.ApplicationError)
         try:
-            value = self._call("get_config_value", (TIMEOUT_SETTING, ""), expected=silent)
-        except silent:
+            value = self._call("get_config_value", (TIMEOUT_SETTING, ""), expected=unanswered)
+        except unanswered:
             return ""
         return str(value or "")
 

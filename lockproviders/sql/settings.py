@@ -104,16 +104,16 @@ class SqlSettings(OptionSettings):
             SettingError: The url is missing or unsupported, or a name or a time is not accepted.
             UnsafeSetupError: The url comes from the table's own properties (SEC11).
         """
-        said = as_property_set(properties)
-        settings = super().from_properties(said)
+        property_set = as_property_set(properties)
+        settings = super().from_properties(property_set)
         if not settings.url:
-            raise SqlSettings.refusal(said, "url", "the sql lock needs a database")
-        refuse_from_table(said, cls.options["url"])
+            raise SqlSettings.refusal(property_set, "url", "the sql lock needs a database")
+        refuse_from_table(property_set, cls.options["url"])
         if not TABLE_NAME.fullmatch(settings.table):
-            raise cls.refusal(said, "table", "letters, digits and _ only, 63 at most")
+            raise cls.refusal(property_set, "table", "letters, digits and _ only, 63 at most")
         if settings.timeout_ms > settings.lease_ms // TIMEOUTS_PER_LEASE:
             why = f"at most a quarter of the lease of {settings.lease_ms} milliseconds"
-            raise cls.refusal(said, "timeout_ms", why)
+            raise cls.refusal(property_set, "timeout_ms", why)
         return settings
 
     def database(self, ids: Ids, *, durable: bool = False) -> Database:
@@ -128,14 +128,16 @@ class SqlSettings(OptionSettings):
         Raises:
             SettingError: The url is unsupported.
         """
-        said = as_property_set({self.options["url"].key: self.url})
+        property_set = as_property_set({self.options["url"].key: self.url})
         parts = urlsplit(self.url)
         scheme = parts.scheme.casefold()
         if scheme in ("", "sqlite", "file"):
             path = self.url if not scheme else unquote(parts.path)
             if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
                 raise SqlSettings.refusal(
-                    said, "url", "a SQLite lock is an absolute path of a file on a local disk"
+                    property_set,
+                    "url",
+                    "a SQLite lock is an absolute path of a file on a local disk",
                 )
             return SqliteDatabase(
                 path,
@@ -146,17 +148,17 @@ class SqlSettings(OptionSettings):
             )
         if scheme not in _SCHEMES:
             raise SqlSettings.refusal(
-                said, "url", "known are a path, mysql://, mariadb:// and postgresql://"
+                property_set, "url", "known are a path, mysql://, mariadb:// and postgresql://"
             )
         kind = _SCHEMES[scheme]
         try:
             port = parts.port or _PORTS[kind]
         except ValueError:
-            raise SqlSettings.refusal(said, "url", "its port is no number") from None
+            raise SqlSettings.refusal(property_set, "url", "its port is no number") from None
         host, name = parts.hostname or "", unquote(parts.path).strip("/")
         if not host or not name or "/" in name or parts.query or parts.fragment:
             raise SqlSettings.refusal(
-                said, "url", f"write it as {kind}://host:{_PORTS[kind]}/database"
+                property_set, "url", f"write it as {kind}://host:{_PORTS[kind]}/database"
             )
         server = Server(
             host=host,

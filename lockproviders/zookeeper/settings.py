@@ -195,22 +195,22 @@ class ZooKeeperSettings(ZooKeeperOptions):
         Raises:
             SettingError: A value is missing or wrong; names key, value and unit.
         """
-        said = as_property_set(context.properties)
-        given = ZooKeeperOptions.from_properties(said)
-        servers, root = split_hosts(_required(said, given, "url"), key=_key("url"))
-        _refuse_unused_port(said, given, servers)
+        property_set = as_property_set(context.properties)
+        given = ZooKeeperOptions.from_properties(property_set)
+        servers, root = split_hosts(_required(property_set, given, "url"), key=_key("url"))
+        _refuse_unused_port(property_set, given, servers)
         if implicit:
             folder = f"{IMPLICIT_FOLDER}/{path_hash(hashed_address(context))}"
             path = lock_path(folder, IMPLICIT_KEY, key=ADDRESS_OPTION.key)
         else:
-            base = _required(said, given, "base_path")
-            path = lock_path(base, _lock_key(said, given), key=_key("base_path"))
+            base = _required(property_set, given, "base_path")
+            path = lock_path(base, _lock_key(property_set, given), key=_key("base_path"))
         if given.tls:
-            _required(said, given, "tls_ca")
+            _required(property_set, given, "tls_ca")
         if given.sasl == "DIGEST-MD5":
-            _required(said, given, "identity_file")
+            _required(property_set, given, "identity_file")
         chosen = given.model_dump()
-        deadline_ms = max(LockSettings.from_properties(said).deadline_ms, _CONNECT_MS_MIN)
+        deadline_ms = max(LockSettings.from_properties(property_set).deadline_ms, _CONNECT_MS_MIN)
         chosen["connection_timeout_ms"] = min(given.connection_timeout_ms, deadline_ms)
         return cls(**chosen, servers=servers, root=root, path=path)
 
@@ -220,7 +220,7 @@ def _key(field: str) -> str:
 
 
 def _refuse_unused_port(
-    said: PropertySet, given: ZooKeeperOptions, servers: tuple[str, ...]
+    properties: PropertySet, given: ZooKeeperOptions, servers: tuple[str, ...]
 ) -> None:
     """Refuse a port that no server of the url has: Java would use another server."""
     key, port = _key("port"), given.port
@@ -229,28 +229,28 @@ def _refuse_unused_port(
     if ":" in str(given.url):
         return  # the url has ports, and this one has no effect
     raise given.refusal(
-        said,
+        properties,
         "port",
         f"write the port into {_key('url')}, because Java does not read {key} and would use 2181",
         f"{servers[0].rpartition(':')[0]}:{port[:200]}",
     )
 
 
-def _lock_key(said: PropertySet, given: ZooKeeperOptions) -> str:
+def _lock_key(properties: PropertySet, given: ZooKeeperOptions) -> str:
     """Return the lock's key as Java infers it: the table's name if no key is set."""
-    value = given.lock_key or said.get(NAME_KEY)
+    value = given.lock_key or properties.get(NAME_KEY)
     if value:
         return value
     why = f"the lock needs a node: set this or {NAME_KEY}, which replaces it"
-    raise given.refusal(said, "lock_key", why, "the table's name", kind=None)
+    raise given.refusal(properties, "lock_key", why, "the table's name", kind=None)
 
 
-def _required(said: PropertySet, given: ZooKeeperOptions, field: str) -> str:
+def _required(properties: PropertySet, given: ZooKeeperOptions, field: str) -> str:
     value = getattr(given, field)
     if value:
         return str(value)
     doc = given.options[field].doc
-    raise given.refusal(said, field, f"this lock provider needs it: {doc}", doc, kind=None)
+    raise given.refusal(properties, field, f"this lock provider needs it: {doc}", doc, kind=None)
 
 
 def _secret_line(file: str) -> str:

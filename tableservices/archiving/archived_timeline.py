@@ -232,15 +232,15 @@ def _write_manifest(
 
 def _write_version_file(storage: Storage) -> None:
     """Write ``_version_``; repeat after each newer manifest, so that it is never behind."""
-    said = -1
+    version = -1
     while True:
         number, _ = newest_manifest(storage)
-        if number in (0, said):
+        if number in (0, version):
             return
         # A greater number is another archiver's, of manifests made since the listing.
         if version_file_number(storage) < number:
             storage.write(_VERSION, str(number).encode(), durable=True)
-        said = number
+        version = number
 
 
 def _tidy(context: TableContext, *, manifests_kept: int) -> None:

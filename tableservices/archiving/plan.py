@@ -522,11 +522,11 @@ class ArchivingSettings(OptionSettings):
         """
         settings = super().from_properties(properties)
         cleaning = CleaningSettings.from_properties(properties)
-        said = as_property_set(properties)
+        property_set = as_property_set(properties)
         retained = cleaning.commits_retained if cleaning.policy is CleaningPolicy.COMMITS else 0
         low, high = settings.commits_kept_min, settings.commits_kept_max
         keys = [cls.options[one].key for one in ("commits_kept_min", "commits_kept_max")]
-        if low <= retained and not any(said.get(key) for key in keys):
+        if low <= retained and not any(property_set.get(key) for key in keys):
             more = {
                 "commits_kept_min": retained + 10,
                 "commits_kept_max": retained + 10 + high - low,
@@ -537,14 +537,16 @@ class ArchivingSettings(OptionSettings):
                 f"archiving begins above {keys[1]} and leaves {keys[0]}={low}: raise the first or "
                 "lower the second"
             )
-            raise cls.refusal(said, "commits_kept_max", why, kind="archive_range", value=str(high))
+            raise cls.refusal(
+                property_set, "commits_kept_max", why, kind="archive_range", value=str(high)
+            )
         if low <= retained and settings.automatic:
             why = (
                 "cleaning needs each commit it retains on the active timeline, and "
                 f"hoodie.clean.commits.retained={retained}: raise this key or lower the other"
             )
             raise cls.refusal(
-                said, "commits_kept_min", why, kind="archive_retention", value=str(low)
+                property_set, "commits_kept_min", why, kind="archive_retention", value=str(low)
             )
         return settings
 

@@ -181,11 +181,11 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
         ) from None
     text = strategy.strategy_params.get(_SORT_COLUMNS, "")
     columns = tuple(name for name in (part.strip() for part in text.split(",")) if name)
-    said = strategy.strategy_params.get(_CURVE, curve.value).upper()
+    curve_name = strategy.strategy_params.get(_CURVE, curve.value).upper()
     try:
-        ordered_by = Curve(said)
+        ordered_by = Curve(curve_name)
     except ValueError:
-        raise invalid_plan_error(path, f"its order is not known: {said[:100]!r}") from None
+        raise invalid_plan_error(path, f"its order is not known: {curve_name[:100]!r}") from None
     if len(columns) > COLUMNS_MAX:
         raise invalid_plan_error(path, f"it orders by {len(columns)} columns")
     return PlannedClustering(

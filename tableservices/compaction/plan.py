@@ -177,11 +177,13 @@ def _proven(storage: Storage, operation: CompactionOperation, path: str) -> File
         bootstrap_file=operation.bootstrap_file_path,
         path=path,
     )
-    said = operation.base_instant_time
+    base_time = operation.base_instant_time
     base = found.base_file
-    if not said or (base is not None and base.requested_time != said):
-        raise invalid_plan_error(path, f"another base instant than that of its base file: {said!a}")
-    return replace(found, base_instant_time=said)
+    if not base_time or (base is not None and base.requested_time != base_time):
+        raise invalid_plan_error(
+            path, f"another base instant than that of its base file: {base_time!a}"
+        )
+    return replace(found, base_instant_time=base_time)
 
 
 @dataclass(slots=True)

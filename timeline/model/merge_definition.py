@@ -310,25 +310,25 @@ def version_8_merging(definition: MergeDefinition) -> dict[str, str]:
             f"name a payload class: {definition.partial_update_mode.value}",
             kind="partial_update_mode",
         )
-    said = {
+    properties = {
         "hoodie.record.merge.mode": definition.mode.value,
         "hoodie.record.merge.strategy.id": MERGE_STRATEGY_IDS[definition.mode],
         "hoodie.compaction.payload.class": payload or _PAYLOAD_OF_MODE[definition.mode],
     }
     if not plain:
-        said["hoodie.record.merge.mode"] = MergeMode.CUSTOM.value
-        said["hoodie.record.merge.strategy.id"] = PAYLOAD_BASED_STRATEGY_ID
+        properties["hoodie.record.merge.mode"] = MergeMode.CUSTOM.value
+        properties["hoodie.record.merge.strategy.id"] = PAYLOAD_BASED_STRATEGY_ID
     if definition.ordering_fields:
-        said["hoodie.table.precombine.field"] = definition.ordering_fields[0]
+        properties["hoodie.table.precombine.field"] = definition.ordering_fields[0]
     if plain and definition.delete_field is not None and definition.delete_marker is not None:
-        said[DELETE_FIELD] = definition.delete_field
-        said[DELETE_MARKER] = definition.delete_marker
-    return said
+        properties[DELETE_FIELD] = definition.delete_field
+        properties[DELETE_MARKER] = definition.delete_marker
+    return properties
 
 
 def version_9_merging(definition: MergeDefinition) -> dict[str, str]:
     """Return the properties that define the merge in a new table of version 9 (fmt 11.1)."""
-    said = {"hoodie.record.merge.mode": definition.mode.value}
+    properties = {"hoodie.record.merge.mode": definition.mode.value}
     optional = {
         "hoodie.table.ordering.fields": ",".join(definition.ordering_fields),
         "hoodie.table.legacy.payload.class": definition.payload_class,
@@ -336,10 +336,10 @@ def version_9_merging(definition: MergeDefinition) -> dict[str, str]:
         MERGE_PROPERTY_PREFIX + DELETE_MARKER: definition.delete_marker,
         MERGE_PROPERTY_PREFIX + UNAVAILABLE_VALUE: definition.unavailable_marker,
     }
-    said |= {key: text for key, text in optional.items() if text}
+    properties |= {key: text for key, text in optional.items() if text}
     if definition.partial_update_mode is not PartialUpdateMode.NONE:
-        said[PARTIAL_UPDATE_MODE] = definition.partial_update_mode.value
-    return said
+        properties[PARTIAL_UPDATE_MODE] = definition.partial_update_mode.value
+    return properties
 
 
 def _mode(
@@ -388,10 +388,10 @@ def _by_payload(strategy_id: str | None) -> bool:
 def _with_merge_properties(
     rules: MergeDefinition, properties: Mapping[str, str], path: str
 ) -> MergeDefinition:
-    def said(key: str) -> str | None:
+    def value_of(key: str) -> str | None:
         return properties.get(MERGE_PROPERTY_PREFIX + key) or properties.get(key) or None
 
-    field, marker = said(DELETE_FIELD), said(DELETE_MARKER)
+    field, marker = value_of(DELETE_FIELD), value_of(DELETE_MARKER)
     if (field is None) != (marker is None):
         missing = DELETE_MARKER if marker is None else DELETE_FIELD
         raise CorruptTableError(
@@ -408,7 +408,7 @@ def _with_merge_properties(
         if mode not in _PARTIAL_MODES:
             raise _wrong(PARTIAL_UPDATE_MODE, mode, path)
         rules = replace(rules, partial_update_mode=_PARTIAL_MODES[mode])
-    unavailable = said(UNAVAILABLE_VALUE)
+    unavailable = value_of(UNAVAILABLE_VALUE)
     return replace(rules, unavailable_marker=unavailable or rules.unavailable_marker)
 
 

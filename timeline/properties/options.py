@@ -442,8 +442,10 @@ class OptionSettings(BaseModel):
         Raises:
             SettingError: A value has the wrong type or is out of range; names key, value and layer.
         """
-        said = as_property_set(properties)
-        values = {field: value for field, value in cls.read_all(said)[0].items() if value != ""}
+        property_set = as_property_set(properties)
+        values = {
+            field: value for field, value in cls.read_all(property_set)[0].items() if value != ""
+        }
         try:
             return cls(**values)
         except ValidationError as error:
@@ -452,7 +454,7 @@ class OptionSettings(BaseModel):
             declared, default = cls.options[field], f"default {cls.options[field].default}"
             doc = declared.doc.rstrip(".")
             why = f"{first['msg'].lower()}, {declared.accepted}; {doc}, {default}"
-            raise cls.refusal(said, field, why, default) from None
+            raise cls.refusal(property_set, field, why, default) from None
 
     @classmethod
     def read_all(cls, properties: PropertySet) -> tuple[dict[str, Any], dict[str, str]]:
@@ -478,7 +480,7 @@ class OptionSettings(BaseModel):
     @classmethod
     def refusal(
         cls,
-        said: PropertySet,
+        properties: PropertySet,
         field: str,
         why: str,
         suggestion: str = "",
@@ -498,7 +500,7 @@ class OptionSettings(BaseModel):
             value: A value instead of the given text.
         """
         declared = cls.options[field]
-        key, text, layer = said.find(declared) or (declared.key, "", DEFAULT_LAYER)
+        key, text, layer = properties.find(declared) or (declared.key, "", DEFAULT_LAYER)
         shown = redact(key, text if value is None else value)[:200]
         return SettingError(
             f"{why}: {key}={shown!a} (from {layer})",

@@ -393,12 +393,12 @@ def find_strategy(name: str, offered: Iterable[ConflictStrategy] = ()) -> Confli
         name: In any case, with dashes or underscores.
         offered: Strategies of plug-ins; they cannot override a name of hoodoo's.
     """
-    said = name.strip().casefold().replace("-", "_")
+    folded = name.strip().casefold().replace("-", "_")
     for strategy in (*STRATEGIES, *offered):
         names = [strategy.name]
         for each in strategy.class_names:
             names += [each, each.rpartition(".")[2]]
-        if said in (each.casefold().replace("-", "_") for each in names):
+        if folded in (each.casefold().replace("-", "_") for each in names):
             return strategy
     return None
 

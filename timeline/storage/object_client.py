@@ -330,10 +330,10 @@ class ObjectSettings(OptionSettings):
                 allowed (SEC11).
         """
         # An endpoint from a table would receive the caller's credentials (SEC11).
-        said = as_property_set(properties).without_layer(TABLE_LAYER)
-        settings = super().from_properties(said)
+        property_set = as_property_set(properties).without_layer(TABLE_LAYER)
+        settings = super().from_properties(property_set)
         if settings.azure_account_key is None and address is not None:
-            key = _hadoop_account_key(said, address)
+            key = _hadoop_account_key(property_set, address)
             settings = settings.model_copy(update={"azure_account_key": key})
         settings.check()
         return settings
@@ -527,11 +527,11 @@ def _azure_config(address: ObjectAddress, settings: ObjectSettings) -> Any:
     return {key: value for key, value in config.items() if value is not None}
 
 
-def _hadoop_account_key(said: PropertySet, address: ObjectAddress) -> str | None:
+def _hadoop_account_key(properties: PropertySet, address: ObjectAddress) -> str | None:
     if address.kind != "az" or address.account is None:
         return None
     for host in (f"dfs.{address.domain}", f"blob.{address.domain}"):
-        key = said.get(f"fs.azure.account.key.{address.account}.{host}")
+        key = properties.get(f"fs.azure.account.key.{address.account}.{host}")
         if key:
             return key
     return None
