@@ -492,7 +492,7 @@ class OptionSettings(BaseModel):
         Return the error for an option whose value cannot be used; it hides a secret (SEC5).
 
         Args:
-            said: The given properties, which know the value's layer.
+            properties: The given properties, which know the value's layer.
             field: The field that the option sets.
             why: What is wrong, and what is accepted.
             suggestion: The next step; ``why`` if empty.
