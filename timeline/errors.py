@@ -65,6 +65,11 @@ __all__ = [
 ERRORS_PAGE = "reference/errors.md"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which gets an "s" unless the number is one: ``1 file``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class Reaction(Enum):
     """What a caller does after an error."""
 

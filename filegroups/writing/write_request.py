@@ -20,6 +20,7 @@ from filegroups.merge.rules import MergeRules
 from filegroups.reading.read import ReadSet
 from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules
 from timeline.commit.conflict_report import ConflictReport
+from timeline.errors import counted
 from timeline.model.commit_metadata import CommitMetadata, MergeMode, WriteOperation
 from timeline.model.instant import InstantTime
 from timeline.model.merge_definition import MergeDefinition
@@ -176,7 +177,7 @@ class CommitResult:
 
     def __repr__(self) -> str:
         rows = f"+{self.rows_inserted} ~{self.rows_updated} -{self.rows_deleted} rows"
-        files = f"{self.files_written} files, {self.bytes_written:,} bytes"
+        files = f"{counted(self.files_written, 'file')}, {self.bytes_written:,} bytes"
         again = "; this batch was committed before" if self.already_published else ""
         tried = "" if self.attempts == 1 else f"; {self.attempts} attempts, last for {self.redone}"
         return (

@@ -15,7 +15,7 @@ import click
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
 from hoodoo.cli.timeline import print_timeline
 from hoodoo.demo.run import DemoResult, DemoSettings, as_document, run_demo
-from timeline.errors import MissingExtraError
+from timeline.errors import MissingExtraError, counted
 
 _STYLES = {"loader": "cyan", "corrector": "magenta", "cleaner": "yellow"}
 
@@ -84,9 +84,11 @@ def _print_outcome(invocation: Invocation, outcome: DemoResult) -> None:
     printer.line("Timeline", style="bold")
     print_timeline(printer, list(outcome.accounts))
     printer.line()
+    rejected = len(outcome.rejected_commits)
     printer.line(
-        f"{outcome.overlaps} pairs of writes overlapped in time; "
-        f"{len(outcome.rejected_commits)} writes were rejected by a conflict and retried."
+        f"{counted(outcome.overlaps, 'pair')} of writes overlapped in time; "
+        f"{counted(rejected, 'write')} {'was' if rejected == 1 else 'were'} rejected by a "
+        "conflict and retried."
     )
     comparison, verification = outcome.comparison, outcome.verification
     style = "green" if comparison.ok else "bold red"

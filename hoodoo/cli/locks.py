@@ -450,10 +450,15 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
         ports = opened.context.ports
         client = lock.client
         if not isinstance(client, BreakableLockClient):
+            holder = lock.holder()
+            advice = (
+                f"end that process, held by {describe_owner(holder)}"
+                if holder
+                else "the lock has no holder now"
+            )
             raise UnsafeSetupError(
                 f"the {lock.provider} lock cannot be taken away safely; it ends with its holder's "
-                f"process, session or lease: end that process, held by "
-                f"{describe_owner(lock.holder())}",
+                f"process, session or lease: {advice}",
                 kind="cannot_break",
                 provider=lock.provider,
             )

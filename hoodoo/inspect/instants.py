@@ -27,7 +27,7 @@ from timeline.commit.apply import not_applied
 from timeline.commit.revalidate import without_void
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
+from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError, counted
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import instant_file_name, pending_file_names
@@ -575,11 +575,11 @@ class InstantSummary:
             told.append(f"committed as number {self.slot_number} of this table{token}")
         if self.rows_text or self.files_written:
             told.append(
-                f"rows {self.rows_text or 0}; {self.files_written} files, "
-                f"{self.bytes_written} bytes, in {len(self.partitions)} partitions"
+                f"rows {self.rows_text or 0}; {counted(self.files_written, 'file')}, "
+                f"{self.bytes_written} bytes, in {counted(len(self.partitions), 'partition')}"
             )
         if self.files_deleted:
-            told.append(f"{self.files_deleted} files deleted")
+            told.append(f"{counted(self.files_deleted, 'file')} deleted")
         if self.attempts is not None:
             told.append(f"attempts {self.attempts}")
         told.extend(f"refused: {text}" for text in self.rejections_text)

@@ -57,7 +57,7 @@ from timeline.commit.cancel_plan import PlanOutcome, cancel_pending_plan, plan_o
 from timeline.commit.commit_lock import BaseState, CommitSection
 from timeline.commit.validate import commits_since
 from timeline.context import TableContext
-from timeline.errors import MissingFileError
+from timeline.errors import MissingFileError, counted
 from timeline.heartbeat import Heartbeat, instants_with_expired_heartbeat
 from timeline.model.commit_metadata import (
     Access,
@@ -233,8 +233,8 @@ class ClusteringResult:
         """One line for people."""
         left = f", {self.groups_left_out} groups left to writers" if self.groups_left_out else ""
         return (
-            f"clustered {self.file_groups_replaced} file groups into {self.files_written} files, "
-            f"{self.rows_written} rows ({self.bytes_written} bytes){left}"
+            f"clustered {counted(self.file_groups_replaced, 'file group')} into "
+            f"{counted(self.files_written, 'file')}, {counted(self.rows_written, 'row')} ({self.bytes_written} bytes){left}"
         )
 
 

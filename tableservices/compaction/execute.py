@@ -45,7 +45,7 @@ from timeline.commit.cancel_plan import PlanOutcome
 from timeline.commit.commit import CommittedWrite
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext
-from timeline.errors import StorageUnavailableError, UnsupportedTableError
+from timeline.errors import StorageUnavailableError, UnsupportedTableError, counted
 from timeline.heartbeat import Heartbeat
 from timeline.model.commit_metadata import (
     CommitMetadata,
@@ -257,8 +257,8 @@ class CompactionResult:
     def text(self) -> str:
         """One line for people."""
         return (
-            f"compacted {self.log_files} log files ({self.log_bytes} bytes) of "
-            f"{self.file_groups} file groups into {self.rows_written} rows "
+            f"compacted {counted(self.log_files, 'log file')} ({self.log_bytes} bytes) of "
+            f"{counted(self.file_groups, 'file group')} into {counted(self.rows_written, 'row')} "
             f"({self.bytes_written} bytes)"
         )
 

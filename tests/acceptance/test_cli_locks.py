@@ -227,6 +227,7 @@ def test_break_of_a_free_lock_is_refused(table: Path, props: Path) -> None:
 def test_lock_of_the_kernel_cannot_be_broken(table: Path) -> None:
     answer = run("locks", "break", table, "--yes", "-o", "json")
     assert (answer.exit_code, answer.error["kind"]) == (1, "cannot_break")
+    assert answer.error["message"].endswith("session or lease: the lock has no holder now")
 
 
 def test_run_passes_the_exit_code(table: Path, props: Path) -> None:

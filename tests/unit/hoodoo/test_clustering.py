@@ -39,7 +39,7 @@ def test_small_files_become_one_in_the_sort_order(tmp_path: Path) -> None:
         before = sorted(table.to_arrow().to_pylist(), key=str)
         receipt = table.services.cluster(["a", "b"], curve="zorder")
         assert receipt is not None
-        assert receipt.text.startswith("clustered 3 file groups into 1 files, 12 rows")
+        assert receipt.text.startswith("clustered 3 file groups into 1 file, 12 rows")
         assert sorted(table.to_arrow().to_pylist(), key=str) == before
         assert len(table.file_slices()) == 1
         assert table.services.cluster(["a", "b"], curve="zorder") is None

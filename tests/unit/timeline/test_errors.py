@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from timeline import errors
-from timeline.errors import HoodooError, Reaction
+from timeline.errors import HoodooError, Reaction, counted
 
 # class: (parents, reaction, kind). Append only: a kind, once released, keeps its meaning.
 TREE = {
@@ -107,3 +107,8 @@ def test_the_document_holds_kind_reaction_message_and_fields() -> None:
         "message": "the lock is held: 60 s",
         "holder": "host-1",
     }
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files")])
+def test_a_number_has_its_noun_in_the_plural_unless_it_is_one(number: int, text: str) -> None:
+    assert counted(number, "file") == text
