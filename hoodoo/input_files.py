@@ -198,6 +198,38 @@ FORMATS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson", ".arrow")
 _BLOCK_BYTES = 16 << 20
 
 
+def read_files(paths: Sequence[Path], schema: pa.Schema | None = None) -> pa.Table:
+    """
+    Return the rows of all files, in their order.
+
+    Args:
+        paths: At least one file.
+        schema: The table's columns; None without a table.
+
+    Raises:
+        InvalidInputError: As ``read_rows``, or the files differ in columns or types. A missing
+            column would become null and overwrite values.
+    """
+    first, *more = tables = [read_rows(path, schema) for path in paths]
+    for path, rows in zip(paths[1:], more, strict=True):
+        if set(rows.column_names) != set(first.column_names):
+            raise InvalidInputError(
+                "input files of one write must have the same columns; write them one by one: "
+                f"{paths[0]} has {first.column_names}, {path} has {rows.column_names}",
+                kind="input_file",
+                path=str(path),
+            )
+    try:
+        return pa.concat_tables(tables, promote_options="default")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        why = str(error).partition("\n")[0][:300]
+        raise InvalidInputError(
+            "input files of one write must have the same column types; write them one by one: "
+            f"{', '.join(map(str, paths))}: {why}",
+            kind="input_file",
+        ) from error
+
+
 def read_rows(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     """
     Return all rows of a file.

@@ -61,8 +61,8 @@ __all__ = [
     "WriterDisagreementError",
 ]
 
-#: The page with an entry for each kind, below ``docs/``; the kind is the entry's anchor.
-ERRORS_PAGE = "reference/errors.md"
+#: The page with an entry for each kind, in the repository; the kind is the entry's anchor.
+ERRORS_PAGE = "docs/reference/errors.md"
 
 
 def counted(number: int, noun: str) -> str:
@@ -121,7 +121,7 @@ class HoodooError(Exception):
     def __str__(self) -> str:
         """Return the message and the entry of its kind; only here, so stored texts stay short."""
         gap = "\n" if "\n" in self.message else " "  # a last line may point into the line above
-        return f"{self.message}{gap}[docs: {ERRORS_PAGE}#{self.kind}]"
+        return f"{self.message}{gap}[see {ERRORS_PAGE}#{self.kind}]"
 
     def as_document(self) -> dict[str, Any]:
         """Return the error as one JSON-ready mapping: kind, reaction, message and its fields."""

@@ -76,7 +76,7 @@ _COMMANDS = {
     "timeline": ("hoodoo.cli.timeline", "Show the timeline of a table."),
     "write": (
         "hoodoo.cli.write",
-        "Write the rows of a file into a table.",
+        "Write the rows of files into a table.",
     ),
     "writers": (
         "hoodoo.cli.writers",
@@ -176,8 +176,14 @@ def main() -> None:
     """
     Read, write and maintain Apache Hudi tables with many concurrent writers.
 
-    TABLE is a path or URI. A command that takes an INSTANT or a TIME accepts an instant of
-    'hoodoo log TABLE', its first digits, @-1 for the newest write, 2026-01-31T12:00, 2h or yesterday.
+    TABLE is a path or URI. An INSTANT or a TIME has one of these forms:
+
+    \b
+      20260131120000123   an instant of 'hoodoo log TABLE', or its first digits
+      @-1                 the newest write
+      2026-01-31T12:00    a date, or a date and time, in the zone of the table
+      2h                  2 hours ago, or "2h ago"; units: s, min, h, d, w
+      today, yesterday    the first moment of that day
 
     \b
     Exit codes:

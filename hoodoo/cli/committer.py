@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from filegroups.settings.settings import WriteSettings
-from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.services import import_all, log_events, stop_on_signals, write_health_file
 from hoodoo.committer.server import Committer, CommitterReport, committer_table
 from hoodoo.committer.sockets import SocketListener
@@ -17,7 +17,7 @@ from timeline.errors import SettingError
 from timeline.ports.ports import Clock
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("addresses", metavar="TABLE...", nargs=-1, required=True)
 @click.option(
     "--socket",

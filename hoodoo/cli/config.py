@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from filegroups.writing.row_checks import bucket_range_text
-from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
+from hoodoo.cli.invocation import PROBLEMS_FOUND, CommandGroup, Invocation, reading
 from hoodoo.configuration import (
     EffectiveValue,
     Problem,
@@ -23,7 +23,7 @@ from timeline.properties.options import DEFAULT_LAYER, PropertySet
 from timeline.writer_registry import refuse_disagreement
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show and check the settings of a writer."""
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
+from hoodoo.cli.invocation import PROBLEMS_FOUND, Command, Invocation, reading
 from hoodoo.cli.timeline import print_timeline
 from hoodoo.demo.run import DemoResult, DemoSettings, as_document, run_demo
 from timeline.errors import MissingExtraError, counted
@@ -20,7 +20,7 @@ from timeline.errors import MissingExtraError, counted
 _STYLES = {"loader": "cyan", "corrector": "magenta", "cleaner": "yellow"}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--path",
     type=click.Path(path_type=Path),

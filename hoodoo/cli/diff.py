@@ -9,7 +9,7 @@ import click
 import pyarrow as pa
 
 from hoodoo.cli.instants import time_named
-from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.printing import Printer
 from hoodoo.cli.rows import CHANGE_SIGNS, change_text, with_variants
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from filegroups.reading.diff import DiffCounts, TableDiff
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="TABLE")
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="[AFTER]", required=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from hoodoo.cli.instants import instant_named
-from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.inspect.contention import measure_contention
 from hoodoo.inspect.instants import explain_instant
 from timeline.commit.conflict_report import KINDS
@@ -21,14 +21,18 @@ from timeline.rules.action_matrix import (
 from timeline.rules.conflicts import MATRIX, RuleId
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="[TABLE", required=False)
-@click.argument("instant", metavar="INSTANT]", required=False)
+@click.argument("instant", metavar="INSTANT | TABLE --contention]", required=False)
 @click.option("--matrix", is_flag=True, help="Print the conflict rules.")
 @click.option(
     "--contention", is_flag=True, help="Add up the conflicts of TABLE, with advice against them."
 )
-@click.option("--resolve", is_flag=True, help="First decide a write whose outcome is unknown.")
+@click.option(
+    "--resolve",
+    is_flag=True,
+    help="Commit the instant or roll it back first, if its outcome is unknown.",
+)
 @reading
 def explain(
     invocation: Invocation,
@@ -44,7 +48,12 @@ def explain(
 
     An INSTANT is explained with its writer, times, rows and conflicts. --resolve completes an
     interrupted commit and rolls back the write of a dead writer. The outcome is then final.
-    """
+
+    \b
+      hoodoo explain TABLE @-1            the newest write
+      hoodoo explain TABLE --contention   all conflicts and rejected writes
+      hoodoo explain --matrix             the conflict rules
+    """  # noqa: D301 - click needs the control character
     if matrix:
         _print_matrix(invocation)
         return

@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from hoodoo.cli.instants import time_named
-from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.printing import short_id, size_text
 from timeline.model.file_names import FileSlice
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="TABLE")
 @click.option("--as-of", metavar="TIME", help="Show the state at this time or instant.")
 @reading

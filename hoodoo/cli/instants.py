@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
-from timeline.errors import InvalidInputError
+from hoodoo.inspect.instants import time_text
+from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import Instant, InstantTime, WallMs
 from timeline.model.time_arguments import parse_time_travel
 
@@ -15,10 +16,17 @@ if TYPE_CHECKING:
     from hoodoo.table import Table
 
 _NEWEST: Final = re.compile(r"@-([1-9]\d{0,5})", re.ASCII)
+_DIGITS_MIN: Final = 4  # of a prefix
 _PREFIX: Final = re.compile(r"\d{4,13}|\d{15,16}", re.ASCII)
 _AGO: Final = re.compile(r"(\d{1,6}) ?(s|m|min|h|d|w)(?: ago)?", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DATE: Final = re.compile(r"\d{4}-\d", re.ASCII)
 _SHOWN_MAX: Final = 5
+_FORMS: Final = (
+    "an INSTANT or a TIME is an instant of 'hoodoo log TABLE' or its first digits (at least 4), "
+    "@-1 for the newest write, an ISO time such as 2026-01-31T12:00, 2h for 2 hours ago, now, "
+    "today or yesterday"
+)
 
 
 def instant_named(table: Table, text: str, among: Sequence[Instant] | None = None) -> InstantTime:
@@ -35,6 +43,7 @@ def instant_named(table: Table, text: str, among: Sequence[Instant] | None = Non
     Raises:
         InvalidInputError: No or several instants begin with the digits, or the text has another
             form (``instant_time``).
+        InstantNotFoundError: No such instant is as old as the time (``instant_unknown``).
     """
     found = _instant_of(table, text.strip(), among)
     if found is not None:
@@ -46,8 +55,17 @@ def instant_named(table: Table, text: str, among: Sequence[Instant] | None = Non
         return exact
     until = parse_time_travel(named, table.context.zone)
     chosen = table.snapshot.active.completed_writes if among is None else among
-    times = [one.requested_time for one in chosen if one.requested_time <= until]
-    return max(times, default=exact)
+    times = sorted(one.requested_time for one in chosen)
+    if times and times[0] <= until:
+        return max(time for time in times if time <= until)
+    what, zone = "completed write" if among is None else "such instant", table.context.zone.name
+    oldest = f"the oldest is {times[0]}" if times else f"the table has no {what}"
+    raise InstantNotFoundError(
+        f"no {what} began until {time_text(until)} {zone}; {oldest}; 'hoodoo log TABLE' lists "
+        f"the instants: {text}",
+        kind="instant_unknown",
+        requested_time=exact,
+    )
 
 
 def time_named(table: Table, text: str, *, completed: bool = False) -> str:
@@ -71,12 +89,27 @@ def time_named(table: Table, text: str, *, completed: bool = False) -> str:
     if match := _AGO.fullmatch(plain):
         now_ms -= int(match[1]) * _SECONDS[match[2]] * 1000
     elif plain not in ("now", "today", "yesterday"):
+        if not (completed and plain == "earliest"):
+            _refuse_other_form(table, text.strip())
         return text
     digits = table.context.zone.instant_time(WallMs(now_ms))
     if plain in ("today", "yesterday"):
         day = date(int(digits[:4]), int(digits[4:6]), int(digits[6:8]))
         return str(day - timedelta(days=plain == "yesterday"))
     return digits
+
+
+def _refuse_other_form(table: Table, text: str) -> None:
+    """Raise an error that lists the forms of the command line, if the text has none of them."""
+    short = text.isdecimal() and text.strip("0") != "" and len(text) < _DIGITS_MIN
+    try:
+        if not short:
+            table.context.parse_instant(text)
+            return
+    except InvalidInputError:
+        if _DATE.match(text):  # such as a month that does not exist
+            raise
+    raise InvalidInputError(f"{_FORMS}, not {text!r}", kind="instant_time", value=text)
 
 
 def _instant_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +47,32 @@ def exit_code(error: HoodooError) -> int:
     if isinstance(error, LockTimeoutError):
         return LOCK_NOT_OBTAINED
     return ERROR
+
+
+# ---- The classes of commands and groups
+
+
+class Command(click.Command):
+    """A command that refuses a repeated option, because only the last value would count."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """
+        Read the arguments.
+
+        Raises:
+            click.UsageError: An option with one value is given more than once.
+        """
+        given = Counter(self.make_parser(ctx).parse_args(list(args))[2])
+        for one, times in given.items():
+            if isinstance(one, click.Option) and times > 1 and not (one.multiple or one.is_flag):
+                raise click.UsageError(f"{one.opts[0]} may be given once, not {times} times", ctx)
+        return super().parse_args(ctx, args)
+
+
+class CommandGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
 
 
 # ---- One run of a command: the sources of its settings, and the form of its results

@@ -20,7 +20,14 @@ from typing import Any
 import click
 
 from hoodoo.cli.instants import time_named
-from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
+from hoodoo.cli.invocation import (
+    PROBLEMS_FOUND,
+    Command,
+    CommandGroup,
+    Invocation,
+    changing,
+    reading,
+)
 from hoodoo.cli.printing import wall_text
 from hoodoo.factory import compose_ports
 from hoodoo.table import Table
@@ -213,7 +220,7 @@ CONTENDER_DEADLINE_MS = 100
 SHOWN_MAX = 1_000
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def locks() -> None:
     """Test, show, break and use the table lock."""
 
@@ -509,7 +516,7 @@ def _changed(text: str | None, wanted: str) -> InvalidInputError:
 # ---- run
 
 
-class _WithCommand(click.Command):
+class _WithCommand(Command):
     """Takes everything after ``--`` as a command, with its options."""
 
     MARK = "hoodoo.command"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.printing import size_text
 from hoodoo.inspect.instants import InstantSummary, time_text
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="TABLE")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Lines."

@@ -13,7 +13,7 @@ from filegroups.schema.avro_schema import RAW
 from filegroups.schema.schema import META_COLUMNS, hudi_type_name, with_meta
 from filegroups.settings.read_settings import ReadSettings
 from hoodoo.cli.instants import time_named
-from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.output_files import check_output_file, write_rows
 from hoodoo.cli.printing import count_text, size_text
 from timeline.errors import InvalidInputError
@@ -26,9 +26,13 @@ _CHANGES = "cdc"  # Hudi's format of an incremental query; here a query type
 _KINDS = ("snapshot", "read_optimized", "incremental", _CHANGES)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="TABLE")
-@click.option("--query-type", type=click.Choice(_KINDS), help="Default: snapshot.")
+@click.option(
+    "--query-type",
+    type=click.Choice(_KINDS),
+    help="Default: snapshot; with --since or --until: incremental.",
+)
 @click.option("--as-of", metavar="TIME", help="Read the state at this time or instant.")
 @click.option("--since", metavar="TIME", help="Read changes after this time, or 'earliest'.")
 @click.option("--until", metavar="TIME", help="Read changes up to and including this time.")
@@ -46,7 +50,7 @@ _KINDS = ("snapshot", "read_optimized", "incremental", _CHANGES)
     "target",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Save the rows to a new file: .parquet .csv",
+    help="Save the rows to a new file: .parquet .csv. --output does not change the file.",
 )
 @click.option("--force", is_flag=True, help="With --to: replace an existing file.")
 @reading
@@ -69,7 +73,8 @@ def read(
     Print rows, or save them to a file.
 
     A program gets one JSON object for each row. Query type cdc returns each change since a time:
-    op (i, u, d), ts_ms (its instant), and the row before and after.
+    op (i, u, d), ts_ms (its instant), and the row before and after. Query type incremental needs
+    --since; cdc without it starts at the first write.
     """
     if target is not None:
         check_output_file(target, force=force)

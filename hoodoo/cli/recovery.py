@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from hoodoo.cli.instants import instant_named
-from hoodoo.cli.invocation import Invocation, changing, nothing_to_do, reading
+from hoodoo.cli.invocation import (
+    Command,
+    CommandGroup,
+    Invocation,
+    changing,
+    nothing_to_do,
+    reading,
+)
 from hoodoo.cli.printing import count_text
 from hoodoo.inspect.instants import time_text
 from hoodoo.writer import register_writer
@@ -19,7 +26,7 @@ from timeline.errors import InstantNotFoundError
 # ---- ``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="TABLE")
 @click.argument("instant", metavar="INSTANT")
 @click.option("--force", is_flag=True, help="Even if its writer seems alive.")
@@ -66,7 +73,7 @@ def _rollback_text(invocation: Invocation, instant: str, document: dict[str, Any
     return f"rolled back {instant} and deleted {files}"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="TABLE")
 @click.argument("instant", metavar="INSTANT", required=False)
 @click.option("--force", is_flag=True, help="Even if writers seem alive.")
@@ -78,9 +85,15 @@ def restore(
     """
     Restore a table to an earlier state.
 
-    TABLE gets its state after the write INSTANT. All later instants are removed, with pending
-    writes and plans. Stop the writers first. A savepoint keeps the files of a state.
-    """
+    TABLE has the rows that it had right after the write INSTANT. All later instants are removed,
+    with pending writes and plans. Stop the writers first. A savepoint keeps the files of a state.
+
+    A time means the newest write until then. A day means its first moment, so 'today' keeps the
+    writes of yesterday and 'yesterday' removes them:
+
+    \b
+      hoodoo restore TABLE today --dry-run
+    """  # noqa: D301 - click needs the control character
     if (instant is None) is not finish:
         raise click.UsageError("name the INSTANT to restore, or use --finish")
     with invocation.open_table(address) as opened:
@@ -129,7 +142,7 @@ def _restore_text(invocation: Invocation, document: dict[str, Any]) -> str:
 
 
 # ---- ``hoodoo savepoint``: keep the files of a state from cleaning, and end that
-@click.group()
+@click.group(cls=CommandGroup)
 def savepoint() -> None:
     """Keep a state of a table from cleaning."""
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from hoodoo.cli.instants import instant_named
 from hoodoo.cli.invocation import (
     ERROR,
+    CommandGroup,
     Invocation,
     changing,
     exit_code,
@@ -349,7 +350,7 @@ def _error(error: Exception) -> dict[str, Any]:
 # ---- ``hoodoo services``: run services once, in two phases, or in a worker
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def services() -> None:
     """Run cleaning, compaction and other services."""
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from filegroups.schema.schema import drop_meta, hudi_type_name
 from filegroups.table import timeline_entries
 from hoodoo.catalog import create_table, preview_create
-from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
+from hoodoo.cli.invocation import PROBLEMS_FOUND, CommandGroup, Invocation, changing, reading
 from hoodoo.cli.printing import count_text, size_text
 from hoodoo.factory import file_rules_of
 from hoodoo.input_files import read_rows
@@ -45,7 +45,7 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def table() -> None:
     """Create, show, verify, repair or drop a table."""
 
@@ -81,7 +81,8 @@ def create(
     """
     Create an empty table.
 
-    Without a schema the first write gives the columns.
+    Without a schema the first write gives the columns. The command asks no question, so --yes
+    has no effect.
     """
     columns = _columns(schema) if schema else None
     if schema_from is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from filegroups.table import timeline_entries
-from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.invocation import CommandGroup, Invocation, reading
 from hoodoo.cli.printing import Printer
 from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hoodoo.table import Table
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def timeline() -> None:
     """Show the timeline of a table."""
 

@@ -18,6 +18,7 @@ from filegroups.writing.write_schema import addressed
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.cli.invocation import (
     PROBLEMS_FOUND,
+    Command,
     Invocation,
     changing,
     commit_result_document,
@@ -25,7 +26,7 @@ from hoodoo.cli.invocation import (
 )
 from hoodoo.cli.printing import count_text
 from hoodoo.factory import write_request_of
-from hoodoo.input_files import read_rows
+from hoodoo.input_files import read_files
 from hoodoo.inputs import named_partitions, refuse_other_types
 from hoodoo.table import Table
 from hoodoo.writer import TableWriter
@@ -35,15 +36,22 @@ from timeline.model.commit_metadata import WriteOperation
 _OPERATIONS = tuple(operation.value for operation in WriteOperation)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="TABLE")
 @click.option(
     "--input",
-    "source",
+    "sources",
+    multiple=True,
+    metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Rows: .parquet .csv .json .ndjson .arrow",
+    help="Rows: .parquet .csv .json .ndjson .arrow. May be repeated; all files are one commit.",
 )
-@click.option("--operation", type=click.Choice(_OPERATIONS), help="Default: upsert.")
+@click.option(
+    "--operation",
+    metavar="NAME",
+    type=click.Choice(_OPERATIONS),
+    help=f"One of {', '.join(_OPERATIONS)}. Default: upsert.",
+)
 @click.option(
     "--filter",
     "condition",
@@ -62,7 +70,7 @@ def write(
     invocation: Invocation,
     *,
     address: str,
-    source: Path | None,
+    sources: tuple[Path, ...],
     operation: str | None,
     condition: str | None,
     key: str | None,
@@ -71,8 +79,9 @@ def write(
     batch_id: str | None,
 ) -> None:
     """
-    Write the rows of a file into a table.
+    Write the rows of files into a table.
 
+    Update and merge are in Python only: Table.update and Table.merge.
     --key creates a missing table. --dry-run shows the live writers and plans that the write
     would conflict with now, and exits with 5 if there are any. Later writers can still conflict.
     """
@@ -89,7 +98,7 @@ def write(
     settings = _settings_of(invocation, code) if table is None else table.settings
     chosen = settings.operation
     if condition is not None:
-        if table is None or not chosen.traits.deletes_keys or source is not None:
+        if table is None or not chosen.traits.deletes_keys or sources:
             raise InvalidInputError(
                 "--filter chooses the rows of an existing table to delete: use it with "
                 "--operation delete and without --input",
@@ -100,12 +109,12 @@ def write(
         return
     rows = None
     if chosen.traits.takes_rows:
-        if source is None:
+        if not sources:
             raise InvalidInputError("name the file with the rows: --input FILE", kind="no_input")
         known = None
         if table is not None:
             known = known_schema(table.context, table.context.snapshot())
-        rows = read_rows(source, None if known is None else known.arrow)
+        rows = read_files(sources, None if known is None else known.arrow)
     if table is None and rows is not None:
         table = _created(invocation, address, settings, code, rows)
     if table is None:

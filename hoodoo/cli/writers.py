@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 import click
 
-from hoodoo.cli.invocation import Invocation, changing, reading
+from hoodoo.cli.invocation import CommandGroup, Invocation, changing, reading
 from hoodoo.cli.printing import short_id, wall_text
 from timeline.reader_lease import registered_readers
 from timeline.writer_registry import RegisteredWriter, registered_writers
 from timeline.writer_registry import forget as forget_entry
 
 
-class _ShownByDefault(click.Group):
+class _ShownByDefault(CommandGroup):
     """Reads ``hoodoo writers TABLE`` as ``hoodoo writers show TABLE``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

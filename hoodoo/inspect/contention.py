@@ -14,22 +14,24 @@ from typing import Any
 
 from filegroups.table import TableReader
 from hoodoo.inspect.instants import InstantSummary, list_instants, rejected_writes_of
+from timeline.errors import counted
 from timeline.model.instant import InstantTime
 
 _PLACES_SHOWN_MAX = 3
+_REJECTED_SHOWN_MAX = 10
 
 #: Kind of rejection -> advice to avoid it if it is frequent.
 _ADVICE: Mapping[str, str] = {
     "write_conflict": (
         "writers change rows of one file group: give each its own partitions or buckets "
-        "(hoodoo.write.bucket.range), limit their rate (hoodoo.commit.pace.per.minute), send "
-        "small upserts to a hoodoo committer, which writes those of the same rows as one, use a "
-        "bucket index with more buckets, or merge-on-read with the mode "
+        "(hoodoo.write.bucket.range); limit their rate (hoodoo.commit.pace.per.minute); send "
+        "small upserts to a hoodoo committer, which writes those of the same rows as one; use a "
+        "bucket index with more buckets; use merge-on-read with the mode "
         "NON_BLOCKING_CONCURRENCY_CONTROL"
     ),
     "deleted_under_reader": (
         "a service replaces file groups that writers change: cluster partitions that are no "
-        "longer written, or let the writer go first (strategy prefer_writer)"
+        "longer written; let the writer commit first (strategy prefer_writer)"
     ),
     "written_what_is_replaced": "overwrite partitions only while no other process writes to them",
     "partition_claimed": "overwrite or delete partitions while their writers pause",
@@ -43,7 +45,7 @@ _ADVICE: Mapping[str, str] = {
     "duplicate_key": "several writers insert the same new keys: send a key to one writer",
     "schema_conflict": "let one writer change the schema, then start the others",
     "announced_conflict": (
-        "writes wait for announced writes: apply the advice for write_conflict; where the waits "
+        "writes wait for announced writes: apply the advice for write_conflict; if the waits "
         "are longer than the writes, check only committed writes "
         "(hoodie.write.concurrency.early.conflict.detection.strategy=published)"
     ),
@@ -66,6 +68,16 @@ class ConflictCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedInstant:
+    """The last attempt of a rejected write; ``explain_instant`` has the rest."""
+
+    requested_time: InstantTime
+    writer: str
+    kind: str
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
     """The rejections and waits of a table's writes, most frequent first."""
 
@@ -75,6 +87,7 @@ class Contention:
     waits: int  # for announced writes, before any computation (BEG-8)
     meetings: tuple[ConflictCount, ...]
     advice: tuple[str, ...]
+    rejected: tuple[RejectedInstant, ...]  # the newest rejected writes, newest first
 
     def as_document(self) -> dict[str, Any]:
         """Return the contention in a JSON-ready form."""
@@ -82,19 +95,29 @@ class Contention:
 
     def lines(self) -> list[str]:
         """Return the contention as lines for people."""
-        told = [f"{self.writes} writes committed, {self.refused_attempts} attempts rejected before"]
+        attempts = counted(self.refused_attempts, "attempt")
+        lines = [f"{counted(self.writes, 'write')} committed, {attempts} rejected"]
         if self.gave_up:
-            told[0] += f", {self.gave_up} writes used all retries"
+            lines[0] += f", {counted(self.gave_up, 'write')} rejected after the last attempt"
         if self.waits:
-            told[0] += f", {self.waits} waits for announced writes"
+            lines[0] += f", {counted(self.waits, 'wait')} for announced writes"
         for one in self.meetings:
             where = f", mostly on {', '.join(one.places)}" if one.places else ""
-            told.append(
-                f"{one.times} times {one.loser} lost to {one.winner}: {one.kind}; "
+            lines.append(
+                f"{counted(one.times, 'time')} {one.loser} lost to {one.winner}: {one.kind}; "
                 f"{one.written_again} written again, {one.lost_seconds:.1f} s lost{where}"
             )
-        told.extend(f"advice: {text}" for text in self.advice)
-        return told
+        for text in self.advice:
+            cause, _, ways = text.partition(": ")
+            lines.append(f"advice: {text}" if "; " not in ways else f"advice: {cause}:")
+            lines.extend(f"  - {way}" for way in ways.split("; ") if "; " in ways)
+        if self.rejected:
+            lines.append("newest rejected writes; 'hoodoo explain TABLE INSTANT' explains one:")
+            lines.extend(
+                f"  {one.requested_time} by {one.writer}: {one.kind} ({one.rule})"
+                for one in self.rejected
+            )
+        return lines
 
 
 def measure_contention(table: TableReader, *, archived: bool = False) -> Contention:
@@ -109,9 +132,12 @@ def measure_contention(table: TableReader, *, archived: bool = False) -> Content
     """
     writes = [one for one in list_instants(table, archived=archived) if one.attempts is not None]
     lost = rejected_writes_of(table.context)
-    met = [each for one in (*writes, *lost) for each in _conflict_counts(one)]
+    conflicts = [each for one in (*writes, *lost) for each in _conflict_counts(one)]
     meetings = sorted(
-        (_summed(key, [one for one in met if one[0] == key]) for key in {key for key, *_ in met}),
+        (
+            _summed(key, [one for one in conflicts if one[0] == key])
+            for key in {key for key, *_ in conflicts}
+        ),
         key=lambda one: (-one.times, one.loser, one.winner, one.kind),
     )
     kinds = dict.fromkeys(one.kind for one in meetings)
@@ -122,52 +148,61 @@ def measure_contention(table: TableReader, *, archived: bool = False) -> Content
         waits=sum(len(one.waits) for one in writes),
         meetings=tuple(meetings),
         advice=tuple(_ADVICE[kind] for kind in kinds if kind in _ADVICE),
+        rejected=tuple(
+            RejectedInstant(
+                requested_time=one.requested_time,
+                writer=one.who,
+                kind=str(one.refusals[-1].get("kind", "?")),
+                rule=str(one.refusals[-1].get("rule", "?")),
+            )
+            for one in reversed(lost[-_REJECTED_SHOWN_MAX:])
+        ),
     )
 
 
-def _seconds(account: InstantSummary, instant: InstantTime) -> float:
-    wall_ms = account.zone.wall_ms
-    return (wall_ms(account.requested_time) - wall_ms(instant)) / 1000
+def _seconds(summary: InstantSummary, instant: InstantTime) -> float:
+    wall_ms = summary.zone.wall_ms
+    return (wall_ms(summary.requested_time) - wall_ms(instant)) / 1000
 
 
 _Key = tuple[str, str, str]
-_Met = tuple[_Key, bool, float, tuple[str, ...]]
+_OneConflict = tuple[_Key, bool, float, tuple[str, ...]]
 
 
-def _conflict_counts(account: InstantSummary) -> Iterable[_Met]:
+def _conflict_counts(summary: InstantSummary) -> Iterable[_OneConflict]:
     """Yield for each conflict its key, whether all was written again, lost seconds, places."""
-    for refusal in account.refusals:
+    for refusal in summary.refusals:
         instant = str(refusal.get("instant", ""))
-        anew = bool(instant) and instant != account.requested_time
-        lost = _seconds(account, instant) if anew else 0.0
-        yield _key_of(account, refusal), anew, lost, _conflict_places(refusal)
-    for wait in account.waits:
+        retried = bool(instant) and instant != summary.requested_time
+        lost = _seconds(summary, instant) if retried else 0.0
+        yield _key_of(summary, refusal), retried, lost, _conflict_places(refusal)
+    for wait in summary.waits:
         waited_ms = wait.get("wait_ms", 0)
         lost = waited_ms / 1000 if isinstance(waited_ms, int) else 0.0
-        yield _key_of(account, wait), False, lost, _conflict_places(wait)
+        yield _key_of(summary, wait), False, lost, _conflict_places(wait)
 
 
-def _key_of(account: InstantSummary, report: Mapping[str, Any]) -> _Key:
+def _key_of(summary: InstantSummary, report: Mapping[str, Any]) -> _Key:
     winners = list(report.get("winners", ())) or ["an unknown writer"]
     who = str(winners[0]).rpartition(" by ")[2]
-    winner = who.partition(" (pid ")[0] or who  # an application counts as one writer
+    winner = who.partition(" (pid ")[0].strip("()") or who  # an application is one writer
     kind = str(report.get("kind") or report.get("rule", "?"))
-    return account.who or account.writer or "an unknown writer", winner, kind
+    return summary.who or summary.writer or "an unknown writer", winner, kind
 
 
 def _conflict_places(report: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, (*report.get("file_groups", ()), *report.get("partitions", ()))))
 
 
-def _summed(key: _Key, met: list[_Met]) -> ConflictCount:
-    places = Counter(place for *_, found in met for place in found)
+def _summed(key: _Key, conflicts: list[_OneConflict]) -> ConflictCount:
+    places = Counter(place for *_, found in conflicts for place in found)
     loser, winner, kind = key
     return ConflictCount(
         loser=loser,
         winner=winner,
         kind=kind,
-        times=len(met),
-        written_again=sum(anew for _, anew, _, _ in met),
-        lost_seconds=round(sum(lost for _, _, lost, _ in met), 3),
+        times=len(conflicts),
+        written_again=sum(retried for _, retried, _, _ in conflicts),
+        lost_seconds=round(sum(lost for _, _, lost, _ in conflicts), 3),
         places=tuple(place for place, _ in places.most_common(_PLACES_SHOWN_MAX)),
     )

@@ -48,7 +48,9 @@ from timeline.snapshot import ActiveTimeline
 
 _REFUSALS_KEY = "hoodoo.refusals"
 _WAITS_KEY = "hoodoo.waits"
+_RETRIES_KEY = "hoodie.write.num.retries.on.conflict.failures"
 _FILE_GROUPS_SHOWN_MAX = 50
+_PLACES_SHOWN_MAX = 3  # in a line
 _DEAD = (
     "its heartbeat has expired; the next clean rolls it back, or 'hoodoo explain --resolve' does "
     "it now"
@@ -97,14 +99,14 @@ def list_instants(table: TableReader, *, archived: bool = False) -> list[Instant
     context = table.context
     slots = _slots_by_instant(context)
     active = context.active()
-    told = [_account(context, instant, slots) for instant in active.instants]
+    summaries = [_summary(context, instant, slots) for instant in active.instants]
     if archived:
-        known = {(one.requested_time, one.action) for one in told}
-        told.extend(
+        known = {(one.requested_time, one.action) for one in summaries}
+        summaries.extend(
             one for one in _archived(context) if (one.requested_time, one.action) not in known
         )
-    told = [replace(one, zone=context.zone) for one in told]
-    return sorted(told, key=lambda one: (one.requested_time, one.action))
+    summaries = [replace(one, zone=context.zone) for one in summaries]
+    return sorted(summaries, key=lambda one: (one.requested_time, one.action))
 
 
 def explain_instant(table: TableReader, requested_time: TimeArgument) -> InstantSummary:
@@ -126,7 +128,7 @@ def _lines_of(context: TableContext, requested_time: InstantTime) -> InstantSumm
     active = context.active()
     for instant in active.instants:
         if requested_time in (instant.requested_time, instant.completion_time):
-            return _account(context, instant, slots, in_full=True, active=active)
+            return _summary(context, instant, slots, in_full=True, active=active)
     archived = _archived(context)
     for one in archived:
         if requested_time in (one.requested_time, one.completion_time):
@@ -145,8 +147,8 @@ def _vanished(
     for slot in context.commit_log.newest_first():
         named = slot.requested_time == time and slot.kind is not SlotKind.RESTORE
         if slot.kind in _ENDINGS and (named or time in restored_away_by(slot)):
-            state, told = _ENDINGS[slot.kind]
-            remark = told.format(
+            state, template = _ENDINGS[slot.kind]
+            remark = template.format(
                 who=slot.owner.text,
                 when=f"{time_text(slot.completion_time)} {context.zone.name}",
                 instant=slot.instant_time,
@@ -157,9 +159,9 @@ def _vanished(
     for slot in not_applied(context, context.commit_log.head(), active):
         if slot.instant_time == time and slot.file_name is not None:
             return _without_files(time, slot.own_action, "decided", _not_applied_remark(slot))
-    written = (_account(context, one, {}) for one in active.completed_writes)
-    for told_of in itertools.chain(written, archived):
-        attempt = _refused_first(told_of, time)
+    written = (_summary(context, one, {}) for one in active.completed_writes)
+    for summary in itertools.chain(written, archived):
+        attempt = _refused_first(summary, time)
         if attempt is not None:
             return attempt
     for one in rejected_writes(context):
@@ -206,15 +208,19 @@ def _refused_first(write: InstantSummary, time: InstantTime) -> InstantSummary |
 def _rejected_write(write: RejectedWrite, time: InstantTime) -> InstantSummary:
     """Return one attempt of a rejected write; the last attempt has all conflicts."""
     last = time == write.requested_time
-    met = write.attempts if last else [one for one in write.attempts if one.get("instant") == time]
-    told = f"not committed, all retries were used: {write.message}"
+    attempts = (
+        write.attempts if last else [one for one in write.attempts if one.get("instant") == time]
+    )
+    remark = f"not committed after {counted(len(write.attempts), 'attempt')}"
+    if write.attempts[-1].get("retry_can_succeed"):
+        remark += f"; write again, or raise {_RETRIES_KEY} so that the engine retries by itself"
     return _rejected_attempt(
         write,
         time,
-        told if last else f"written again as {write.requested_time}, which was not committed",
+        remark if last else f"written again as {write.requested_time}, which was not committed",
         operation=write.operation,
         attempts=len(write.attempts),
-        refusals=tuple(met),
+        refusals=tuple(attempts),
     )
 
 
@@ -259,7 +265,7 @@ def _published_by(instant: Instant, slots: _Slots) -> Slot | None:
     return slot if slot and slot.completion_time == instant.completion_time else None
 
 
-def _account(
+def _summary(
     context: TableContext,
     instant: Instant,
     slots: _Slots,
@@ -308,13 +314,13 @@ def _account(
 def _members(metadata: CommitMetadata, slot: Slot | None) -> list[str]:
     """Return remarks on the writes of a group commit (GRP-1) and on the batches of an instant."""
     size = metadata.extra_metadata.get(GROUP_KEY)
-    told = [f"committed {size} writes together"] if size else []
-    told.extend(
+    lines = [f"committed {size} writes together"] if size else []
+    lines.extend(
         f"batch {batch.batch_id}: {batch.rows_inserted} inserted, {batch.rows_updated} updated, "
         f"{batch.rows_deleted} deleted"
         for batch in (slot.batches if slot is not None else ())
     )
-    return told
+    return lines
 
 
 def _metadata_of(context: TableContext, instant: Instant) -> CommitMetadata | None:
@@ -392,8 +398,8 @@ def _upkeep_fields(context: TableContext, instant: Instant) -> dict[str, Any]:
 
 
 def _clean_fields(clean: CleanMetadata) -> dict[str, Any]:
-    told = {"files_deleted": clean.total_files_deleted, "operation": "clean"}
-    return {**told, **_writer_fields(clean.extra_metadata)}
+    counts = {"files_deleted": clean.total_files_deleted, "operation": "clean"}
+    return {**counts, **_writer_fields(clean.extra_metadata)}
 
 
 def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
@@ -443,7 +449,7 @@ def _deciding(context: TableContext, instant: Instant) -> Slot | None:
 
 
 def _archived(context: TableContext) -> list[InstantSummary]:
-    told = []
+    summaries = []
     for row in context.archived_timeline.instants(times_only=False):
         fields: dict[str, Any] = {}
         path = f"archived timeline ({row.requested_time})"
@@ -455,7 +461,7 @@ def _archived(context: TableContext) -> list[InstantSummary]:
                 fields = _clean_fields(decode_archived_clean(row.metadata, path=path))
         except CorruptTableError:
             fields = {"remarks": ("its metadata cannot be read",)}
-        told.append(
+        summaries.append(
             InstantSummary(
                 requested_time=row.requested_time,
                 completion_time=row.completion_time,
@@ -465,7 +471,7 @@ def _archived(context: TableContext) -> list[InstantSummary]:
                 **fields,
             )
         )
-    return told
+    return summaries
 
 
 # ---- The summary of one instant: JSON for programs, lines for people
@@ -524,13 +530,20 @@ class InstantSummary:
 
     @property
     def rejections_text(self) -> tuple[str, ...]:
-        """One line for each rejected attempt: the rule, the winners, the repeated work."""
-        return tuple(
-            f"{each.get('rule', '?')} {each.get('why', '')}; won by "
-            + ("; ".join(each.get("winners", ())) or "an unknown writer")
-            + f"; redone: {each.get('redo', '?')}"
-            for each in self.refusals
-        )
+        """One line for each rejected attempt: rule, winners, file groups, the repeated work."""
+        texts = []
+        for number, each in enumerate(self.refusals, 1):
+            text = f"{each.get('rule', '?')} {each.get('why', '')}; won by "
+            text += "; ".join(each.get("winners", ())) or "an unknown writer"
+            places = [*each.get("file_groups", ()), *each.get("partitions", ())]
+            if places:
+                more = f" and {len(places) - _PLACES_SHOWN_MAX} more"
+                text += f"; both access {', '.join(places[:_PLACES_SHOWN_MAX])}"
+                text += more if len(places) > _PLACES_SHOWN_MAX else ""
+            if self.state != "refused" or number != self.attempts:  # the last one is not repeated
+                text += f"; redone: {each.get('redo', '?')}"
+            texts.append(text)
+        return tuple(texts)
 
     @property
     def waits_text(self) -> tuple[str, ...]:
@@ -558,34 +571,35 @@ class InstantSummary:
 
     def lines(self) -> list[str]:
         """Return the summary as lines for people."""
-        told = [f"{self.action} {self.requested_time}: {self.state}"]
+        lines = [f"{self.action} {self.requested_time}: {self.state}"]
         if self.archived:
-            told.append("archived")
+            lines.append("archived")
         if self.operation:
-            told.append(f"operation {self.operation.lower()}")
+            lines.append(f"operation {self.operation.lower()}")
         if self.host or self.application:
-            told.append(f"by {self.application or '-'} (pid {self.pid} on {self.host})")
-        told.append(f"requested {time_text(self.requested_time)} {self.zone.name}")
+            named = f"{self.application} (pid {self.pid} on {self.host})"
+            lines.append(f"by {named if self.application else self.who}")
+        lines.append(f"requested {time_text(self.requested_time)} {self.zone.name}")
         if self.completion_time is not None:
-            told.append(
+            lines.append(
                 f"completed {time_text(self.completion_time)} {self.zone.name}, after {self.seconds} s"
             )
         if self.slot_number is not None:
             token = f", fencing token {self.fencing_token}" if self.fencing_token else ""
-            told.append(f"committed as number {self.slot_number} of this table{token}")
+            lines.append(f"committed as number {self.slot_number} of this table{token}")
         if self.rows_text or self.files_written:
-            told.append(
+            lines.append(
                 f"rows {self.rows_text or 0}; {counted(self.files_written, 'file')}, "
                 f"{self.bytes_written} bytes, in {counted(len(self.partitions), 'partition')}"
             )
         if self.files_deleted:
-            told.append(f"{counted(self.files_deleted, 'file')} deleted")
+            lines.append(f"{counted(self.files_deleted, 'file')} deleted")
         if self.attempts is not None:
-            told.append(f"attempts {self.attempts}")
-        told.extend(f"refused: {text}" for text in self.rejections_text)
-        told.extend(f"waited: {text}" for text in self.waits_text)
-        told.extend(self.remarks)
-        return told
+            lines.append(f"attempts {self.attempts}")
+        lines.extend(f"refused: {text}" for text in self.rejections_text)
+        lines.extend(f"waited: {text}" for text in self.waits_text)
+        lines.extend(self.remarks)
+        return lines
 
 
 def time_text(time: InstantTime) -> str:

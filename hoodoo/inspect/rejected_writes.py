@@ -57,8 +57,10 @@ def record_rejected_write(
     """
     attempts = error.fields.get("attempts") if isinstance(error, BudgetSpentError) else None
     reports = attempts or [error.fields.get("report")]
-    told = [one for one in reports if isinstance(one, Mapping)] if isinstance(reports, list) else []
-    last = str(told[-1].get("instant", "")) if told else ""
+    recorded = (
+        [one for one in reports if isinstance(one, Mapping)] if isinstance(reports, list) else []
+    )
+    last = str(recorded[-1].get("instant", "")) if recorded else ""
     if not _TIME.fullmatch(last):
         return
     who = context.ports.ids.identity()
@@ -72,7 +74,7 @@ def record_rejected_write(
         "host": who.host,
         "pid": who.pid,
         "application": who.application,
-        "attempts": told,
+        "attempts": recorded,
     }
     storage = context.ports.storage
     with suppress(HoodooError):

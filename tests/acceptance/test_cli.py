@@ -225,6 +225,39 @@ def test_every_input_format_is_read(tmp_path: Path, ending: str) -> None:
     assert run("read", table).rows == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
 
 
+def test_all_input_files_are_written_in_one_commit(table: Path) -> None:
+    first, second = table.parent / "a.csv", table.parent / "b.ndjson"
+    first.write_text("id,name,amount,day,version\n7,gus,1.0,2013-01-03,1\n", encoding="utf-8")
+    second.write_text(
+        '{"version": 1, "day": "2013-01-03", "id": 8, "name": "hal", "amount": null}\n',
+        encoding="utf-8",
+    )
+    before = len(run("log", table, "-o", "json").document["instants"])
+    done = run("write", table, "--input", first, "--input", second)
+    assert done.exit_code == 0, done.err
+    assert done.document["rows_inserted"] == 2
+    assert len(run("log", table, "-o", "json").document["instants"]) == before + 1
+    names = [row["name"] for row in run("read", table, "--columns", "name").rows]
+    assert sorted(names) == ["ann", "bob", "eve", "gus", "hal"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("id,name,amount,day\n8,hal,1.0,2013-01-03\n", "the same columns"),
+        ("id,name,amount,day,version\nx,hal,1.0,2013-01-03,1\n", "the same column types"),
+    ],
+)
+def test_input_files_that_differ_in_form_are_refused(tmp_path: Path, text: str, why: str) -> None:
+    first, second = csv(tmp_path, ROWS), tmp_path / "second.csv"
+    second.write_text(text, encoding="utf-8")
+    inputs = ("--input", first, "--input", second)
+    done = run("write", tmp_path / "t", *inputs, "--key", "id", "-o", "json")
+    assert (done.exit_code, done.error["kind"]) == (1, "input_file")
+    assert why in done.error["message"]
+    assert not (tmp_path / "t").exists()
+
+
 def test_a_dry_run_writes_nothing(table: Path) -> None:
     before = contents(table)
     answer = upsert(table, LATER, "--dry-run")

@@ -51,6 +51,7 @@ MEANINGS = {
     "refused_attempts": "Attempts that were rejected and repeated.",
     "meetings": "Conflicts by rule, the most frequent first.",
     "advice": "What to change, in words.",
+    "rejected": "The newest rejected writes: requested_time, writer, kind and rule of each.",
     "cells": "Two changes of one file group, and the rule between them.",
     "actions": "Two actions on one table, and the rule between them.",
     "strategy": "The strategy of conflict resolution.",

@@ -110,3 +110,23 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> 
     assert completed("hoodoo re", monkeypatch) == ["read", "restore"]
     assert completed("hoodoo services ca", monkeypatch) == ["cancel"]
     assert "--as-of" in completed("hoodoo read --a", monkeypatch)
+
+
+def single_value_options() -> list[tuple[str, ...]]:
+    return [
+        (*path, option.opts[0])
+        for path, command in commands()
+        for option in command.params
+        if isinstance(option, click.Option) and not (option.is_flag or option.multiple)
+        if path and not isinstance(command, click.Group)
+    ]
+
+
+@pytest.mark.parametrize("words", single_value_options(), ids=" ".join)
+def test_a_repeated_option_is_refused_because_only_the_last_would_count(
+    words: tuple[str, ...],
+) -> None:
+    *path, option = words
+    given = CliRunner().invoke(main, [*path, option, "1", option, "2"])
+    assert given.exit_code == 2
+    assert f"{option} may be given once, not 2 times" in given.stderr

@@ -97,3 +97,28 @@ def test_a_plan_is_named_among_the_pending_plans(table: hoodoo.Table) -> None:
     assert instant_named(table, first.requested_time[:4], [first]) == first.requested_time
     with pytest.raises(InvalidInputError, match="only 1 such instants"):
         instant_named(table, "@-2", [first])
+
+
+@pytest.mark.parametrize("text", ["foo", "12", "2 fortnights", ""])
+def test_the_error_of_a_bad_time_lists_the_forms_of_the_command_line(
+    table: hoodoo.Table, text: str
+) -> None:
+    for read in (time_named, instant_named):
+        with pytest.raises(InvalidInputError) as refused:
+            read(table, text)
+        assert refused.value.kind == "instant_time"
+        for form in ("first digits", "@-1", "ISO time", "2h", "yesterday", repr(text)):
+            assert form in refused.value.message
+
+
+def test_a_month_that_does_not_exist_is_named(table: hoodoo.Table) -> None:
+    with pytest.raises(InvalidInputError, match="month must be in"):
+        instant_named(table, "2026-13-01")
+
+
+def test_a_time_before_the_oldest_write_names_that_write(table: hoodoo.Table) -> None:
+    oldest = table.timeline[0].requested_time
+    with pytest.raises(InstantNotFoundError, match=f"until 2001-02-03.*the oldest is {oldest}"):
+        instant_named(table, "2001-02-03")
+    with pytest.raises(InstantNotFoundError, match="the table has no such instant"):
+        instant_named(table, "2001-02-03", [])

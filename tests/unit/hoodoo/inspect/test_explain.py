@@ -180,13 +180,43 @@ def test_a_write_that_exhausted_its_budget_is_reported_and_counted(tmp_path: Pat
         assert "by rival" in account.rejections_text[0]
         lines = account.lines()
         assert lines[0] == f"commit {instant}: refused"
-        assert lines[-1].startswith("not committed, all retries were used: ")
+        assert lines[-1] == (
+            "not committed after 1 attempt; write again, or raise "
+            "hoodie.write.num.retries.on.conflict.failures so that the engine retries by itself"
+        )
+        assert sum("the first commit wins" in line for line in lines) == 1
+        assert "redone" not in "".join(lines)  # nothing was
         told = measure_contention(table)
         assert (told.writes, told.gave_up, told.refused_attempts) == (2, 1, 1)
         assert [(one.loser, one.winner) for one in told.meetings] == [("loser", "rival")]
-        assert told.lines()[0].endswith("1 writes used all retries")
+        assert told.lines()[0] == (
+            "2 writes committed, 1 attempt rejected, 1 write rejected after the last attempt"
+        )
+        assert told.lines()[1].startswith("1 time loser lost to rival: write_conflict")
+        assert told.lines()[2] == "advice: writers change rows of one file group:"
+        assert "  - use a bucket index with more buckets" in told.lines()
+        assert told.lines()[-1] == f"  {instant} by loser: write_conflict (C1)"
+        assert told.as_document()["rejected"] == (
+            {"requested_time": instant, "writer": "loser", "kind": "write_conflict", "rule": "C1"},
+        )
         (kept,) = rejected_writes(table.context)
         assert (kept.batch_id, kept.operation, kept.kind) == ("load 7", "upsert", "write_conflict")
+
+
+def test_a_writer_without_a_name_is_its_process(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    once = {**MANY, "hoodie.write.num.retries.on.conflict.failures": "0"}
+    with (
+        hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as table,
+        hoodoo.open_table(path, properties=once, events=Rival(table)) as slow,
+    ):
+        table.upsert(ROWS)
+        with pytest.raises(WriteConflictError) as refused:
+            slow.upsert(ROWS.slice(0, 1))
+        summary = explain_instant(table, refused.value.fields["report"]["instant"])
+        assert summary.lines()[2] == f"by pid {summary.pid} on {summary.host}"
+        [conflict] = measure_contention(table).meetings
+        assert conflict.loser == conflict.winner == summary.who
 
 
 def test_the_newest_rejected_writes_are_kept(
