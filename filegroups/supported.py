@@ -25,8 +25,9 @@ def refuse_unreadable(config: TableConfig) -> None:
     Refuse a table that this release cannot open.
 
     Raises:
-        UnsupportedTableError: It was bootstrapped, or has base files in another format than
-            Parquet. (An unknown table version is refused when the properties are read.)
+        UnsupportedTableError: It was bootstrapped, has base files in another format than Parquet,
+            or keeps its timeline in another folder. (An unknown table version is refused when the
+            properties are read.)
     """
     if config.raw.get(_BOOTSTRAP_BASE):
         raise UnsupportedTableError(
@@ -40,6 +41,19 @@ def refuse_unreadable(config: TableConfig) -> None:
             f"copy its rows into a table with Parquet files: {config.base_file_format}",
             kind="base_file_format",
         )
+    folders = {
+        "hoodie.timeline.path": (config.timeline_path, "timeline"),
+        "hoodie.timeline.history.path": (config.history_path, "history"),
+    }
+    for key, (folder, default) in folders.items():
+        if config.timeline_layout_version == 2 and folder != default:
+            raise UnsupportedTableError(
+                f"this release reads the timeline of a table in its default folder {default!r} only: "
+                "read the table with Java Hudi and copy its rows into a new table: "
+                f"{key}={folder}",
+                kind="timeline_folder",
+                key=key,
+            )
 
 
 def refuse_old_version(config: TableConfig) -> None:

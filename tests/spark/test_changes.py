@@ -63,5 +63,5 @@ def test_changes_are_read_although_their_files_were_cleaned_meanwhile(
     with hoodoo.open_table(path) as table:
         save([(1, "mon", 9, 1.0)], hoodie__clean__automatic="false")
         clean(table.context, CleaningSettings(commits_retained=1))
-    with pytest.raises(Exception, match="a base file is gone"):
+    with pytest.raises(Exception, match="a base file is missing"):
         changes.collect()

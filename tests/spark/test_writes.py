@@ -141,7 +141,7 @@ def test_a_null_key_is_refused_and_changes_nothing(save: Any, path: str) -> None
         save([(None, "mon", 10, 1.0)] * 3)
     assert caught.value.kind == "null_key"
     assert caught.value.fields == {"columns": ["id"], "rows": 3}
-    assert str(caught.value).endswith("columns=['id'] rows=3")
+    assert caught.value.message.endswith("columns=['id'] rows=3")
     assert len(hoodoo.open_table(path).timeline) == 1
 
 

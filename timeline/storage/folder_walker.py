@@ -258,7 +258,9 @@ class FolderWalker:
         """Drop a deleted folder from the folders known to be on the disk."""
         prefix = folder + "/"
         self._anchored = {
-            known for known in self._anchored if known != folder and not known.startswith(prefix)
+            known
+            for known in tuple(self._anchored)  # other threads may add some meanwhile
+            if known != folder and not known.startswith(prefix)
         }
         for known in tuple(self._kept):
             if known == folder or known.startswith(prefix):

@@ -303,7 +303,8 @@ class LocalStorage:
         # Deepest first: a name on the disk is useful only if its content is there.
         for folder in sorted(wanted, key=lambda each: (-each.count("/") if each else 1, each)):
             try:
-                self._calls.fsync(self._folders.open(folder).descriptor)
+                opened = self._folders.open(folder)  # this variable keeps the descriptor open
+                self._calls.fsync(opened.descriptor)
             except (FileNotFoundError, NotADirectoryError):
                 fresh.discard(folder)  # no file was created there
             except OSError as error:

@@ -40,6 +40,7 @@ FEATURES: tuple[tuple[str, dict[str, str]], ...] = (
     ("Base files in ORC", {"hoodie.table.base.file.format": "ORC"}),
     ("Base files in HFile", {"hoodie.table.base.file.format": "HFILE"}),
     ("Bootstrapped table", {"hoodie.bootstrap.base.path": "/source"}),
+    ("Timeline in another folder", {"hoodie.timeline.path": "elsewhere"}),
     ("Metadata table", {"hoodie.table.metadata.partitions": "files"}),
     (
         "Partitions as dates with slashes",

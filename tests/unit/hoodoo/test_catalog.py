@@ -142,6 +142,21 @@ def test_fields_inside_structs_may_key_partition_and_order(
     assert told_rows == [("x", "a", "1"), ("x", "c", "1"), ("y", "b", "2")]
 
 
+@pytest.mark.parametrize(
+    "line", ["hoodie.timeline.path=elsewhere", "hoodie.timeline.history.path=old"]
+)
+def test_a_table_whose_timeline_is_in_another_folder_is_refused(path: Path, line: str) -> None:
+    """Its commits would be invisible, so each read would miss rows."""
+    made(path).close()
+    properties = path / ".hoodie" / "hoodie.properties"
+    key = line.partition("=")[0]
+    kept = [one for one in properties.read_text().splitlines() if not one.startswith(key)]
+    properties.write_text("\n".join([*kept, line, ""]))
+    with pytest.raises(UnsupportedTableError) as refused:
+        hoodoo.open_table(path)
+    assert (refused.value.kind, refused.value.fields["key"]) == ("timeline_folder", key)
+
+
 def test_a_table_that_this_release_cannot_write_is_not_created(path: Path):
     with pytest.raises((SettingError, UnsupportedTableError)):
         made(path, properties={"hoodie.base.file.format": "ORC"})

@@ -100,6 +100,28 @@ def test_removed_and_remade_folder_is_synced_again(tmp_path: Path) -> None:
     assert recorder.seen == ["fsync folder", "fsync file", "link", "fsync folder"]
 
 
+def test_a_folder_is_synced_although_other_threads_open_many_folders_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """A cached folder that is dropped closes its descriptor, and another file may get its number."""
+    synced: list[tuple[int, int]] = []
+
+    def fsync(descriptor: int) -> None:
+        for number in range(40):  # more folders than the cache keeps
+            storage.stat(f"other{number}/a")
+        found = os.fstat(descriptor)
+        synced.append((found.st_dev, found.st_ino))
+
+    for number in range(40):
+        (tmp_path / f"other{number}").mkdir()
+        (tmp_path / f"other{number}" / "a").touch()
+    (tmp_path / "a").mkdir()
+    storage = LocalStorage(tmp_path, calls=Syscalls(fsync=fsync))
+    storage.sync_folders(["a"])
+    wanted = os.stat(tmp_path / "a")
+    assert synced[0] == (wanted.st_dev, wanted.st_ino)
+
+
 def test_relaxed_storage_never_syncs(tmp_path: Path) -> None:
     recorder = Recorder()
     storage = LocalStorage(tmp_path, durability="relaxed", calls=recorder.calls)
