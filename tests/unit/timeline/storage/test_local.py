@@ -118,7 +118,7 @@ def test_a_folder_is_synced_although_other_threads_open_many_folders_meanwhile(
     (tmp_path / "a").mkdir()
     storage = LocalStorage(tmp_path, calls=Syscalls(fsync=fsync))
     storage.sync_folders(["a"])
-    wanted = os.stat(tmp_path / "a")
+    wanted = (tmp_path / "a").stat()
     assert synced[0] == (wanted.st_dev, wanted.st_ino)
 
 
