@@ -57,6 +57,7 @@ AGREED_BY: Final[Mapping[str, str]] = {
 #: Only writers of rows must agree on the index; the table's properties do not contain it.
 _AGREED_BY_WRITERS_OF_ROWS: Final = frozenset({"index"})
 
+_LOCK_KEYS = ("lock_provider", "lock_identity")
 _ENTRIES_MAX = 10_000
 _ZONE_INSTANTS = 4
 _QUARTER_MS = 15 * 60_000  # zone offsets are multiples of it
@@ -436,7 +437,10 @@ class _NoTicker:
 def _compare(
     context: TableContext, agreement: Mapping[str, str], buckets: str, own_id: str
 ) -> None:
-    living = [other for other in registered_writers(context, but=own_id) if other.alive]
+    others = registered_writers(context, but=own_id)
+    if context.low_water_mark.entry is None:  # before this process registers, so only once
+        _notice_other_lock(context, agreement, others)
+    living = [other for other in others if other.alive]
     _refuse_copy(context, living)
     _refuse_other_releases(context, living)
     for other in living:
@@ -463,6 +467,22 @@ def _compare(
                 differences=differences,
             )
     _refuse_overlapping(context, buckets, living)
+
+
+def _notice_other_lock(
+    context: TableContext, agreement: Mapping[str, str], others: Sequence[RegisteredWriter]
+) -> None:
+    """Emit an event if the newest writer that ended without close() used another lock."""
+    ended = [other for other in others if not other.alive]
+    listed = "; ".join(
+        f"{AGREED_BY[key]}: mine {agreement.get(key, '')!r}, theirs {theirs!r}"
+        for key in _LOCK_KEYS
+        if ended and (theirs := ended[-1].agreement.get(key, "")) != agreement.get(key, "")
+    )
+    if listed:
+        context.ports.events.emit(
+            "writers.other_lock_noticed", writer=ended[-1].text, settings=listed
+        )
 
 
 def _refuse_other_releases(context: TableContext, living: Sequence[RegisteredWriter]) -> None:

@@ -107,7 +107,7 @@ class Invocation:
         from hoodoo.catalog import open_table  # not for the help and the completion of options
 
         layers = self.layers.with_code(code) if code else self.layers
-        events = FanOut([LoggingEvents(), _DamageReporter(self.printer), *sinks])
+        events = FanOut([LoggingEvents(), _EventReporter(self.printer), *sinks])
         return open_table(address, properties=layers, events=events)
 
     def confirm(self, question: str) -> None:
@@ -129,8 +129,8 @@ class Invocation:
 
 
 @dataclass(frozen=True, slots=True)
-class _DamageReporter:
-    """Warns once for each damaged file: rows may be missing from the result."""
+class _EventReporter:
+    """Warns once for each damaged file, and of a writer with another lock."""
 
     printer: Printer
     paths: set[Value] = field(default_factory=set)
@@ -143,6 +143,12 @@ class _DamageReporter:
             self.printer.remark(
                 f"{path}: damaged from byte {fields['offset']} on. The result leaves that part "
                 "out; 'hoodoo table verify' checks whether rows are lost"
+            )
+        if name == "writers.other_lock_noticed":
+            self.printer.remark(
+                f"writer {fields['writer']} ended without close() and used another lock than this "
+                "command. If it may start again, pass its properties by --props FILE; else "
+                f"remove it by 'hoodoo writers forget': {fields['settings']}"
             )
 
 

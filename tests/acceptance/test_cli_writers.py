@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -152,3 +154,23 @@ def test_a_killed_process_is_forgotten_and_a_live_one_only_by_force(table: Path)
         assert (gone.document["forgotten"], gone.document["pid"]) == (True, process.pid)
         assert gone.document["next_pin"] is None
     assert run("writers", table).document["writers"] == []
+
+
+def test_a_command_with_another_lock_than_a_killed_writer_says_so(table: Path) -> None:
+    folder = table / ".hoodie/.hoodoo/writers"
+    with hoodoo.open_table(table, properties=MANY) as opened:
+        opened.upsert(opened.to_arrow())
+        [entry] = folder.iterdir()
+        document = entry.read_text(encoding="utf-8")
+    for provider, is_said in (("zookeeper", True), ("filesystem", False)):
+        changed = json.loads(document)
+        changed["agreement"]["lock_provider"] = provider
+        entry.write_text(json.dumps(changed), encoding="utf-8")
+        os.utime(entry, (1e9, 1e9))  # as if it were killed long ago
+        lock = ("--hoodie-conf", "hoodie.write.lock.provider=filesystem")
+        made = run("savepoint", "create", table, *lock, "-o", "table")
+        assert made.exit_code == 0, made.err
+        said = "used another lock than this command" in made.err
+        assert said is is_said, made.err
+        assert not said or "theirs 'zookeeper'" in made.err
+        run("savepoint", "delete", table, "@-1", "--yes")
