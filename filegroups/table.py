@@ -492,7 +492,7 @@ class TableReader(TableSnapshot):
 
     def as_of(self, time: TimeArgument) -> TableSnapshot:
         """
-        Return the table as of a time, by requested times, inclusive (fmt 6.5).
+        Return the table as of a time: the writes with a requested time until then, inclusive.
 
         Args:
             time: A datetime, a date (its first moment), an int of 17 or 14 digits, or a text:
@@ -516,14 +516,19 @@ class TableReader(TableSnapshot):
         """
         Return which rows differ between two moments: counts, and the rows with both values.
 
-        Only file groups that changed are read.
+        Rows are paired by partition and record key. Only file groups that changed are read. The
+        result has ``counts()`` and ``rows()``, whose ``op`` is ``i``, ``u`` or ``d``.
 
         Args:
             before: The older moment, in any form of ``as_of``.
-            after: The newer moment; None for now.
+            after: The newer moment, in the same forms; None for now.
             columns: The columns to compare; None for all.
 
-        Raises: as ``as_of``.
+        Raises:
+            InvalidInputError: A time has another form (``instant_time``), or a column is unknown
+                (``unknown_column``).
+            InstantNotFoundError: A moment is too old, cleaned, or not yet applied.
+            SnapshotExpiredError: A clean deletes files of a moment during the read.
         """
         old = self.as_of(before)
         new = self.current_state() if after is None else self.as_of(after)
@@ -567,7 +572,7 @@ class TableReader(TableSnapshot):
         images: bool = False,
     ) -> pa.RecordBatchReader:
         """
-        Return rows last written by instants that completed in (since, until] (fmt 6.6).
+        Return rows last written by instants that completed in (since, until].
 
         If cleaning removed files of the range, or instants of it are archived, rows that were
         written again since are missing here. They are in the range of their newer write.

@@ -156,13 +156,22 @@ class Table(TableReader):
         Replace rows by key and insert new rows; or change some columns of existing rows.
 
         Args:
-            data: Rows; see ``hoodoo.inputs.to_arrow_table``.
-            batch_id: A repeated call with this id returns the first result (BATCH-1).
+            data: Rows: a pyarrow Table, RecordBatch, RecordBatchReader or Dataset; a pandas or
+                polars DataFrame, a polars LazyFrame, a DuckDB relation, or another object with
+                ``__arrow_c_stream__``; a dict of columns; a list or another iterable of dicts or of
+                batches; or the path of a file that ends in ``.parquet``, ``.csv``, ``.json``,
+                ``.jsonl``, ``.ndjson`` or ``.arrow``.
+            batch_id: The name of this batch. A batch is committed once: a repeated call with this
+                id writes nothing and returns the first result.
             partial: Records keep the columns that the rows lack. Rows have the key, partition and
                 ordering fields and the columns to change. A merge-on-read table gets log
                 blocks of those columns only, as from Java's ``MERGE INTO``.
-            reads: The reads that the rows depend on (``TableSnapshot.reads``). The write is
-                rejected if they changed, by ``hoodoo.write.isolation.level``.
+            reads: The reads that the rows depend on (``TableSnapshot.reads``). With
+                ``hoodoo.write.isolation.level`` ``write_serializable`` or ``serializable`` the
+                write is rejected if they changed (``changed_under_read``,
+                ``appended_into_read``). With the default ``snapshot``, changes of rows that were
+                only read do not count. At each level the write is rejected if instants or commit
+                slots were archived between the reads and its begin.
 
         Raises:
             InvalidInputError: The rows do not fit, or a partial row has a new key
@@ -252,6 +261,12 @@ class Table(TableReader):
 
         ``table.merge(rows).when_matched_update_all().when_not_matched_insert_all().execute()``
 
+        Clauses: ``when_matched_update``, ``when_matched_update_all``, ``when_matched_delete``,
+        ``when_not_matched_insert``, ``when_not_matched_insert_all``,
+        ``when_not_matched_by_source_update`` and ``when_not_matched_by_source_delete``. For each
+        row the first clause whose condition is true acts. Only ``execute`` checks the clauses and
+        writes; it makes one commit with the operation ``upsert``.
+
         Args:
             source: Rows in any form of ``upsert``.
             on: Columns that are equal in rows that match, or a SQL text such as ``target.id =
@@ -259,7 +274,11 @@ class Table(TableReader):
                 its partition only.
 
         Raises:
-            InvalidInputError: The rows have another form.
+            InvalidInputError: The rows have another form (``data``). ``execute`` raises it for ``on``
+                (``merge_on``), for clauses that do not fit (``merge_clauses``,
+                ``merge_insert_key``, ``expression``, ``unknown_column``) and if two rows of the
+                source change one row (``merge_row_twice``).
+            BudgetSpentError, ConflictError: Of ``execute``, if it conflicts with other writers.
         """
         from hoodoo.row_changes import MatchOn, Merge
 
@@ -299,7 +318,7 @@ class Table(TableReader):
         Replace all partitions of the rows; without rows none.
 
         Args:
-            data: Rows; see ``hoodoo.inputs.to_arrow_table``.
+            data: Rows in any form of ``upsert``.
             partitions: Replace these partition paths, also those without rows. Rows of other
                 partitions raise an error.
             batch_id: As of ``upsert``.
@@ -364,7 +383,26 @@ class Table(TableReader):
     def check_conflicts(
         self, data: object, operation: Operation = None
     ) -> tuple[ConflictReport, ...]:
-        """Return the conflicts that a write of these rows would have now (``dry_run_write``)."""
+        """
+        Return the conflicts that a write of these rows would have now; nothing is written.
+
+        It assigns file groups as the write would, and compares them with the announced writes of
+        live writers and with pending clusterings.
+
+        Args:
+            data: Rows in any form of ``upsert``; for ``delete_partition`` the configured partitions
+                count instead.
+            operation: The operation of the write; None for
+                ``hoodie.datasource.write.operation``.
+
+        Returns:
+            One report for each write or clustering that conflicts. An empty result is no promise:
+            another writer may begin later.
+
+        Raises:
+            InvalidInputError: The rows do not fit the table.
+            UnsupportedTableError, MissingFileError: As the write itself.
+        """
         self._writer.refuse()
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
         deletes, context = not chosen.traits.takes_rows, self._context
@@ -452,8 +490,8 @@ class Table(TableReader):
         Create a savepoint: cleaning keeps the files of the snapshot of one write.
 
         Args:
-            instant: The write's requested time, in any form of ``as_of``; None for the newest
-                completed write.
+            instant: The write's requested time, exact: the short forms of the command line, such as
+                ``2h`` and ``@-1``, are refused. None for the newest completed write.
             comments: Text for people.
 
         Raises:
@@ -493,7 +531,8 @@ class Table(TableReader):
         Roll back one write: a pending one, or the newest completed one.
 
         Args:
-            instant: Its requested time, in any form of ``as_of``.
+            instant: Its requested time, exact: the short forms of the command line, such as ``2h``
+                and ``@-1``, are refused.
             force: Roll back a pending write even if its writer is alive.
 
         Raises:
@@ -508,8 +547,9 @@ class Table(TableReader):
         Restore the table to the state of a write; this removes all later writes.
 
         Args:
-            instant: The requested time, in any form of ``as_of``, of a savepoint or of a write
-                whose files still exist.
+            instant: The requested time of a savepoint or of a write whose files still exist. It
+                must be exact: a time between two writes is not found, and the short forms of the
+                command line, such as ``2h`` and ``@-1``, are refused.
             force: Restore even if writers of the removed writes are alive.
 
         Returns:
@@ -533,7 +573,26 @@ class Table(TableReader):
         return finish_restore(self._context)
 
     def resolve(self, instant: TimeArgument) -> Resolution:
-        """Resolve a write of unknown outcome (``timeline.rollback.resolve_unknown.resolve``)."""
+        """
+        Return whether a write of unknown outcome is committed; decide it if it is still open.
+
+        A pending write without a live heartbeat is rolled back. A final answer never changes.
+
+        Args:
+            instant: Its requested time, exact: ``OutcomeUnknownError.requested_time``. The short
+                forms of the command line, such as ``2h`` and ``@-1``, are refused.
+
+        Returns:
+            The outcome, the completion time if it is committed, and the reason in words.
+
+        Raises:
+            InvalidInputError: The instant has another form (``instant_time``).
+            InstantNotFoundError: The table has no trace of the write, or none is left.
+            CorruptTableError: A rollback or restore that may have the answer is damaged.
+            TableConfigConflictError: The write must be rolled back, and the metadata table is on.
+            LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: Nothing is
+                decided; resolve it again.
+        """
         self._register_writer()
         return resolve(self._context, self._named(instant))
 

@@ -283,7 +283,7 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        """Start as Spark does; a micro-batch repeated after a failure is written once (BATCH-1)."""
+        """Start as Spark does; a micro-batch repeated after a failure is written once."""
         spark = self._df.sparkSession
         if not serves(spark, format or self._given_format):
             self._pass_partitions_on()
