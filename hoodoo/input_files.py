@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,27 +50,44 @@ def read_json(path: Path, schema: pa.Schema | None) -> pa.Table:
             or the values of a new column have no type in common (``data``).
         ValueError: The file is not JSON of this form.
     """
-    if _has_flat_lines(path):
-        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return _by_arrow(path, schema)
-    return typed_rows(_objects(path), schema, json=True)
+    try:
+        if _has_flat_lines(path):
+            with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                return _by_arrow(path, schema)
+        return typed_rows(_objects(path)[0], schema, json=True)
+    except InvalidInputError as error:
+        raise _json_value_error(path, schema, error) from error
 
 
-def _objects(path: Path) -> Sequence[Mapping[str, Any]]:
-    """Return the objects of a file: a sequence of objects, or one list of them."""
+def _objects(path: Path) -> tuple[Sequence[Mapping[str, Any]], Callable[[int], str]]:
+    """
+    Return the objects of a file, and the function that says where one of them is.
+
+    The file is a sequence of objects, or one list of them.
+    """
     text = path.read_text(encoding="utf-8-sig")
     decoder = json.JSONDecoder(parse_float=Decimal)
     found: list[Any] = []
+    begins: list[int] = []
     at = 0
     while (begin := _NO_SPACE.search(text, at)) is not None:
+        begins.append(begin.start())
         one, at = decoder.raw_decode(text, begin.start())
         found.append(one)
-    if len(found) == 1 and isinstance(found[0], list):
+    is_list_of_rows = len(found) == 1 and isinstance(found[0], list)
+    if is_list_of_rows:
         found = found[0]
-    strange = next((one for one in found if not isinstance(one, Mapping)), None)
-    if strange is not None:
-        raise ValueError(f"a row is a JSON object, not {str(strange)[:80]!r}")
-    return found
+
+    def place(number: int) -> str:
+        if is_list_of_rows:
+            return f"row {number + 1}"
+        return f"line {text.count(chr(10), 0, begins[number]) + 1}"
+
+    for number, one in enumerate(found):
+        if not isinstance(one, Mapping):
+            shown = str(one)[:80]
+            raise ValueError(f"{place(number)}: a row is a JSON object, not {shown!r}")
+    return found, place
 
 
 # ---- by Arrow's reader
@@ -276,24 +296,44 @@ def _csv(path: Path, schema: pa.Schema | None) -> pa.Table:
         return pa.table({})
     types = {field.name: field.type for field in (*META_FIELDS, *(schema or ()))}
     nested = {name: kind for name, kind in types.items() if pa.types.is_nested(kind)}
-    rows = pacsv.read_csv(
+    columns = types | dict.fromkeys(nested, pa.string())
+    try:
+        rows = _read_csv(path, columns)
+    except pa.ArrowInvalid as error:
+        raise _csv_error(path, columns, error) from error
+    for name in nested.keys() & set(rows.column_names):  # JSON, because CSV has no nested form
+        values, kind = rows.column(name).to_pylist(), nested[name]
+        try:
+            made = _of_json(values, kind, name)
+        except ValueError as error:
+            kept = error if isinstance(error, InvalidInputError) else None
+            number = _first_bad(partial(_of_json, kind=kind, name=name), values)
+            where = None if number is None else _csv_place(path, number + 2)
+            shown = None if number is None else values[number]
+            raise _value_error(path, where, name, shown, kind, error=kept) from error
+        rows = rows.set_column(rows.schema.get_field_index(name), name, made)
+    return rows
+
+
+def _read_csv(path: Path, types: Mapping[str, pa.DataType], *, threads: bool = True) -> pa.Table:
+    return pacsv.read_csv(
         path,
-        read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES),
+        read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads),
         parse_options=pacsv.ParseOptions(newlines_in_values=True),
         convert_options=pacsv.ConvertOptions(
-            column_types=types | dict.fromkeys(nested, pa.string()),
+            column_types=types,
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
     )
-    for name in nested.keys() & set(rows.column_names):  # JSON, because CSV has no nested form
-        values = rows.column(name).to_pylist()
-        if not is_variant(nested[name]):  # the text of a variant is its value
-            values = [one and json.loads(one, parse_float=Decimal) for one in values]
-        place = rows.schema.get_field_index(name)
-        rows = rows.set_column(place, name, typed_column(values, nested[name], name, json=True))
-    return rows
+
+
+def _of_json(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
+    """Return a nested column from its JSON texts; the text of a variant is its value."""
+    if not is_variant(kind):
+        values = [one and json.loads(one, parse_float=Decimal) for one in values]
+    return typed_column(values, kind, name, json=True)
 
 
 def _arrow(path: Path) -> pa.Table:
@@ -303,3 +343,116 @@ def _arrow(path: Path) -> pa.Table:
         except pa.ArrowInvalid:
             source.seek(0)
             return pa.ipc.open_stream(source).read_all()
+
+
+# ---- Errors of one value: the file, its line and its column
+# The readers convert whole columns, so their errors name no row. A second read, of the failing
+# column only, finds the first bad one.
+
+_CSV_VALUE: Final = re.compile(
+    r"In CSV column #(\d+): Row #(\d+): CSV conversion error to (.*?): invalid value '(.*)'",
+    re.DOTALL,
+)
+_CSV_ROW: Final = re.compile(r"CSV parse error: Row #(\d+): (.*)", re.DOTALL)
+
+
+def _first_bad(convert: Callable[[list[Any]], object], values: list[Any]) -> int | None:
+    """Return the number of the first value that makes a conversion fail; None if none does."""
+
+    def fails(some: list[Any]) -> bool:
+        try:
+            convert(some)
+        except (ValueError, pa.ArrowException):
+            return True
+        return False
+
+    begin, end = 0, len(values)
+    if not fails(values):
+        return None
+    while end - begin > 1:  # each half once, so about two conversions of the column in all
+        middle = (begin + end) // 2
+        if fails(values[begin:middle]):
+            end = middle
+        elif fails(values[middle:end]):
+            begin = middle
+        else:
+            return None  # the values only disagree with each other
+    return begin
+
+
+def _json_value_error(
+    path: Path, schema: pa.Schema | None, error: InvalidInputError
+) -> InvalidInputError:
+    """Return an error of a column with the file and the place of the first value that it is for."""
+    name = str(error.fields.get("column", "")).partition(".")[0]
+    kind = next((each.type for each in (*META_FIELDS, *(schema or ())) if each.name == name), None)
+    if kind is None:
+        return type(error)(f"{path}: {error.message}", kind=error.kind, **error.fields)
+    rows, place = _objects(path)
+    values = [row.get(name) for row in rows]
+    number = _first_bad(partial(typed_column, kind=kind, name=name, json=True), values)
+    where = None if number is None else place(number)
+    shown = None if number is None else values[number]
+    return _value_error(path, where, name, shown, kind, error=error)
+
+
+def _csv_error(path: Path, types: Mapping[str, pa.DataType], error: pa.ArrowInvalid) -> Exception:
+    """Return the error of a CSV file with its line; Arrow counts rows only without threads."""
+    text = str(error)
+    try:
+        _read_csv(path, types, threads=False)
+    except pa.ArrowInvalid as second:
+        text = str(second)
+    if (found := _CSV_VALUE.fullmatch(text)) is not None:
+        column, row, kind, value = found.groups()
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
+            names = next(filter(None, csv.reader(opened)), [])
+        name = names[int(column)] if int(column) < len(names) else f"number {int(column) + 1}"
+        return _value_error(path, _csv_place(path, int(row)), name, value, kind, error=None)
+    if (found := _CSV_ROW.match(text)) is not None:
+        return InvalidInputError(
+            f"{path} {_csv_place(path, int(found[1]))}: {found[2][:300]}; correct the line",
+            kind="input_file",
+            path=str(path),
+        )
+    return ValueError(text)
+
+
+def _csv_place(path: Path, row: int) -> str:
+    """Return the line on which a row begins; the header is row 1, and empty lines are no rows."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
+        lines = csv.reader(opened)
+        try:
+            cells = next(islice(filter(None, lines), row - 1, None), [])
+        except csv.Error:  # a field is too long for Python's reader
+            return f"row {row}"
+        return f"line {lines.line_num - sum(cell.count(chr(10)) for cell in cells)}"
+
+
+def _value_error(
+    path: Path,
+    where: str | None,
+    column: str,
+    value: object,
+    kind: object,
+    *,
+    error: InvalidInputError | None,
+) -> InvalidInputError:
+    """Return the error for a value of a file; ``error`` is the one of its whole column, if any."""
+    article = "an" if str(kind)[:1] in "aeiou" else "a"
+    shown = "a value" if where is None else repr(_plain(value))[:80]
+    next_step = "correct the value, or remove the row"
+    if error is not None and error.kind == "lossy_value":
+        next_step += ", or write an Arrow table of a wider type to widen the column"
+    fields = error.fields if error is not None else {"column": column}
+    return InvalidInputError(
+        f"{path}{' ' + where if where else ''}, column {column!r}: {shown} is not {article} "
+        f"{kind}; {next_step}",
+        kind="input_file" if error is None else error.kind,
+        **{**fields, "path": str(path), "place": where},
+    )
+
+
+def _plain(value: object) -> object:
+    """Return a value of a JSON document without the class of its exact numbers, for a message."""
+    return json.loads(json.dumps(value, default=float))

@@ -290,3 +290,98 @@ def test_a_text_that_is_no_utf8_is_refused(tmp_path: Path):
     with pytest.raises(InvalidInputError) as caught:
         read_rows(tmp_path / "r.ndjson", PLAIN)
     assert caught.value.kind == "input_file"
+
+
+# ---- errors name the file, the line and the column of the first bad value
+
+VALUES = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("price", pa.float64()),
+        ("d", pa.date32()),
+        ("name", pa.string()),
+        ("tags", pa.list_(pa.field("element", pa.int64()))),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "said"),
+    [
+        (
+            "r.csv",
+            "id,price\n1,2\n2,x\n",
+            "input_file",
+            "line 3, column 'price': 'x' is not a double",
+        ),
+        (
+            "r.csv",
+            'id,name,price\n1,"a\nb",2.5\n\n2,"c\nd",x\n',
+            "input_file",
+            "line 5, column 'price': 'x' is not a double",
+        ),
+        ("r.csv", "id\n1.5\n", "input_file", "line 2, column 'id': '1.5' is not an int64"),
+        ("r.csv", "id,price\n1,2\n1,2,3\n", "input_file", "line 3: Expected 2 columns, got 3"),
+        (
+            "r.csv",
+            'id,tags\n1,"[1]"\n2,"[1,2"\n',
+            "input_file",
+            "line 3, column 'tags': '[1,2' is not a list<element: int64>",
+        ),
+        (
+            "r.ndjson",
+            '{"id":1,"price":2.5}\n\n{"id":2,"price":"x"}\n{"id":3,"price":1}\n',
+            "schema_mismatch",
+            "line 3, column 'price': 'x' is not a double",
+        ),
+        (
+            "r.ndjson",
+            '{"id":1,"d":"2020-01-01"}\n{"id":2,"d":"20x"}\n',
+            "lossy_value",
+            "line 2, column 'd': '20x' is not a date32[day]",
+        ),
+        (
+            "r.ndjson",
+            '{"id":1}\n{"id":1.5}\n',
+            "lossy_value",
+            "line 2, column 'id': 1.5 is not an int64",
+        ),
+        (
+            "r.ndjson",
+            '{"tags":[1]}\n{"tags":["x"]}\n',
+            "schema_mismatch",
+            "line 2, column 'tags': ['x'] is not a list<element: int64>",
+        ),
+        (
+            "r.json",
+            '[{"id":1},\n{"id":"k"}]',
+            "schema_mismatch",
+            "row 2, column 'id': 'k' is not an int64",
+        ),
+    ],
+)
+def test_an_error_names_file_line_column_and_value(
+    tmp_path: Path, name: str, text: str, kind: str, said: str
+):
+    with pytest.raises(InvalidInputError) as caught:
+        _read(tmp_path / name, text, VALUES)
+    assert caught.value.kind == kind
+    assert caught.value.message.startswith(f"{tmp_path / name} {said}"), caught.value.message
+    assert "; correct the " in caught.value.message
+
+
+@given(st.integers(1, 300), st.data())
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_the_first_bad_row_is_named_at_any_place(tmp_path: Path, count: int, data: st.DataObject):
+    bad = data.draw(st.sets(st.integers(0, count - 1), min_size=1))
+    values = ["x" if number in bad else "1" for number in range(count)]
+    texts = {
+        "r.csv": "\n".join(["id,price", *(f"{n},{one}" for n, one in enumerate(values))]),
+        "r.ndjson": "\n".join(json.dumps({"price": one if one == "x" else 1}) for one in values),
+    }
+    for (name, text), header in zip(texts.items(), (1, 0), strict=True):
+        with pytest.raises(InvalidInputError) as caught:
+            _read(tmp_path / name, text, VALUES)
+        assert caught.value.fields["place"] == f"line {min(bad) + 1 + header}"
