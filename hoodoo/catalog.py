@@ -132,7 +132,8 @@ def create_table(
         name=name,
         properties=properties,
     )
-    ports = compose_ports(path, layers.load(), events=events)
+    # The lock needs the new table's own properties, as after opening it: its name names the lock.
+    ports = compose_ports(path, layers.load(planned.raw), events=events)
     limits = limits_of(settings, layers.load())
     context = create_table_files(ports, planned.raw, limits).context
     properties = layers.load(context.config.raw)

@@ -157,8 +157,8 @@ def _with_archived_write(
     active = snapshot.active.completed_writes[0]
     first = min([active.requested_time, *(one.requested_time for one in writes)])
     raise InstantNotFoundError(
-        f"the table has no instant that old: read a later time; its first instant is {first}: "
-        f"{time}",
+        f"the table has no instant that old: you asked for {time}; the first instant is {first}. "
+        "Read a time from it on",
         kind="time_travel_too_early",
         time=time,
         first=first,

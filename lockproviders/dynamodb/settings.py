@@ -188,11 +188,10 @@ def _key_of(properties: PropertySet, given: DynamoOptions) -> str:
     """Return the lock's name; like Hudi, fall back to the table's name."""
     key = given.partition_key or given.table_name
     if key is None:
-        why = (
-            "this property accepts a name for the lock, equal for all writers of the table, or set "
-            "hoodie.table.name"
+        wanted = "a name for the lock, equal for all writers of the table, or set hoodie.table.name"
+        raise given.missing(
+            properties, "partition_key", wanted, "the lock provider dynamodb", kind="setting_value"
         )
-        raise given.refusal(properties, "partition_key", why)
     if len((key + COUNT_SUFFIX).encode()) > KEY_BYTES_MAX:
         why = f"this property accepts at most {KEY_BYTES_MAX - 32} bytes"
         raise given.refusal(properties, "partition_key", why, value=key)

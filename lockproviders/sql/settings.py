@@ -107,7 +107,8 @@ class SqlSettings(OptionSettings):
         property_set = as_property_set(properties)
         settings = super().from_properties(property_set)
         if not settings.url:
-            raise SqlSettings.refusal(property_set, "url", "the sql lock needs a database")
+            wanted = "the database of the locks, such as postgresql://host:5432/locks"
+            raise SqlSettings.missing(property_set, "url", wanted, "the lock provider sql")
         refuse_from_table(property_set, cls.options["url"])
         if not TABLE_NAME.fullmatch(settings.table):
             raise cls.refusal(property_set, "table", "letters, digits and _ only, 63 at most")

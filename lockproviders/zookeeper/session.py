@@ -37,6 +37,10 @@ from timeline.system import is_loopback
 
 _LOG = logging.getLogger("hoodoo.lock")
 
+# Without handlers, Python prints kazoo's warnings to stderr; the errors of the lock say the same.
+# Handlers of the program, of kazoo's logger or of the root logger, get them as before.
+logging.getLogger("kazoo").addHandler(logging.NullHandler())
+
 # kazoo waits for two thirds of the negotiated time before it gives up a server.
 READ_SHARE = 1.5
 # Used if the negotiated time cannot be read: even a server with short ticks grants this.

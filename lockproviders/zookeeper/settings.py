@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -241,16 +241,28 @@ def _lock_key(properties: PropertySet, given: ZooKeeperOptions) -> str:
     value = given.lock_key or properties.get(NAME_KEY)
     if value:
         return value
-    why = f"the lock needs a node: set this or {NAME_KEY}, which replaces it"
-    raise given.refusal(properties, "lock_key", why, "the table's name", kind=None)
+    raise given.missing(
+        properties,
+        "lock_key",
+        f"the name of the lock's node, or set {NAME_KEY}",
+        "the lock provider zookeeper",
+    )
 
 
 def _required(properties: PropertySet, given: ZooKeeperOptions, field: str) -> str:
     value = getattr(given, field)
     if value:
         return str(value)
-    doc = given.options[field].doc
-    raise given.refusal(properties, field, f"this lock provider needs it: {doc}", doc, kind=None)
+    raise given.missing(properties, field, _WANTED[field], "the lock provider zookeeper")
+
+
+#: The values that settings of a lock need, for errors.
+_WANTED: Final = {
+    "url": "the servers of ZooKeeper, such as zk1:2181,zk2:2181",
+    "base_path": "the parent node of the lock's node, such as /hudi/locks",
+    "tls_ca": "the file of the certificates that signed the servers' certificates",
+    "identity_file": "a file with one line user:password that only its owner can read",
+}
 
 
 def _secret_line(file: str) -> str:

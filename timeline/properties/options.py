@@ -511,6 +511,37 @@ class OptionSettings(BaseModel):
             suggestion=suggestion or why,
         )
 
+    @classmethod
+    def missing(
+        cls,
+        properties: PropertySet,
+        field: str,
+        wanted: str,
+        needed_by: str,
+        *,
+        kind: str | None = None,
+    ) -> SettingError:
+        """
+        Return the error for an option that has no value and needs one.
+
+        Args:
+            properties: The given properties; an empty text counts as missing.
+            field: The field that the option sets.
+            wanted: The value that it needs, with an example.
+            needed_by: The part that needs it.
+            kind: The kind of the error.
+        """
+        declared = cls.options[field]
+        key, _, layer = properties.find(declared) or (declared.key, "", DEFAULT_LAYER)
+        return SettingError(
+            f"set {key} to {wanted}: {needed_by} needs it",
+            kind=kind,
+            key=key,
+            value="",
+            layer=layer,
+            suggestion=wanted,
+        )
+
 
 class LayeredSettings(OptionSettings):
     """Settings of which each value knows its layer; errors of code are ``SettingError`` as well."""

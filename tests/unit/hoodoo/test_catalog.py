@@ -575,3 +575,17 @@ def test_an_option_may_be_a_member_of_its_enum(tmp_path: Path) -> None:
     ) as table:
         assert table.config.table_type is hoodoo.TableType.MERGE_ON_READ
         assert table.settings.isolation is hoodoo.Isolation.SERIALIZABLE
+
+
+def test_the_name_of_a_new_table_names_its_zookeeper_lock(tmp_path):
+    properties = {
+        "hoodie.write.lock.provider": "zookeeper",
+        "hoodie.write.lock.zookeeper.url": "127.0.0.1:1",
+        "hoodie.write.lock.zookeeper.base_path": "/locks",
+    }
+    table = hoodoo.create_table(tmp_path / "zk2", record_key="id", properties=properties)
+    assert table.config.name == "zk2"
+
+
+def test_dir_of_the_package_lists_public_names_only():
+    assert [name for name in dir(hoodoo) if not name.startswith("__")] == sorted(hoodoo.__all__)

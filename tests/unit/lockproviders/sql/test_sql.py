@@ -325,7 +325,7 @@ def test_settings_have_defaults() -> None:
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({}, "the sql lock needs a database"),
+        ({}, "set hoodoo.lock.sql.url to .*: the lock provider sql needs it"),
         ({"url": "/l.db", "table": "x; drop table y"}, "letters, digits and _ only"),
         ({"url": "/l.db", "lease.ms": "30"}, "equal to 1000, a whole number of milliseconds"),
         ({"url": "/l.db", "timeout.ms": "9000"}, "a quarter of the lease of 30000 milliseconds"),

@@ -246,3 +246,12 @@ def test_identity_that_others_can_read_is_refused(
 
 def test_values_of_our_own_keys_are_no_secrets() -> None:
     assert redact(ZooKeeperOptions.options["identity_file"].key, "/etc/digest") == "/etc/digest"
+
+
+def test_a_missing_url_is_asked_for_with_an_example(machine) -> None:
+    with pytest.raises(SettingError) as caught:
+        settings(machine)
+    assert caught.value.message == (
+        "set hoodie.write.lock.zookeeper.url to the servers of ZooKeeper, such as "
+        "zk1:2181,zk2:2181: the lock provider zookeeper needs it"
+    )
