@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
@@ -538,7 +539,7 @@ def _evolved_struct(
                 each.type, offered[each.name].type, f"{name}.{each.name}", rules, level + 1
             )
             fields.append(pa.field(each.name, kind))
-        elif retains_column(f"{name}.{each.name}", rules):
+        elif retains_column(f"{name}.{each.name}", rules, sorted(offered.keys() - known)):
             fields.append(each)
     for each in theirs:
         if each.name not in known:
@@ -550,9 +551,14 @@ def _evolved_struct(
     return mine if made == mine else made
 
 
-def retains_column(name: str, rules: SchemaRules) -> bool:
+def retains_column(name: str, rules: SchemaRules, new: Iterable[str]) -> bool:
     """
     Return whether a column of the table that the rows lack stays in the schema.
+
+    Args:
+        name: The column, dotted inside of nested types.
+        rules: The allowed changes.
+        new: The names beside it that the rows have and the table lacks, for the error.
 
     Raises:
         InvalidInputError: No option decides about it (``missing_column``).
@@ -563,8 +569,12 @@ def retains_column(name: str, rules: SchemaRules) -> bool:
         return False
     if rules.missing.fill:
         return True
+    names = list(new)
+    near = get_close_matches(name.rpartition(".")[2], names, n=1)
+    hint = f"did you mean {near[0]} -> {name}? Rename it, or " if near else ""
+    others = f", and have {names}, which the table lacks" if names else ""
     raise InvalidInputError(
-        "the rows lack a column of the table: add it, or let it become null "
+        f"the rows lack a column of the table{others}: {hint}add it, or let it become null "
         "(hoodie.write.set.null.for.missing.columns=true), or let it be dropped "
         f"(hoodie.datasource.write.schema.allow.auto.evolution.column.drop=true): column={name!r}",
         kind="missing_column",

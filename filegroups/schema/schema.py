@@ -240,7 +240,7 @@ def reconcile_schema(
         if mine.name in offered:
             kind = evolved_type(mine.type, offered[mine.name].type, mine.name, rules)
             kept.append(pa.field(mine.name, kind))
-        elif retains_column(mine.name, rules):
+        elif retains_column(mine.name, rules, sorted(offered.keys() - known)):
             kept.append(mine)
     added: list[pa.Field] = []
     for each in fields:

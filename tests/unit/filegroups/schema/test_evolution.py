@@ -127,6 +127,17 @@ def test_a_type_that_is_used_twice_does_not_change_in_one_place():
     assert caught.value.kind == "shared_type"
 
 
+def test_a_missing_column_names_the_nearest_column_of_the_rows_before_the_options():
+    table = table_schema(id=pa.string(), price=pa.float64())
+    with pytest.raises(InvalidInputError) as caught:
+        reconcile_schema(table, pa.schema([("id", pa.string()), ("prce", pa.float64())]), STRICT)
+    assert caught.value.kind == "missing_column"
+    assert caught.value.message.startswith(
+        "the rows lack a column of the table, and have ['prce'], which the table lacks: "
+        "did you mean prce -> price? Rename it, or add it, or let it become null "
+    )
+
+
 def test_columns_the_rows_lack_are_refused_filled_or_dropped():
     table = table_schema(id=pa.string(), v=pa.int64(), s=WIDER_STRUCT)
     for lacking in (
