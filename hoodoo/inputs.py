@@ -623,6 +623,12 @@ def filter_or_keys(
             f"table.delete(keys={filter!r})",
             kind="filter",
         )
+    if isinstance(filter, str) and re.fullmatch(r"\s*\d[\w.-]*\s*", filter):
+        raise InvalidInputError(
+            f"the text of a delete is a filter, and {filter[:80]!r} is no condition; write a "
+            "condition like \"id = 5\"; for keys use keys=, for example keys=[{'id': 5}]",
+            kind="filter",
+        )
     if filter is None and keys is None:
         raise no_filter()
     by_keys = not is_filter and (filter is None or keys is None)

@@ -589,3 +589,12 @@ def test_the_name_of_a_new_table_names_its_zookeeper_lock(tmp_path):
 
 def test_dir_of_the_package_lists_public_names_only():
     assert [name for name in dir(hoodoo) if not name.startswith("__")] == sorted(hoodoo.__all__)
+
+
+def test_a_delete_by_a_text_that_is_no_condition_names_keys(tmp_path):
+    table = hoodoo.create_table(tmp_path / "t", record_key="id")
+    with pytest.raises(InvalidInputError) as caught:
+        table.delete("5")
+    assert caught.value.kind == "filter"
+    assert "'5' is no condition" in caught.value.message
+    assert "for keys use keys=" in caught.value.message
