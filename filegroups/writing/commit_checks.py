@@ -416,7 +416,7 @@ class ReadValidation:
         Validate commits between the reads and the begin, before any file is written.
 
         Outside: 1 get per slot in between that this process has not read; the times of the archived
-        timeline if, at the time of the read, the timeline had no write except savepointed ones.
+        timeline if the timeline begins with another write now.
         """
         read, base = self._reads.snapshot, self._announced_changes.snapshot
         if self._may_miss_archived(read.active, base.active):
@@ -438,17 +438,16 @@ class ReadValidation:
 
     def _may_miss_archived(self, read: ActiveTimeline, base: ActiveTimeline) -> bool:
         """
-        Return whether writes between the reads and the begin may be archived already.
+        Return whether a write that completed between the reads and the begin is archived already.
 
-        On an empty table, and if savepoints keep every write, the timeline begins with this write's
-        own instant. Then the archived timeline shows what completed after the reads.
+        Outside: the times of the archived timeline if the timeline begins with another write now.
         """
         if read.first_write_time == base.first_write_time:
             return False
-        if read.first_write_time is not None:
-            return True
-        completed = self._context.archived_timeline.times().newest_completion
-        return completed > (read.newest_time or "")
+        archived = self._context.archived_timeline.times()
+        if read.first_write_time is not None and read.first_write_time not in archived.completions:
+            return True  # it is gone without a trace, and so may be others
+        return archived.newest_completion > (read.newest_time or "")
 
     def reads_first(self, check: CommitCheck, mine: WriteSet) -> CommitCheck:
         """Return a pending commit's check that validates the reads first."""

@@ -24,6 +24,7 @@ from tests.unit.timeline.engine import (
     put,
     upsert,
 )
+from timeline.archived import ArchivedTimeline, ArchivedTimes
 from timeline.commit.begin import begin
 from timeline.commit.concurrent_commits import commit_of_slot
 from timeline.model.commit_metadata import (
@@ -34,7 +35,7 @@ from timeline.model.commit_metadata import (
     WriteSet,
 )
 from timeline.model.file_names import TIMELINE, slot_path
-from timeline.model.instant import Action
+from timeline.model.instant import Action, Instant
 from timeline.model.table_config import TableConfig
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 from timeline.rules.isolation import Isolation
@@ -254,12 +255,34 @@ def test_a_commit_between_the_reads_and_the_begin_is_validated_once_it_is_applie
     assert bool(scene.watch().validate_before_begin(my_claim(scene))) is settled
 
 
-def test_reads_are_rejected_when_the_timeline_begins_after_them() -> None:
-    scene = Scene(Isolation.SNAPSHOT)
+def timeline_without_its_first_write(scene: Scene) -> Instant:
+    """Write once more, and take the write that was read off the active timeline."""
     upsert(scene.table, [row("b", 2)])
     [first, _] = scene.context.active().completed_writes
     for name in (f"_{first.completion_time}.commit", ".commit.requested", ".inflight"):
         scene.lose(f"{first.requested_time}{name}", TIMELINE)
+    return first
+
+
+@pytest.mark.parametrize("archived_later", [False, True])
+def test_reads_hold_if_only_instants_before_them_were_archived(
+    monkeypatch: pytest.MonkeyPatch, archived_later: bool
+) -> None:
+    """Archiving by another writer is no change of what was read."""
+    scene = Scene(Isolation.SNAPSHOT)
+    first = timeline_without_its_first_write(scene)
+    archived = {first.requested_time: first.completion_time or ""}
+    if archived_later:
+        archived[LATER] = LATER
+    times = ArchivedTimes(archived)
+    monkeypatch.setattr(ArchivedTimeline, "times", lambda _: times)
+    refused = scene.watch().validate_before_begin(WriteSet())
+    assert (refused is not None) is archived_later
+
+
+def test_reads_are_rejected_when_the_timeline_begins_after_them_without_an_archive() -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    timeline_without_its_first_write(scene)
     refused = scene.watch().validate_before_begin(WriteSet())
     assert refused is not None
     assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)
