@@ -108,7 +108,9 @@ class SqlSettings(OptionSettings):
         settings = super().from_properties(property_set)
         if not settings.url:
             wanted = "the database of the locks, such as postgresql://host:5432/locks"
-            raise SqlSettings.missing(property_set, "url", wanted, "the lock provider sql")
+            raise SqlSettings.missing(
+                property_set, "url", wanted, "the lock provider sql", kind="setting_value"
+            )
         refuse_from_table(property_set, cls.options["url"])
         if not TABLE_NAME.fullmatch(settings.table):
             raise cls.refusal(property_set, "table", "letters, digits and _ only, 63 at most")

@@ -188,7 +188,7 @@ def test_a_manifest_that_a_listing_lacks_is_read_where_the_version_names_it() ->
 def test_a_version_without_its_manifest_is_damage() -> None:
     storage = went_on()
     storage.delete(f"{HISTORY}/manifest_2")
-    with pytest.raises(MissingFileError, match=r"manifest_2 \[docs: "):
+    with pytest.raises(MissingFileError, match=r"manifest_2 \[see "):
         ArchivedTimeline(storage, Heard()).times()
 
 

@@ -224,7 +224,7 @@ def test_a_wait_is_recorded_in_the_commit_and_in_contention():
     (meeting,) = [one for one in told.meetings if one.kind == "announced_conflict"]
     assert (meeting.times, meeting.written_again, meeting.lost_seconds) == (1, 0, 0.14)
     assert len(meeting.places) == 1
-    assert told.lines()[0].endswith(", 1 waits for announced writes")
+    assert told.lines()[0].endswith(", 1 wait for announced writes")
     assert any("strategy=published" in text for text in told.advice)
 
 
