@@ -322,11 +322,13 @@ def _pieces(
 ) -> Iterator[pa.Table]:
     """Yield the rows in pieces that are as long as the source, so that each join pays off."""
     held: list[pa.RecordBatch] = []
+    count = 0
     for batch in batches:
         held.append(batch)
-        if sum(one.num_rows for one in held) >= max(rows_min, _PIECE_ROWS):
+        count += batch.num_rows
+        if count >= max(rows_min, _PIECE_ROWS):
             yield pa.Table.from_batches(held, schema=target.schema)
-            held = []
+            held, count = [], 0
     yield pa.Table.from_batches(held, schema=target.schema)
 
 

@@ -62,7 +62,8 @@ class TableDiff:
     before: Snapshot
     after: Snapshot
     views: tuple[FileSystemView, FileSystemView]
-    names: tuple[str, ...]  # the compared columns
+    stored: tuple[frozenset[str], frozenset[str]]  # the columns that reads of both sides return
+    columns: tuple[pa.Field, ...]  # the compared columns, in their newer type
 
     @property
     def row_schema(self) -> pa.Schema:
@@ -72,7 +73,7 @@ class TableDiff:
         ``op`` is ``i``, ``u`` or ``d``, as in changes with images. ``changed`` has the names of the
         columns with another value.
         """
-        row = pa.struct(list(self._columns()))
+        row = pa.struct(list(self.columns))
         return pa.schema(
             [
                 ("op", pa.string()),
@@ -100,7 +101,7 @@ class TableDiff:
     # ---- reading
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        compares = _Comparison(columns=tuple(self._columns()), schema=self.row_schema)
+        compares = _Comparison(columns=self.columns, schema=self.row_schema)
         for path, pairs in self._changed_file_groups().items():
             left: list[tuple[pa.Table, pa.Table]] = []
             for before, after in pairs:
@@ -133,21 +134,12 @@ class TableDiff:
             return False
         return not before.log_files or self.context.config.table_version >= _APPENDED_BELOW
 
-    def _columns(self) -> Iterator[pa.Field]:
-        """Yield the compared columns in their newer type."""
-        sides = [read_schema(self.context, one).arrow for one in (self.before, self.after)]
-        for name in self.names:
-            side = sides[1] if name in sides[1].names else sides[0]
-            yield pa.field(name, side.field(name).type)
-
     def _read(self, side: int, chosen: FileSlice | None) -> pa.Table:
         """Return the rows of a slice: key and compared columns; missing columns are null."""
-        snapshot = (self.before, self.after)[side]
-        fields = [pa.field(_KEY, pa.string()), *self._columns()]
+        snapshot, there = (self.before, self.after)[side], self.stored[side]
+        fields = [pa.field(_KEY, pa.string()), *self.columns]
         if chosen is None:
             return pa.schema(fields).empty_table()
-        plan = plan_scan(self.context, snapshot, [chosen], with_hoodie_columns=True)
-        there = set(plan.output_schema.names)
         names = [one.name for one in fields if one.name in there]
         plan = plan_scan(self.context, snapshot, [chosen], columns=names, with_hoodie_columns=True)
         batches = stream(self.context, PlannedRead(snapshot=snapshot, plan=plan))
@@ -181,11 +173,8 @@ def diff_snapshots(
     Raises:
         InvalidInputError: A column is in neither snapshot (``unknown_column``).
     """
-    known = list(
-        dict.fromkeys(
-            name for one in (after, before) for name in read_schema(context, one[0]).arrow.names
-        )
-    )
+    newer, older = (read_schema(context, one[0]).arrow for one in (after, before))
+    known = list(dict.fromkeys([*newer.names, *older.names]))
     unknown = [name for name in columns or () if name not in known]
     if unknown:
         raise InvalidInputError(
@@ -198,8 +187,16 @@ def diff_snapshots(
         before=before[0],
         after=after[0],
         views=(before[1], after[1]),
-        names=tuple(known if columns is None else columns),
+        stored=(_stored(context, before[0]), _stored(context, after[0])),
+        columns=tuple(
+            pa.field(name, (newer if name in newer.names else older).field(name).type)
+            for name in (known if columns is None else columns)
+        ),
     )
+
+
+def _stored(context: TableContext, snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(plan_scan(context, snapshot, [], with_hoodie_columns=True).output_schema.names)
 
 
 def _files(one: FileSlice) -> tuple[str | None, tuple[str, ...]]:

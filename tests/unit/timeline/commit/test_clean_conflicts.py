@@ -101,7 +101,7 @@ def shared_table() -> TableContext:
 
 
 def cleaned(context: TableContext, *names: str, partition: str = "x") -> None:
-    """Another engine's clean, completed; in version 9 its file tells both of its times."""
+    """Another engine's clean, completed; in version 9 its file name has both times."""
     done = CleanPartitionMetadata(partition_path=partition, success_delete_files=names)
     told = CleanMetadata(start_clean_time=CLEAN, partition_metadata={partition: done})
     storage = context.ports.storage
