@@ -1,4 +1,4 @@
-"""A small table over the machine's own ports, a second writer of it, and rivals at chosen moments."""
+"""A small table in memory, a second writer of it, and concurrent writes at chosen moments."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Heard:
 
 
 class StillClock:
-    """Stands still but for sleeping; a test may set it."""
+    """A clock that moves only by sleeping; a test may set it."""
 
     def __init__(self, now_ms: int = 1_790_000_000_000) -> None:
         self.wall = now_ms
@@ -66,7 +66,7 @@ class StillClock:
 
 
 class Behind:
-    """A storage with something in front of it: subclasses replace single methods."""
+    """A storage that passes calls on; subclasses replace single methods."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -76,7 +76,7 @@ class Behind:
 
 
 class Far(Behind):
-    """Every call is a way there and back."""
+    """A high-latency storage."""
 
     @property
     def capabilities(self) -> StorageCapabilities:
@@ -84,7 +84,7 @@ class Far(Behind):
 
 
 def wait_for(there: Callable[[], bool]) -> None:
-    """Until another thread has done it: no test guesses how long that takes."""
+    """Wait until a condition of another thread holds, without a guess of the time."""
     clock = SystemClock()
     for _ in range(6000):
         if there():
@@ -94,7 +94,7 @@ def wait_for(there: Callable[[], bool]) -> None:
 
 
 class Meddled:
-    """A workload that lets others act before its files are written, once per call."""
+    """A workload that runs one action before each write of its data files."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Meddled:
 
 
 def world_of(storage: Storage, *, application: str = "", clock: Any = None) -> Ports:
-    """The machine's ports around a storage."""
+    """Return the system's ports around a storage."""
     used, events, ids = clock or SystemClock(), Heard(), SystemIds(application)
     executor = ThreadExecutor(2, events=events)
     lock = build_lock(
@@ -152,7 +152,7 @@ def new_table(
     table_type: TableType = TableType.COPY_ON_WRITE,
     stores_keys: bool = True,
 ) -> TableReader:
-    """An empty table, copy-on-write unless said; in memory unless a storage is given."""
+    """Create an empty table; copy-on-write and in memory by default."""
     kept = storage or MemoryStorage()
     properties = new_table_properties(
         "t",
@@ -179,7 +179,7 @@ def opened(
     limits: TableLimits = BRISK,
     clock: Any = None,
 ) -> TableReader:
-    """Another writer of the same table, perhaps through another storage."""
+    """Open the same table for another writer, perhaps through another storage."""
     seen = storage or table.context.ports.storage
     return open_reader(world_of(seen, application=application, clock=clock), limits)
 
@@ -197,7 +197,7 @@ def planned(
     buckets: BucketRules | None = None,
     lookup: LookupRules | None = None,
 ) -> WriteRequest:
-    """What one write does on this table."""
+    """Return the request of one write on this table."""
     config = table.config
     ordering = config.ordering_fields if config.merge_mode is MergeMode.EVENT_TIME_ORDERING else ()
     upserts = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
@@ -254,7 +254,7 @@ def put_watched(
     early: Callable[[], object] | None = None,
     **options: Any,
 ) -> tuple[CommitResult, list[list[str]]]:
-    """As ``put``; ``early`` happens before conflicts are looked for; tells what was written."""
+    """As ``put``; ``early`` runs before conflict detection; also return the rewritten file ids."""
     workload = Meddled(LocalWorkload(table.context.ports, as_table(rows)), *acts, early=early)
     receipt = write(table.context, planned(table, operation, **options), workload)
     return receipt, workload.rewritten
@@ -274,7 +274,7 @@ def begun(
     queued: bool = False,
     **options: Any,
 ) -> Callable[[], CommitResult]:
-    """Begin a write now; what comes back ends it: placed on what was visible at its begin."""
+    """Begin a write now and assign its rows; the returned call commits it."""
     context = table.context
     plan = planned(table, operation, **options)
     workload = LocalWorkload(context.ports, as_table(rows))
@@ -299,13 +299,13 @@ def begun(
 
 
 def rows_of(table: TableReader, *columns: str, **how: Any) -> list[tuple[Any, ...]]:
-    """The newest rows as sorted tuples; of all columns unless some are named."""
+    """Return the newest rows as sorted tuples, with all columns by default."""
     found = table.current_state().to_arrow(columns=columns or None, **how)
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
 def files_below(storage: Any, folder: str = "") -> list[str]:
-    """Every file below a folder of a table, sorted."""
+    """Return every file below a folder of a table, sorted."""
     found: list[str] = []
     for entry in storage.list(folder):
         path = f"{folder}/{entry.name}" if folder else entry.name
@@ -318,7 +318,7 @@ def data_files(table: TableReader) -> list[str]:
 
 
 def leftovers(table: TableReader) -> list[str]:
-    """What a finished or failed write must not leave: markers, heartbeats, pending instants."""
+    """Return the markers, heartbeats and pending instants that no ended write may leave."""
     storage = table.context.ports.storage
     found = files_below(storage, ".hoodie/.temp") + files_below(storage, ".hoodie/.heartbeat")
     return found + [str(instant) for instant in table.context.active().pending]
@@ -330,7 +330,7 @@ def limited(**budget: int) -> TableLimits:
 
 
 def heard(context: TableContext | TableReader, name: str) -> list[dict[str, Any]]:
-    """Events of one name that a context's world emitted."""
+    """Return the events of one name that the context's ports emitted."""
     used = context.context if isinstance(context, TableReader) else context
     events = used.ports.events
     assert isinstance(events, Heard)

@@ -1,4 +1,4 @@
-"""A table far away, and who writes the same file groups of it one after the other."""
+"""A table on a high-latency store with several writers of the same file groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from timeline.properties.setting_enums import CommitLockMode
 from timeline.system import ThreadExecutor
 
 FREE = replace(BRISK, publish_lock=CommitLockMode.NONE)
-LOOKS_MAX = 12  # of one who stands still
+LOOKS_MAX = 12  # the polls before a writer that does not commit is passed over
 WAIT_S = 30.0
 
 
@@ -38,7 +38,7 @@ def row(key: str, value: int, partition: str = "x") -> dict[str, Any]:
 
 
 class Meeting(StillClock):
-    """Something happens while its owner sleeps, at first or later."""
+    """A clock that runs an action during its owner's n-th sleep, by default the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Meeting(StillClock):
 
 
 class Joined(Behind):
-    """A lock that writers have together."""
+    """A lock that several writers share."""
 
     is_shareable = True
 
@@ -72,7 +72,7 @@ class Joined(Behind):
 
 
 class Line:
-    """A table far away with one file in ``x`` and one in ``y``; I, and others who write there."""
+    """A table on a high-latency store with one file in ``x`` and one in ``y``, and its writers."""
 
     def __init__(self) -> None:
         self.base = MemoryStorage()
@@ -84,7 +84,7 @@ class Line:
         self.front_times: list[InstantTime] = []
 
     def other(self, name: str = "other") -> TableReader:
-        far = Far(self.base)  # so that its markers come before its files
+        far = Far(self.base)  # so that the markers of a write are created before its data files
         return opened(self.mine, storage=far, application=name, limits=FREE, clock=StillClock())
 
     @property
@@ -98,19 +98,19 @@ class Line:
         return len(self.events.named("write.place_came"))
 
     def around_the_data(self, requested_time: InstantTime) -> tuple[list[str], list[str]]:
-        """What was asked of the storage before my newest data file, and from then to my slot."""
+        """Return the storage calls before my newest data file, and those from there to my slot."""
         asked = self.storage.operations()
         slot = next(at for at, one in enumerate(asked) if one.startswith(f"create {SLOTS}"))
         data = max(at for at in range(slot) if f"_{requested_time}.parquet" in asked[at])
         return asked[:data], asked[data + 1 : slot]
 
     def written_by_others(self) -> None:
-        """Another published into my file group, and I know."""
+        """Let another writer commit to my file group, and read the commit log."""
         upsert(self.other(), [row("b", 2)])
         self.mine.context.commit_log.head()
 
     def one_in_front(self, value: int, partition: str = "x") -> Callable[[], None]:
-        """A write that is about to make its files; what comes back lets it go on to its end."""
+        """Begin a write that stops before its data files; the returned call finishes it."""
         reached, goes_on = threading.Event(), threading.Event()
 
         def act() -> None:

@@ -1,4 +1,4 @@
-"""Publications without rows: what is judged and what becomes visible, one call at a time."""
+"""Commits without rows: their validation and their visibility, one call at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pending_commit(*groups: FileGroupId, **more: object) -> PendingCommit:
 
 
 def started(table: TableReader) -> StartedWrite:
-    """A write that is about to publish."""
+    """Begin a write that is ready to commit."""
     begun = begin(table.context, Action.COMMIT)
     make_inflight(table.context, begun, CommitMetadata())
     return begun
@@ -56,7 +56,7 @@ def publish_one(
 
 
 def begun_after(other: TableReader, mine: TableReader, *groups: FileGroupId) -> StartedWrite:
-    """Mine began after the other's write, which was published since: a redo is enough."""
+    """Begin my write before the other's commit; a rebase resolves the conflict."""
     theirs = started(other)
     begun = started(mine)
     commit_write(other.context, theirs, pending_commit(*groups), seen_by(theirs))
@@ -80,7 +80,7 @@ def numbers(table: TableReader) -> list[int]:
 
 
 def write_at(requested_time: str, **more: Any) -> WriteToCommit:
-    """A write that changes nothing, with this requested time."""
+    """Return a write with this requested time and no changes."""
     return WriteToCommit(
         requested_time=requested_time, pending=pending_commit(), base_head=0, **more
     )
@@ -89,7 +89,7 @@ def write_at(requested_time: str, **more: Any) -> WriteToCommit:
 def commit_by(
     commit: CommitProtocol, decide: Callable[[CommitSection], Slot | None]
 ) -> tuple[Slot | None, int]:
-    """Take the slot that is decided in each section; return it, and how many were lost."""
+    """Take the slot that ``decide`` returns; return it, and how many slots were lost."""
     while not commit.is_decided():
         with commit.section() as section:
             slot = decide(section)
@@ -102,7 +102,7 @@ def commit_by(
 def commit_in_section(
     context: TableContext, purpose: str, decide: Callable[[CommitSection], Slot | None]
 ) -> tuple[Slot | None, int]:
-    """Take the slot of a table service that decides like this, as ``commit_by``."""
+    """Take the slot of a table service as ``commit_by`` does."""
     return commit_by(open_commit(context, purpose), decide)
 
 

@@ -1,4 +1,4 @@
-"""What applying each kind of slot creates and deletes, from the slot alone (SLOT-5)."""
+"""The files that each kind of slot creates and deletes when it is applied (SLOT-5)."""
 
 from __future__ import annotations
 

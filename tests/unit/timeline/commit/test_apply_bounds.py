@@ -40,14 +40,16 @@ def plan(**fields: Any) -> Slot:
     ("names", "settled"),
     [
         pytest.param([f"{T}.clustering.requested"], True, id="it is there"),
-        pytest.param([f"{T}.clustering.inflight"], False, id="it is not, and is carried out"),
+        pytest.param(
+            [f"{T}.clustering.inflight"], False, id="missing, although the plan is executed"
+        ),
         pytest.param([], False, id="it is not yet"),
         pytest.param([f"{LATER}_{LATER}.commit"], True, id="it was archived"),
         pytest.param([f"{EARLIER}_{EARLIER}.commit"], False, id="an earlier write is not archived"),
-        pytest.param([f"{T}_{LATER}.restore"], True, id="a later restore took it"),
-        pytest.param([f"{EARLIER}_{EARLIER}.restore"], False, id="a restore was before it"),
-        pytest.param([f"{LATER}.restore.inflight"], False, id="a restore is under way"),
-        pytest.param([f"{T}_{LATER}.rollback"], False, id="a rollback took it not"),
+        pytest.param([f"{T}_{LATER}.restore"], True, id="a later restore removed it"),
+        pytest.param([f"{EARLIER}_{EARLIER}.restore"], False, id="an earlier restore"),
+        pytest.param([f"{LATER}.restore.inflight"], False, id="a pending restore"),
+        pytest.param([f"{T}_{LATER}.rollback"], False, id="a rollback did not remove it"),
     ],
 )
 def test_a_plan_without_its_file_is_applied_only_if_the_file_existed(
@@ -91,7 +93,7 @@ def test_any_file_of_an_instant_shows_that_a_listing_is_not_older(
 
 
 class Deaf(Behind):
-    """Does not answer so many creates in the timeline."""
+    """Leaves the first creates in the timeline unanswered."""
 
     times = 0
 
@@ -155,11 +157,11 @@ def test_a_writer_that_lost_its_right_creates_no_completed_file() -> None:
     assert storage.stat(timeline_path(f"{T}_{COMPLETED}.commit")) is None
 
 
-# ---- a file that came too late
+# ---- a completed file that is created late
 
 
 class Lease:
-    """A lock's lease, as far as it tells whether another may have had the lock."""
+    """A lease that reports whether another writer may have held the lock."""
 
     def __init__(self, remaining_ms: int | None, *, is_shared: bool = False) -> None:
         self.remaining, self.is_shared = remaining_ms, is_shared
@@ -174,9 +176,9 @@ class Lease:
     [
         pytest.param(None, True, id="without a lock"),
         pytest.param(Lease(0), True, id="the lock was lost"),
-        pytest.param(Lease(1), False, id="nobody else can have had the lock"),
+        pytest.param(Lease(1), False, id="no other writer can have held the lock"),
         pytest.param(Lease(None), False, id="a lock that is never lost"),
-        pytest.param(Lease(1, is_shared=True), True, id="others have it as well"),
+        pytest.param(Lease(1, is_shared=True), True, id="a shared lock"),
     ],
 )
 def test_the_file_of_a_plan_that_was_cancelled_meanwhile_is_deleted(

@@ -65,7 +65,7 @@ def test_the_heartbeat_is_written_before_the_requested_file():
 
 
 class AtOnce(ThreadExecutor):
-    """Notes what is under way together, and takes it in the opposite order."""
+    """Records concurrent calls, and runs them in the opposite order."""
 
     def __init__(self, storage: RecordingStorage) -> None:
         super().__init__(1)
@@ -124,7 +124,7 @@ class SyncsWhenWaitedFor(RecordingStorage):
 
 @pytest.mark.spec("BEG-6")
 def test_the_requested_file_is_durable_before_the_first_data_file_is_created():
-    """LOC-2: a power cut must not leave data of an instant that nobody knows."""
+    """LOC-2: after a power cut no data file may exist without its instant."""
     storage = SyncsWhenWaitedFor(MemoryStorage())
     table = new_table(storage)
     storage.forget()
@@ -171,7 +171,7 @@ def test_the_base_snapshot_contains_earlier_commits():
 
 
 class PublishingWhileBegun(Behind):
-    """Lets somebody publish in the moment before the requested file appears."""
+    """Lets another writer commit right before the requested file appears."""
 
     def __init__(self, inner: MemoryStorage) -> None:
         super().__init__(inner)
@@ -285,7 +285,7 @@ def test_the_refresh_after_a_lost_time_serves_the_next_attempt() -> None:
     storage.acts.append(lambda: upsert(ahead, ROWS))
     observed.forget()
     end(begin(table.context, Action.COMMIT))
-    assert observed.operations().count(f"names {TIMELINE}") == 3  # before, and after each try
+    assert observed.operations().count(f"names {TIMELINE}") == 3  # before and after each attempt
 
 
 @pytest.mark.spec("BEG-3")
@@ -354,7 +354,7 @@ def test_an_existing_instant_name_is_not_taken_over():
 
 @pytest.mark.spec("TL-REQ-2")
 def test_no_heartbeat_remains_for_a_time_that_an_old_snapshot_drew_for_a_completed_write():
-    """A commit's times run ahead of a still clock, so a look from before it draws its time."""
+    """The clock does not advance, so an old snapshot draws the time of a later commit."""
     clock = StillClock(NOW)
     table = new_table(clock=clock)
     other = opened(table, clock=clock)
@@ -415,7 +415,7 @@ def test_the_inflight_file_may_be_repeated_but_not_taken_over():
 
 @pytest.mark.spec("PUB-6")
 def test_an_inflight_file_that_was_sent_twice_and_rolled_back_ends_the_attempt():
-    """A request came twice; between its answer and the look at that name others took it away."""
+    """The request arrived twice, and the first file was rolled back before the check."""
 
     class Twice(Behind):
         def create(self, path: str, data: bytes, *, durable: bool = True) -> None:

@@ -34,12 +34,12 @@ from timeline.rollback.rollback import rollback
 from timeline.system import ThreadExecutor
 
 NOW = 1_790_000_000_000
-KEPT_ALWAYS = 900  # of a thousand slots: far above those that a begin keeps
+KEPT_ALWAYS = 900  # of a thousand slots: many more than a begin caches
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 
 
 class Beats(ThreadExecutor):
-    """Counts what goes on in the background."""
+    """An executor that counts its background work."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -54,7 +54,7 @@ class Beats(ThreadExecutor):
 
 
 class Meddled(Behind):
-    """Something happens before, or after, a requested file is made; deletes may fail."""
+    """Runs an action before or after a requested file is created; deletes may fail."""
 
     before: Callable[[], object] = staticmethod(lambda: None)
     after: Callable[[], object] = staticmethod(lambda: None)
@@ -77,7 +77,7 @@ class Meddled(Behind):
 
 
 class Scene:
-    """A writer whose storage is meddled with, and another one ahead of its clock."""
+    """A writer with a faulty storage, and another writer whose clock is ahead."""
 
     def __init__(self) -> None:
         self.base = MemoryStorage()
@@ -117,9 +117,11 @@ def test_a_time_of_unknown_owner_gets_no_more_heartbeats_and_keeps_its_last_one(
     scene = Scene()
     scene.storage.after = fail(AmbiguousWriteError("lost"))
     begun = begin(scene.mine, Action.COMMIT)
-    assert scene.beats.running == 1, "the beat of the next time, which was drawn"
+    assert scene.beats.running == 1, "the heartbeat of the next drawn time"
     assert len(scene.requested()) == 2
-    assert len(files_below(scene.base, HEARTBEATS)) == 2, "a rollback waits until it is old"
+    assert len(files_below(scene.base, HEARTBEATS)) == 2, (
+        "a rollback waits until the heartbeat expires"
+    )
     begun.heartbeat.stop()
     assert scene.beats.running == 0
 
@@ -142,7 +144,7 @@ def test_a_failed_second_refresh_leaves_no_files_of_the_begin() -> None:
         begin(scene.mine, Action.COMMIT, before)
     assert scene.beats.running == 0
     assert files_below(scene.base, HEARTBEATS) == scene.requested() == []
-    assert scene.mine.low_water_mark.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
+    assert scene.mine.low_water_mark.floor(1_000) > KEPT_ALWAYS, "its slots are not pinned"
 
 
 @pytest.mark.spec("TL-SUCC-1")
@@ -196,8 +198,10 @@ def test_a_begin_whose_time_cannot_be_deleted_fails_and_stops_its_heartbeat(keep
     else:
         with pytest.raises(StorageUnavailableError):
             begin(scene.mine, Action.COMMIT)
-        assert len(files_below(scene.base, HEARTBEATS)) == 1, "it lives until it is old"
-    assert scene.mine.low_water_mark.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
+        assert len(files_below(scene.base, HEARTBEATS)) == 1, (
+            "it stays live until its heartbeat expires"
+        )
+    assert scene.mine.low_water_mark.floor(1_000) > KEPT_ALWAYS, "its slots are not pinned"
     assert scene.beats.running == 0
 
 

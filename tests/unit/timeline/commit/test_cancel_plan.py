@@ -34,14 +34,14 @@ REQUESTED, INFLIGHT = f"{TIME}.clustering.requested", f"{TIME}.clustering.inflig
     ("names", "ended"),
     [
         pytest.param([REQUESTED, INFLIGHT], None, id="carried out"),
-        pytest.param([REQUESTED], PlanOutcome.ROLLED_BACK, id="its execution was taken back"),
+        pytest.param([REQUESTED], PlanOutcome.ROLLED_BACK, id="its execution was reverted"),
         pytest.param(
             [REQUESTED, INFLIGHT, f"{TIME}_{AFTER}.replacecommit"],
             PlanOutcome.COMPLETED_BY_OTHER,
-            id="completed, its pending files not taken away",
+            id="completed, with pending files that were not deleted",
         ),
         pytest.param([f"{BEFORE}_{BEFORE}.commit"], PlanOutcome.CANCELLED, id="gone"),
-        pytest.param([], PlanOutcome.CANCELLED, id="gone from a timeline without a write"),
+        pytest.param([], PlanOutcome.CANCELLED, id="missing on a timeline without a write"),
         pytest.param([f"{AFTER}_{AFTER}.commit"], PlanOutcome.COMPLETED_BY_OTHER, id="archived"),
     ],
 )
@@ -88,11 +88,11 @@ def test_a_started_plan_is_not_cancelled_while_the_metadata_table_is_on() -> Non
     assert caught.value.kind == "metadata_table_on"
     assert plan_outcome(context.active(), PLAN) is None
     storage.delete(f"{TIMELINE}/{INFLIGHT}")
-    assert cancel_pending_plan(context, PLAN) is not None, "nothing was written for it"
+    assert cancel_pending_plan(context, PLAN) is not None, "no file was written for it"
 
 
 class Named(Behind):
-    """A lock that notes what it is wanted for, which others read while they wait."""
+    """A lock that records the purposes of its requests."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)

@@ -55,7 +55,7 @@ def slot(
     )
 
 
-def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> ConcurrentCommit:
+def concurrent(completed: str, partition: str = "x", file_id: str = FILE_ID) -> ConcurrentCommit:
     touched = AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=Access.BASE)
     return ConcurrentCommit(
         action=Action.COMMIT,
@@ -70,7 +70,7 @@ def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> Concu
 
 @pytest.mark.spec("CLN-3")
 def test_a_clean_conflict_names_the_first_commit_that_the_snapshot_lacks() -> None:
-    first, later = rival(SECOND), rival(THIRD)
+    first, later = concurrent(SECOND), concurrent(THIRD)
     refused = clean_conflict([slot(floor=THIRD)], [later, first])
     assert refused is not None
     assert refused.concurrent_commits == (first,)
@@ -78,19 +78,25 @@ def test_a_clean_conflict_names_the_first_commit_that_the_snapshot_lacks() -> No
 
 
 @pytest.mark.parametrize(
-    ("one", "met"),
+    ("one", "rejects"),
     [
-        pytest.param(slot(floor=FIRST), False, id="whoever lacks the rival needs none of it"),
-        pytest.param(slot(floor=SECOND), True, id="the rival is the line it keeps"),
-        pytest.param(slot(at=FIRST), False, id="without a line it is over before the rival"),
-        pytest.param(slot(at=SECOND), True, id="without a line, at the rival's time"),
+        pytest.param(
+            slot(floor=FIRST),
+            False,
+            id="a snapshot without the concurrent commit needs no slice of it",
+        ),
+        pytest.param(slot(floor=SECOND), True, id="the floor is the concurrent commit"),
+        pytest.param(slot(at=FIRST), False, id="without a floor, before the concurrent commit"),
+        pytest.param(
+            slot(at=SECOND), True, id="without a floor, at the time of the concurrent commit"
+        ),
         pytest.param(slot(deletes=()), False, id="it took nothing"),
-        pytest.param(slot(SlotKind.COMMIT), False, id="a commit that takes superseded files"),
+        pytest.param(slot(SlotKind.COMMIT), False, id="a commit that deletes superseded files"),
     ],
 )
-def test_a_clean_conflicts_when_its_floor_is_above_the_snapshot(one: Slot, met: bool) -> None:
-    assert bool(clean_conflict([one], [rival(SECOND)])) is met
-    assert bool(clean_conflict([slot(deletes=()), one], [rival(SECOND)])) is met
+def test_a_clean_conflicts_when_its_floor_is_above_the_snapshot(one: Slot, rejects: bool) -> None:
+    assert bool(clean_conflict([one], [concurrent(SECOND)])) is rejects
+    assert bool(clean_conflict([slot(deletes=()), one], [concurrent(SECOND)])) is rejects
 
 
 # ---- another engine's
@@ -101,19 +107,23 @@ def shared_table() -> TableContext:
 
 
 def cleaned(context: TableContext, *names: str, partition: str = "x") -> None:
-    """Another engine's clean, completed; in version 9 its file name has both times."""
+    """Create another engine's completed clean; in version 9 its file name has both times."""
     done = CleanPartitionMetadata(partition_path=partition, success_delete_files=names)
     told = CleanMetadata(start_clean_time=CLEAN, partition_metadata={partition: done})
     storage = context.ports.storage
     storage.create(f"{TIMELINE}/{CLEAN}_{CLEAN}.clean", encode_clean(told))
 
 
-def met(
-    context: TableContext, rivals: list[ConcurrentCommit], slots: list[Slot] | None = None
+def conflicts_of(
+    context: TableContext,
+    concurrent_commits: list[ConcurrentCommit],
+    slots: list[Slot] | None = None,
 ) -> list[ConcurrentCommit]:
-    """Whom a write meets that looked before the clean was there."""
+    """Return the conflicts of a write whose base snapshot precedes the clean."""
     seen = shared_table().active()
-    refused = foreign_clean_conflict(context, seen, context.active(), slots or [], rivals)
+    refused = foreign_clean_conflict(
+        context, seen, context.active(), slots or [], concurrent_commits
+    )
     return [] if refused is None else [*refused.concurrent_commits]
 
 
@@ -122,8 +132,8 @@ def met(
 def test_commits_conflict_when_another_engine_cleaned_their_file_group(name: str) -> None:
     context = shared_table()
     cleaned(context, name)
-    here = [rival(SECOND), rival(THIRD, file_id="22222222-2222-3333-4444-555555555555-0")]
-    assert met(context, [*here, rival(SECOND, "y")]) == [here[0]]
+    here = [concurrent(SECOND), concurrent(THIRD, file_id="22222222-2222-3333-4444-555555555555-0")]
+    assert conflicts_of(context, [*here, concurrent(SECOND, "y")]) == [here[0]]
 
 
 @pytest.mark.parametrize(
@@ -144,16 +154,16 @@ def test_a_clean_that_is_pending_counts_by_its_plan(plan: CleanerPlan) -> None:
     name = f"{TIMELINE}/{CLEAN}.clean"
     context.ports.storage.create(f"{name}.requested", encode_clean_plan(plan))
     context.ports.storage.create(f"{name}.inflight", encode_clean_plan(plan))
-    assert met(context, [rival(SECOND)]) == [rival(SECOND)]
-    assert met(context, [rival(SECOND, "y")]) == []
+    assert conflicts_of(context, [concurrent(SECOND)]) == [concurrent(SECOND)]
+    assert conflicts_of(context, [concurrent(SECOND, "y")]) == []
 
 
 def test_a_known_clean_or_one_with_a_slot_is_no_foreign_clean_conflict() -> None:
     context = shared_table()
     cleaned(context, BASE)
-    assert met(context, [rival(SECOND)], [slot()]) == []
+    assert conflicts_of(context, [concurrent(SECOND)], [slot()]) == []
     now = context.active()
-    assert foreign_clean_conflict(context, now, now, [], [rival(SECOND)]) is None
+    assert foreign_clean_conflict(context, now, now, [], [concurrent(SECOND)]) is None
 
 
 def test_known_instants_of_other_actions_hide_no_clean() -> None:
@@ -163,7 +173,7 @@ def test_known_instants_of_other_actions_hide_no_clean() -> None:
     cleaned(context, BASE)
     commit = slot(SlotKind.COMMIT)
     assert (
-        foreign_clean_conflict(context, seen, context.active(), [commit], [rival(SECOND)])
+        foreign_clean_conflict(context, seen, context.active(), [commit], [concurrent(SECOND)])
         is not None
     )
 

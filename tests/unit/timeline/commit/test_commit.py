@@ -1,4 +1,4 @@
-"""Commits: what the commit section costs, what decides, and how another process applies a slot."""
+"""Commits: the cost of the commit section, the decision by a slot, and help by other processes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_names_of_data_files_are_durable_before_the_slot():
 def test_the_commit_section_costs_two_creates_and_no_data_request():
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
-    register_process(table.context, {})  # who is in no registry looks at more (GC-4)
+    register_process(table.context, {})  # a writer without a registry entry reads more slots (GC-4)
     upsert(table, ROWS)
     finish = begun(table, WriteOperation.UPSERT, MORE)
     entered: list[int] = []
@@ -134,7 +134,7 @@ class Losing(Behind):
 
 
 def unfinished() -> tuple[TableReader, TableReader, str]:
-    """A table with a slot whose completed file is missing."""
+    """Create a table with a slot whose completed file is missing."""
     base = MemoryStorage()
     clock = StillClock()
     table = new_table(base, clock=clock)

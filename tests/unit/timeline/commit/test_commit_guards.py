@@ -1,4 +1,4 @@
-"""Each guard of a commit on its own: which write is rejected, when, and why (PUB, HB-3, SGL-1)."""
+"""Each guard of a commit alone: which write it rejects, when, and why (PUB, HB-3, SGL-1)."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from timeline.snapshot import ActiveTimeline
 PLAN = Instant(action=Action.CLUSTERING, requested_time="20260102030405006", state=State.REQUESTED)
 
 
-class Queue(Behind):
-    """A lock before which something happens."""
+class ActingLock(Behind):
+    """A lock that runs an action before it is granted."""
 
     def __init__(self, inner: object, act: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -61,10 +61,10 @@ class Queue(Behind):
 
 
 def while_it_waits(table: TableReader, act: Callable[[], object]) -> None:
-    """The next turn of this table waits for the lock while ``act`` happens."""
+    """Let ``act`` happen while the next commit section of this table waits for the lock."""
     left = [act]
     ports = table.context.ports
-    queue = Queue(ports.lock, lambda: left.pop()() if left else None)
+    queue = ActingLock(ports.lock, lambda: left.pop()() if left else None)
     object.__setattr__(ports, "lock", queue)
 
 
@@ -160,7 +160,7 @@ def test_the_lock_purpose_names_the_instant_to_commit():
     assert purposes == [f"commit {begun.requested_time}"]
 
 
-# ---------------------------------------------------------------- plans in the way
+# ---------------------------------------------------------------- pending plans with a conflict
 
 
 Config = Callable[[], TableConfig]
@@ -181,26 +181,26 @@ def refusing_for(plan: Instant | None, calls: list[int]) -> Callable[..., Reject
 def test_a_rejection_is_validated_again_only_for_plans_that_may_be_cancelled(
     cancels: bool, plan: Instant | None, looks: int
 ):
-    """As often as slots may be lost: three times here."""
+    """At most as often as slots may be lost, which is three times here."""
     retry = replace(BRISK.retry, commit_attempts_max=3)
     mine, _ = two_writers(cancels_conflicting_plans=cancels, retry=retry)
     calls: list[int] = []
-    met = publish_one(mine, A, check=refusing_for(plan, calls))
-    assert isinstance(met, Conflict)
-    assert met.verdict.rule is RuleId.PENDING_PLAN_OWNS_FILE_GROUP
+    outcome = publish_one(mine, A, check=refusing_for(plan, calls))
+    assert isinstance(outcome, Conflict)
+    assert outcome.verdict.rule is RuleId.PENDING_PLAN_OWNS_FILE_GROUP
     assert len(calls) == looks
 
 
 def test_a_rebaseable_file_group_cancels_no_plan():
     mine, other = two_writers(cancels_conflicting_plans=True)
     begun = begun_after(other, mine, A)
-    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
-    assert isinstance(met, Conflict)
-    assert isinstance(met.verdict, Rebase)
-    assert met.verdict.file_groups == (A,)
+    outcome = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+    assert isinstance(outcome, Conflict)
+    assert isinstance(outcome.verdict, Rebase)
+    assert outcome.verdict.file_groups == (A,)
 
 
-# ---------------------------------------------------------------- what is judged
+# ---------------------------------------------------------------- the input of validation
 
 
 def test_a_conflict_carries_the_concurrent_commits_and_the_new_base_state():
@@ -208,13 +208,13 @@ def test_a_conflict_carries_the_concurrent_commits_and_the_new_base_state():
     begun = started(mine)
     won = publish_one(other, A)
     assert isinstance(won, CommittedWrite)
-    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
-    assert isinstance(met, Conflict)
-    assert [one.requested_time for one in met.verdict.concurrent_commits] == [
+    outcome = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+    assert isinstance(outcome, Conflict)
+    assert [one.requested_time for one in outcome.verdict.concurrent_commits] == [
         won.slot.requested_time
     ]
     completed = frozenset({(won.slot.requested_time, won.completion_time)})
-    assert met.base_state == replace(seen_by(begun), head=1, completed=completed)
+    assert outcome.base_state == replace(seen_by(begun), head=1, completed=completed)
     assert numbers(mine) == [1]
 
 
@@ -222,9 +222,9 @@ def test_a_commit_during_the_wait_for_the_lock_conflicts_in_the_commit_section()
     mine, other = two_writers()
     begun = started(mine)
     while_it_waits(mine, lambda: publish_one(other, A))
-    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
-    assert isinstance(met, Conflict)
-    assert met.base_state.head == 1
+    outcome = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+    assert isinstance(outcome, Conflict)
+    assert outcome.base_state.head == 1
     assert numbers(mine) == [1]
 
 
@@ -270,9 +270,9 @@ def test_file_groups_that_were_only_read_are_validated_and_not_written():
     begun = started(mine)
     publish_one(other, B)
     read = touching(B).file_groups
-    met = commit_write(mine.context, begun, pending_commit(A, read_only=read), seen_by(begun))
-    assert isinstance(met, Conflict)
-    assert met.verdict.file_groups == (B,)
+    outcome = commit_write(mine.context, begun, pending_commit(A, read_only=read), seen_by(begun))
+    assert isinstance(outcome, Conflict)
+    assert outcome.verdict.file_groups == (B,)
 
 
 def rival(claim: WriteSet, requested_time: str = "20260102030405000") -> ConcurrentCommit:
@@ -336,10 +336,10 @@ def test_the_own_check_runs_after_a_rebase_verdict_but_not_after_a_rejection():
         wanted = PendingCommit(
             write_set=touching(A, touch=touch), metadata=CommitMetadata(), check=check
         )
-        met = commit_write(mine.context, begun, wanted, seen_by(begun))
-        assert isinstance(met, Conflict)
-        assert (met.verdict.rule, calls) == (verdict, asked)
-        assert met.base_state.head == mine.context.commit_log.head()
+        outcome = commit_write(mine.context, begun, wanted, seen_by(begun))
+        assert isinstance(outcome, Conflict)
+        assert (outcome.verdict.rule, calls) == (verdict, asked)
+        assert outcome.base_state.head == mine.context.commit_log.head()
 
 
 def test_a_check_without_objection_lets_the_write_commit():
@@ -423,7 +423,7 @@ def test_a_single_writer_reports_a_commit_between_its_begin_and_its_first_slot()
     theirs = publish_one(other, B)
     commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert isinstance(theirs, CommittedWrite)
-    assert [told["number"] for told in heard(mine, "writer.second_noticed")] == [2]
+    assert [event["number"] for event in heard(mine, "writer.second_noticed")] == [2]
 
 
 @pytest.mark.spec("SGL-1")

@@ -53,21 +53,21 @@ Config = Callable[[], TableConfig]
 
 
 class Alone(InTurn):
-    """Does nothing beside what is under way."""
+    """Starts no background work."""
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
         return super().every(600_000, work)
 
 
-class Waited(Behind):
-    """A lock that another has while something happens; who does not want it any more leaves."""
+class WatchedLock(Behind):
+    """A lock on which other writers act during each wait; an unwanted wait ends."""
 
     def __init__(self, inner: Any, *, shares: bool = False) -> None:
         super().__init__(inner)
         self.in_order = False
         self.is_shareable = shares
         self.meanwhile: Callable[[], object] = lambda: None
-        self.wanted: list[bool] = []  # after that
+        self.wanted: list[bool] = []  # at the end of each wait
         self.had: list[str] = []
 
     def acquire(self, purpose: str) -> Any:
@@ -84,11 +84,11 @@ class Waited(Behind):
 
 
 @dataclass
-class Judged:
-    """A check without objections: how often a candidate was judged, and what the asking cost."""
+class CountingCheck:
+    """A commit check without objections that counts its calls and their requests."""
 
     storage: RecordingStorage
-    requests: list[int] = field(default_factory=list)  # for the properties, time by time
+    requests: list[int] = field(default_factory=list)  # of each call, for the properties
 
     def __call__(
         self, timeline: ActiveTimeline, rivals: list[ConcurrentCommit], config: Config
@@ -104,26 +104,27 @@ class Judged:
 
 @dataclass
 class Writers:
-    """One behind a lock that is watched, and another without a lock."""
+    """One writer behind a recorded lock, and another without a lock."""
 
     mine: TableReader
     other: TableReader
-    lock: Waited
+    lock: WatchedLock
     storage: RecordingStorage
-    judged: Judged
+    check_calls: CountingCheck
 
-    def see_others(self, *claims: WriteSet) -> None:
-        """The other publishes so many times, and I read of it."""
+    def let_other_commit(self, *claims: WriteSet) -> None:
+        """Let the other writer commit each write set, and read the commit log."""
         for claim in claims:
-            begun = started(self.other)
+            theirs = started(self.other)
             wanted = PendingCommit(write_set=claim, metadata=CommitMetadata())
             assert isinstance(
-                commit_write(self.other.context, begun, wanted, seen_by(begun)), CommittedWrite
+                commit_write(self.other.context, theirs, wanted, seen_by(theirs)),
+                CommittedWrite,
             )
         self.mine.context.commit_log.head()
 
     def pending_commit(self, claim: WriteSet) -> PendingCommit:
-        return PendingCommit(write_set=claim, metadata=CommitMetadata(), check=self.judged)
+        return PendingCommit(write_set=claim, metadata=CommitMetadata(), check=self.check_calls)
 
 
 def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers:
@@ -137,10 +138,10 @@ def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers
         limits=replace(BRISK, publish_lock=CommitLockMode.NONE),
     )
     ports = mine.context.ports
-    lock = Waited(ports.lock, shares=shares)
+    lock = WatchedLock(ports.lock, shares=shares)
     object.__setattr__(ports, "executor", Alone(1))
     object.__setattr__(ports, "lock", lock)
-    return Writers(mine, other, lock, storage, Judged(storage))
+    return Writers(mine, other, lock, storage, CountingCheck(storage))
 
 
 def inserting(group: FileGroupId, *partitions: str) -> WriteSet:
@@ -149,38 +150,38 @@ def inserting(group: FileGroupId, *partitions: str) -> WriteSet:
     )
 
 
-# ---------------------------------------------------------------- while the lock is waited for
+# ---------------------------------------------------------------- the wait for the lock
 
 
 @pytest.mark.spec("PUB-7")
 @pytest.mark.parametrize(
-    ("mine", "came"),
+    ("mine", "new_commits"),
     [
         pytest.param(touching(A), [], id="nothing"),
         pytest.param(touching(A), [touching(B)], id="another file group"),
         pytest.param(inserting(A, "x"), [touching(C)], id="no new key"),
         pytest.param(inserting(A, "x"), [inserting(B, "y")], id="keys elsewhere"),
-        pytest.param(touching(A), [inserting(B, "y")], id="keys where I have none"),
+        pytest.param(touching(A), [inserting(B, "y")], id="keys in a partition that is not mine"),
     ],
 )
 def test_a_writer_waits_for_the_lock_while_no_new_commit_can_conflict(
-    mine: WriteSet, came: list[WriteSet]
+    mine: WriteSet, new_commits: list[WriteSet]
 ) -> None:
     both = writers()
-    begun = started(both.mine)
-    both.lock.meanwhile = lambda: both.see_others(*came)
-    ended = commit_write(both.mine.context, begun, both.pending_commit(mine), seen_by(begun))
+    my_write = started(both.mine)
+    both.lock.meanwhile = lambda: both.let_other_commit(*new_commits)
+    ended = commit_write(both.mine.context, my_write, both.pending_commit(mine), seen_by(my_write))
     assert isinstance(ended, CommittedWrite)
-    assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
+    assert (ended.slot.number, ended.lost_slots) == (len(new_commits) + 1, 0)
     assert both.lock.wanted == [True]
-    assert both.lock.had == [f"commit {begun.requested_time}"]
-    assert both.judged.times == 1, "in the turn, which the lock came before"
+    assert both.lock.had == [f"commit {my_write.requested_time}"]
+    assert both.check_calls.times == 1, "the write is validated once, in the commit section"
 
 
 @pytest.mark.spec("PUB-7")
 def test_a_table_service_slot_during_the_wait_for_the_lock_rejects_no_write() -> None:
     both = writers()
-    begun = started(both.mine)
+    my_write = started(both.mine)
 
     def upkeep() -> None:
         def decide(section: CommitSection) -> Slot:
@@ -190,19 +191,21 @@ def test_a_table_service_slot_during_the_wait_for_the_lock_rejects_no_write() ->
             )
 
         assert commit_in_section(both.other.context, "upkeep", decide)[0] is not None
-        both.see_others()
+        both.let_other_commit()
 
     both.lock.meanwhile = upkeep
-    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
+    ended = commit_write(
+        both.mine.context, my_write, both.pending_commit(touching(A)), seen_by(my_write)
+    )
     assert isinstance(ended, CommittedWrite)
-    assert (ended.slot.number, both.lock.wanted, both.judged.times) == (2, [True], 1)
+    assert (ended.slot.number, both.lock.wanted, both.check_calls.times) == (2, [True], 1)
 
 
 @pytest.mark.spec("PUB-7")
 def test_the_wait_for_the_lock_checks_known_slots_without_requests() -> None:
-    """A glance saw that something came; the waiting loop of a lock is no place for requests."""
+    """A waiting writer knows the new slots already, so it sends no requests in its loop."""
     both = writers()
-    begun = started(both.mine)
+    my_write = started(both.mine)
     asked: list[int] = []
 
     def glanced() -> None:
@@ -218,7 +221,9 @@ def test_the_wait_for_the_lock_checks_known_slots_without_requests() -> None:
         return real(purpose)
 
     object.__setattr__(both.lock, "acquire", acquire)
-    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
+    ended = commit_write(
+        both.mine.context, my_write, both.pending_commit(touching(A)), seen_by(my_write)
+    )
     assert isinstance(ended, Conflict)
     assert both.lock.wanted == [True], "the turn's look tells it"
     assert asked[0] == asked[1]
@@ -226,25 +231,27 @@ def test_the_wait_for_the_lock_checks_known_slots_without_requests() -> None:
 
 @pytest.mark.spec("PUB-7")
 @pytest.mark.parametrize(
-    "came",
+    "new_commits",
     [[touching(A)], [touching(B), touching(A)], [touching(A), touching(B)]],
     ids=["it", "it at last", "it at first"],
 )
 def test_a_conflict_is_reported_while_another_writer_holds_the_lock(
-    came: list[WriteSet],
+    new_commits: list[WriteSet],
 ) -> None:
     both = writers()
-    begun = started(both.mine)
-    both.lock.meanwhile = lambda: both.see_others(*came)
-    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
+    my_write = started(both.mine)
+    both.lock.meanwhile = lambda: both.let_other_commit(*new_commits)
+    ended = commit_write(
+        both.mine.context, my_write, both.pending_commit(touching(A)), seen_by(my_write)
+    )
     assert isinstance(ended, Conflict)
-    assert ended.base_state.head == len(came)
+    assert ended.base_state.head == len(new_commits)
     assert (both.lock.wanted, both.lock.had) == ([False], [])
 
 
 @pytest.mark.spec("PUB-7")
 @pytest.mark.parametrize(
-    "came",
+    "new_commits",
     [
         [inserting(C, "x")],
         [inserting(C, "x", "y")],
@@ -254,21 +261,21 @@ def test_a_conflict_is_reported_while_another_writer_holds_the_lock(
     ids=["the same partition", "more partitions", "it and another", "another and it"],
 )
 def test_inserts_into_a_shared_partition_are_compared_by_key_without_the_lock(
-    came: list[WriteSet],
+    new_commits: list[WriteSet],
 ) -> None:
     both = writers()
-    begun = started(both.mine)
-    both.lock.meanwhile = lambda: both.see_others(*came)
+    my_write = started(both.mine)
+    both.lock.meanwhile = lambda: both.let_other_commit(*new_commits)
     ended = commit_write(
-        both.mine.context, begun, both.pending_commit(inserting(A, "x")), seen_by(begun)
+        both.mine.context, my_write, both.pending_commit(inserting(A, "x")), seen_by(my_write)
     )
     assert isinstance(ended, CommittedWrite), "they are not"
-    assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
+    assert (ended.slot.number, ended.lost_slots) == (len(new_commits) + 1, 0)
     assert both.lock.wanted == [False, True]
-    assert both.judged.times == 2, "without the lock, and with it"
+    assert both.check_calls.times == 2, "without the lock, and with it"
 
 
-# ---------------------------------------------------------------- the look before the turn
+# ---------------------------------------------------------------- the refresh before the section
 
 
 def as_it_is(context: TableContext) -> Any:
@@ -282,7 +289,7 @@ def held(context: TableContext) -> Any:
 @pytest.mark.spec("PUB-1")
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "still"])
 @pytest.mark.parametrize(
-    ("setting", "inside", "looks_before"),
+    ("setting", "inside", "refresh_before"),
     [
         pytest.param({}, as_it_is, "busy", id="behind the queue"),
         pytest.param({"shares": True}, as_it_is, "never", id="a lock had together"),
@@ -292,33 +299,35 @@ def held(context: TableContext) -> Any:
     ],
 )
 def test_a_refresh_precedes_the_commit_section_where_it_may_save_a_wait(
-    busy: bool, setting: dict[str, Any], inside: Callable[[TableContext], Any], looks_before: str
+    busy: bool, setting: dict[str, Any], inside: Callable[[TableContext], Any], refresh_before: str
 ) -> None:
     both = writers(**setting)
-    both.see_others(touching(B))
-    both.see_others(*[touching(B)] * 7)
+    both.let_other_commit(touching(B))
+    both.let_other_commit(*[touching(B)] * 7)
     with inside(both.mine.context) as context:
-        begun = started(both.mine)
-        seen = seen_by(begun)
+        my_write = started(both.mine)
+        seen = seen_by(my_write)
         if not busy:
             for _ in range(4):
                 context.commit_log.head()
-        assert context.commit_log.is_contended is (busy and looks_before != "always")
+        assert context.commit_log.is_contended is (busy and refresh_before != "always")
         publish_one(both.other, B)
-        ended = commit_write(context, begun, both.pending_commit(touching(A)), seen)
+        ended = commit_write(context, my_write, both.pending_commit(touching(A)), seen)
     assert isinstance(ended, CommittedWrite)
-    before = looks_before == "always" or (busy and looks_before == "busy")
-    assert both.judged.times == (2 if before else 1)
+    before = refresh_before == "always" or (busy and refresh_before == "busy")
+    assert both.check_calls.times == (2 if before else 1)
 
 
 @pytest.mark.spec("PUB-1")
 def test_on_a_contended_table_a_conflict_is_reported_before_the_lock_is_requested() -> None:
     both = writers()
-    both.see_others(touching(B))
-    both.see_others(*[touching(B)] * 7)
-    begun = started(both.mine)
+    both.let_other_commit(touching(B))
+    both.let_other_commit(*[touching(B)] * 7)
+    my_write = started(both.mine)
     publish_one(both.other, A)
-    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
+    ended = commit_write(
+        both.mine.context, my_write, both.pending_commit(touching(A)), seen_by(my_write)
+    )
     assert isinstance(ended, Conflict)
     assert (both.lock.wanted, both.lock.had) == ([], [])
 
@@ -334,19 +343,19 @@ class Losing(Behind):
 
 @pytest.mark.spec("PUB-3")
 def test_early_validation_counts_an_unapplied_slot_only_without_a_conflict() -> None:
-    """What it refuses is left to the turn, which settles it first."""
+    """The commit section applies a slot with a conflict first, and validates then."""
     base = MemoryStorage()
     mine = new_table(base, clock=StillClock())
-    begun = started(mine)
+    my_write = started(mine)
     limits = TableLimits(unknown_ms_max=1_000, retry=BRISK.retry)
     other = opened(mine, storage=Losing(base), clock=StillClock(), limits=limits)
     with pytest.raises(OutcomeUnknownError):
         publish_one(other, A)
     [slot] = not_applied(mine.context, 1, mine.context.active())
     shown = (slot.requested_time, slot.completion_time)
-    seen = seen_by(begun)
-    assert validate_early(mine.context, begun, touching(A), seen) == (NoConflict(), seen)
-    assert validate_early(mine.context, begun, touching(B), seen) == (
+    seen = seen_by(my_write)
+    assert validate_early(mine.context, my_write, touching(A), seen) == (NoConflict(), seen)
+    assert validate_early(mine.context, my_write, touching(B), seen) == (
         NoConflict(),
         replace(seen, head=1, completed=frozenset({shown})),
     )
@@ -354,36 +363,38 @@ def test_early_validation_counts_an_unapplied_slot_only_without_a_conflict() -> 
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize(
-    ("setting", "looks"),
+    ("setting", "refreshes"),
     [({}, 1), ({"publish_lock": CommitLockMode.NONE}, 0)],
     ids=["a lock had alone", "no lock"],
 )
 def test_the_refresh_of_the_waiting_line_serves_the_commit_section_except_under_an_exclusive_lock(
-    setting: dict[str, Any], looks: int
+    setting: dict[str, Any], refreshes: int
 ) -> None:
-    """Who had it before may have changed the table's properties since that look."""
+    """The former holder of an exclusive lock may have changed the properties after that refresh."""
     both = writers(**setting)
-    begun = started(both.mine)
-    looked = refresh_at_once(both.mine.context)
+    my_write = started(both.mine)
+    refreshed = refresh_at_once(both.mine.context)
     both.storage.forget()
     wanted = both.pending_commit(touching(A))
-    ended = commit_write(both.mine.context, begun, wanted, seen_by(begun), looked)
+    ended = commit_write(both.mine.context, my_write, wanted, seen_by(my_write), refreshed)
     assert isinstance(ended, CommittedWrite)
     asked = both.storage.operations()
     slot = next(at for at, one in enumerate(asked) if one.startswith(f"create {SLOTS}"))
-    assert sum(one == f"names {TIMELINE}" for one in asked[:slot]) == looks
-    assert sum(one == f"read {PROPERTIES}" for one in asked[:slot]) == looks
+    assert sum(one == f"names {TIMELINE}" for one in asked[:slot]) == refreshes
+    assert sum(one == f"read {PROPERTIES}" for one in asked[:slot]) == refreshes
 
 
-# ---------------------------------------------------------------- what is asked, and of whom
+# ---------------------------------------------------------------- requests and their targets
 
 
 def test_the_properties_that_a_check_needs_are_read_along_with_the_refresh() -> None:
     both = writers()
-    begun = started(both.mine)
-    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
+    my_write = started(both.mine)
+    ended = commit_write(
+        both.mine.context, my_write, both.pending_commit(touching(A)), seen_by(my_write)
+    )
     assert isinstance(ended, CommittedWrite)
-    assert both.judged.requests == [0]
+    assert both.check_calls.requests == [0]
 
 
 @pytest.mark.spec("SLOT-10")
@@ -391,10 +402,11 @@ def test_the_properties_that_a_check_needs_are_read_along_with_the_refresh() -> 
 def test_a_commit_does_not_read_the_table_descriptor_again(far: bool) -> None:
     both = writers(far=far)
     publish_one(both.mine, A)
-    begun = started(both.mine)
+    my_write = started(both.mine)
     both.storage.forget()
     assert isinstance(
-        commit_write(both.mine.context, begun, pending_commit(A), seen_by(begun)), CommittedWrite
+        commit_write(both.mine.context, my_write, pending_commit(A), seen_by(my_write)),
+        CommittedWrite,
     )
     assert f"read {TABLE_DESCRIPTOR}" not in both.storage.operations()
 
@@ -417,7 +429,7 @@ def test_a_committed_write_is_not_read_back_after_its_slot_left_the_cache(far: b
 
 @pytest.mark.spec("CLN-3")
 @pytest.mark.parametrize(
-    ("theirs", "told"),
+    ("theirs", "rule"),
     [
         (touching(A, touch=Access.REPLACE), RuleId.FILE_GROUP_REPLACED),
         (touching(A), RuleId.SOURCE_NOT_NEWEST),
@@ -426,11 +438,11 @@ def test_a_committed_write_is_not_read_back_after_its_slot_left_the_cache(far: b
     ids=["refused", "to be redone", "let stand"],
 )
 def test_a_clean_rejects_a_write_only_when_its_concurrent_commits_do_not(
-    theirs: WriteSet, told: RuleId
+    theirs: WriteSet, rule: RuleId
 ) -> None:
     mine, other = two_writers()
     before = started(other)
-    begun = started(mine)
+    my_write = started(mine)
     wanted = PendingCommit(write_set=theirs, metadata=CommitMetadata())
     assert isinstance(commit_write(other.context, before, wanted, seen_by(before)), CommittedWrite)
 
@@ -446,7 +458,7 @@ def test_a_clean_rejects_a_write_only_when_its_concurrent_commits_do_not(
         )
 
     assert commit_in_section(other.context, "clean", clean)[0] is not None
-    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
-    assert isinstance(met, Conflict)
-    assert isinstance(met.verdict, Rejected)
-    assert met.verdict.rule is told
+    outcome = commit_write(mine.context, my_write, pending_commit(A), seen_by(my_write))
+    assert isinstance(outcome, Conflict)
+    assert isinstance(outcome.verdict, Rejected)
+    assert outcome.verdict.rule is rule

@@ -28,7 +28,7 @@ def changed(ts: int) -> list[dict[str, Any]]:
 
 
 class Beats(InTurn):
-    """Background work that a test does."""
+    """An executor whose background work is run by the test."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -45,7 +45,7 @@ class Beats(InTurn):
 def test_on_a_high_latency_store_a_retry_knows_the_commit_log_when_it_gets_the_lock(
     far: bool,
 ) -> None:
-    """Read afterwards it would keep all others for a round or more."""
+    """A read after the lock is taken would make all other writers wait for a round or more."""
 
     class Waits(Leases):
         def acquire(self, purpose: str) -> Any:
@@ -70,13 +70,13 @@ def test_on_a_high_latency_store_a_retry_knows_the_commit_log_when_it_gets_the_l
 def test_on_a_high_latency_store_a_kept_lock_needs_one_refresh_between_data_and_slot(
     short_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody comes before its turn, so a look before that one spares nothing."""
+    """While the lock is kept no other writer commits, so an earlier refresh saves nothing."""
     monkeypatch.setattr(CommitLog, "is_contended", property(lambda _: True))
     base = MemoryStorage()
     table = new_table(Far(base))
     upsert(table, START)
     mine, other = opened(table, limits=limited(lock_short_ms=short_ms)), opened(table)
-    object.__setattr__(mine.context.ports, "executor", Beats())  # none beside what is counted
+    object.__setattr__(mine.context.ports, "executor", Beats())  # only the counted calls run
     commit_log, asked = mine.context.commit_log, list[str]()
     head, take = CommitLog.head, CommitLog.take
 
@@ -112,18 +112,18 @@ def test_on_a_high_latency_store_a_kept_lock_needs_one_refresh_between_data_and_
 def test_on_a_high_latency_store_a_conflict_while_acquiring_releases_the_lock_before_the_refresh(
     shared: bool,
 ) -> None:
-    """All others wait for it, unless they have it as well; then the look made beside it counts."""
+    """Other writers wait for the lock. Under a shared lock they do not, so the refresh counts."""
 
     class Late(Leases):
         def acquire(self, purpose: str) -> Any:
-            met.append(True)
+            conflicts.append(True)
             return super().acquire(purpose)
 
-    met: list[bool] = []
+    conflicts: list[bool] = []
     held: list[int] = []
-    looked: list[str] = []
+    listings: list[str] = []
     storage = RecordingStorage(Far(MemoryStorage()))
-    table = new_table(storage, clock=StillClock())  # a look is as old as it took to get the lock
+    table = new_table(storage, clock=StillClock())  # the wait for the lock takes no time
     lock = Late(table.context.ports.lock)
     lock.is_shareable = shared
     context = replace(table.context, ports=replace(table.context.ports, lock=lock))
@@ -131,13 +131,13 @@ def test_on_a_high_latency_store_a_conflict_while_acquiring_releases_the_lock_be
 
     def decide(_: CommitSection) -> None:
         held.append(lock.held)
-        looked.extend(one for one in storage.operations() if one == f"names {TIMELINE}")
+        listings.extend(one for one in storage.operations() if one == f"names {TIMELINE}")
 
     commit = ObjectStoreCommit(context, "test", write_at("20260102030405001"))
-    object.__setattr__(commit, "_is_rejected", lambda: bool(met))
+    object.__setattr__(commit, "_is_rejected", lambda: bool(conflicts))
     slot, _ = commit_by(commit, decide)
     assert (slot, held, lock.had, lock.held) == (None, [int(shared)], ["test"], 0)
-    assert len(looked) == (1 if shared else 2)
+    assert len(listings) == (1 if shared else 2)
 
 
 def held_table() -> tuple[TableReader, Beats]:
@@ -162,8 +162,10 @@ def test_a_kept_lock_is_the_tables_own_lock_and_exclusive() -> None:
             assert lease.is_shared is False
             assert lease.has_time_for_request()
             lease.assert_held()
-        assert is_commit_lock_kept(held), "a turn that took no slot leaves it as it was"
-        assert lock.acquire_while(lambda: False, "turn") is not None, "nobody is in its way"
+        assert is_commit_lock_kept(held), "a section without a slot keeps the lock"
+        assert lock.acquire_while(lambda: False, "turn") is not None, (
+            "the holder waits for no writer"
+        )
     assert own.holder() is None
     assert [one["purpose"] for one in heard(table, "write.queued")] == ["redo"]
 
@@ -180,7 +182,7 @@ def test_a_commit_section_with_a_slot_releases_the_kept_lock() -> None:
         with pytest.raises(LeaseLostError):
             lease.assert_held()
         with held.ports.lock.acquire("another turn"):
-            assert own.holder() is not None, "asked for as usual"
+            assert own.holder() is not None, "the lock is requested as usual"
         assert own.holder() is None
 
 
@@ -197,8 +199,8 @@ def test_a_kept_lock_is_released_after_its_time_except_in_a_commit_section() -> 
         give_back()
         assert not is_commit_lock_kept(held)
         assert own.holder() is None
-    told = [(one["purpose"], one["held_ms"]) for one in heard(table, "write.queue_given_back")]
-    assert told == [("redo", 7)]
+    released = [(one["purpose"], one["held_ms"]) for one in heard(table, "write.queue_given_back")]
+    assert released == [("redo", 7)]
 
 
 @pytest.mark.spec("PAR-1")

@@ -1,4 +1,4 @@
-"""Commits that became visible during a write, as the conflict rules see them (FOR-2, FOR-6)."""
+"""Commits that became visible during a write, as the conflict rules receive them (FOR-2, FOR-6)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def commit(operation: str = "UPSERT", **facts: object) -> CommitMetadata:
 
 @pytest.fixture
 def story() -> tuple[TableContext, RecordingStorage]:
-    """A table of which all but its future is archived."""
+    """Create a table of which only the newest instants are not archived."""
     storage = RecordingStorage(MemoryStorage())
     context = new_table(storage).context
     rows = [(T1, T1, "commit"), (T2, T3, "commit"), (T3, T4, "clean"), (T4, T5, "deltacommit")]
@@ -121,7 +121,7 @@ def test_a_commit_of_another_engine_has_the_write_set_of_its_metadata() -> None:
     assert (found.requested_time, found.completion_time) == (T1, T2)
     assert (found.aborts, found.restores, found.is_compaction) == (None, False, False)
     assert (found.write_set, set(found.dropped())) == (write_set_of(told), {F})
-    assert found.schema == "", "it does not say with which schema"
+    assert found.schema == "", "it does not name its schema"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_other_services_of_another_engine_access_no_file_group(action: str, rest
     assert (found.write_set.file_groups, found.schema, found.dropped()) == ((), "", frozenset())
 
 
-# ---- rollbacks that are under way
+# ---- pending rollbacks
 
 
 def rolling_back(context: TableContext, time: str, content: bytes) -> None:
@@ -176,7 +176,7 @@ def plan_for(target: str) -> bytes:
     ("before", "content"),
     [
         pytest.param("commit.requested", b"", id="a write"),
-        pytest.param("rollback.requested", b"damaged", id="one whose plan is damaged"),
+        pytest.param("rollback.requested", b"damaged", id="a rollback whose plan is damaged"),
         pytest.param("rollback.requested", plan_for(T5), id="one of another write"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_damaged_rollback_plan_raises_only_when_its_target_is_read() -> None:
         rollback_target(context, pending)
 
 
-# ---- what a commit touched
+# ---- the write set of a commit
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ FREE = replace(BRISK, publish_lock=CommitLockMode.NONE)
 
 
 class InTurn(ThreadExecutor):
-    """Takes what is under way together one after the other."""
+    """Runs concurrent calls one after the other."""
 
     def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [call() for call in calls]
 
 
 class Leases:
-    """A lock that counts who holds it."""
+    """A lock that counts its holders."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.held = inner, 0
@@ -138,14 +138,14 @@ def test_a_lost_slot_is_read_in_the_round_of_the_next_refresh(
     commit = ObjectStoreCommit(context, "test", write_at(RT.format(1)) if writes else None)
     heads: list[int] = []
 
-    def overtaken(section: CommitSection) -> Slot:
+    def first_slot_is_lost(section: CommitSection) -> Slot:
         heads.append(section.head)
         if len(heads) == 1:
             upsert(opened(table, limits=FREE), ROWS)
             storage.forget()
         return first(section)
 
-    slot, lost = commit_by(commit, overtaken)
+    slot, lost = commit_by(commit, first_slot_is_lost)
     assert slot is not None
     assert (lost, heads, slot.number) == (1, [1, 2], 3)
     asked = storage.operations()
@@ -156,18 +156,18 @@ def test_a_lost_slot_is_read_in_the_round_of_the_next_refresh(
         f"names {TIMELINE}",
         f"read {slot_path(2)}",
         f"read {slot_path(3)}",
-    ], "one look, and what was lost is read along with it"
+    ], "one refresh, which also reads the lost slot"
 
 
 class Chain:
-    """Grows by as many slots as it is told whenever it is read."""
+    """A commit log that grows by a given number of slots at each refresh."""
 
     def __init__(self, *grows: int, busy: bool = True) -> None:
         self.known_head, self.is_contended, self.grows = 10, busy, list(grows)
-        self.looks = 0
+        self.refreshes = 0
 
     def head(self) -> int:
-        self.looks += 1
+        self.refreshes += 1
         self.known_head += self.grows.pop(0) if self.grows else 0
         return self.known_head
 
@@ -205,7 +205,7 @@ def does_wait(
 
 
 def behind(front: int) -> ActiveTimeline:
-    """A timeline on which so many began to write before one, and one after it."""
+    """Return a timeline with this many writes that began before mine, and one that began later."""
     names = [f"{RT.format(one)}.inflight" for one in (*range(front), 999)]
     asked = [f"{RT.format(one)}.commit.requested" for one in (*range(front), 500, 999)]
     return ActiveTimeline.of([*names, *asked, f"{RT.format(500)}.inflight"])
@@ -219,23 +219,27 @@ def test_on_a_high_latency_store_the_writer_that_began_first_commits_first(
     mine, clock = line(commit_log)
     assert does_wait(mine, 10, behind(front)) is waits
     if waits:
-        assert commit_log.known_head == 10 + front - 2, "two of those in front may still be at it"
+        assert commit_log.known_head == 10 + front - 2, (
+            "two of the writers ahead may still not have committed"
+        )
     else:
-        assert (commit_log.looks, clock.steady) == (0, 5 * front), "later than those in front"
+        assert (commit_log.refreshes, clock.steady) == (0, 5 * front), (
+            "later than the writers ahead"
+        )
 
 
 def test_a_commit_waits_for_no_writer_where_none_commits() -> None:
     commit_log = Chain(busy=False)
     mine, clock = line(commit_log)
     assert does_wait(mine, 10, behind(9)) is False
-    assert (commit_log.looks, clock.steady) == (0, 0)
+    assert (commit_log.refreshes, clock.steady) == (0, 0)
 
 
 def test_a_writer_that_began_long_after_the_others_does_not_wait_for_them() -> None:
     commit_log = Chain(*[1] * 9)
     mine, clock = line(commit_log, begun="20260102030415" + "500")  # ten seconds after them
     assert does_wait(mine, 10, behind(9)) is False
-    assert (commit_log.looks, clock.steady) == (0, 5), "the one that began after them"
+    assert (commit_log.refreshes, clock.steady) == (0, 5), "the writer that began later"
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
@@ -249,7 +253,7 @@ def test_a_table_service_does_not_wait_for_writers() -> None:
     commit_log = Chain(*[1] * 9)
     service, clock = line(commit_log, begun=None)
     assert does_wait(service, 10, behind(9)) is False
-    assert (commit_log.looks, clock.steady) == (0, 0)
+    assert (commit_log.refreshes, clock.steady) == (0, 0)
 
 
 def test_a_write_that_a_known_slot_rejects_does_not_wait_for_writers(
@@ -259,7 +263,7 @@ def test_a_write_that_a_known_slot_rejects_does_not_wait_for_writers(
     commit_log = Chain(*[1] * 9)
     mine, clock = line(commit_log)
     assert does_wait(mine, 10, behind(9)) is False
-    assert (commit_log.looks, clock.steady) == (0, 0)
+    assert (commit_log.refreshes, clock.steady) == (0, 0)
 
 
 @pytest.mark.spec("LOCK-1")
@@ -311,14 +315,14 @@ def test_a_lost_slot_is_reported_although_the_concurrent_refresh_fails() -> None
     first = noop(mine.context)
     heads: list[int] = []
 
-    def overtaken(section: CommitSection) -> Slot:
+    def first_slot_is_lost(section: CommitSection) -> Slot:
         heads.append(section.head)
         if len(heads) == 1:
             upsert(opened(table, limits=FREE), ROWS)
             storage.silent = 1
         return first(section)
 
-    slot, lost = commit_in_section(mine.context, "test", overtaken)
+    slot, lost = commit_in_section(mine.context, "test", first_slot_is_lost)
     assert slot is not None
     assert (lost, heads, slot.number, storage.silent) == (1, [1, 2], 3, 0)
 
@@ -328,7 +332,7 @@ def test_writers_ahead_that_do_not_commit_are_not_waited_for() -> None:
     commit_log = Chain()  # all of them died, or write for an hour
     mine, clock = line(commit_log)
     assert does_wait(mine, 10, behind(9)) is True
-    assert does_wait(mine, 10, behind(9)) is False, "the chain did not move"
+    assert does_wait(mine, 10, behind(9)) is False, "the commit log did not grow"
     assert clock.steady < 100
 
 
@@ -365,7 +369,7 @@ def test_a_shared_lock_is_acquired_at_once_and_before_the_waiting_line(
     assert slot is not None
     assert (lost, lock.held) == (0, 0)
     if foreign is ForeignWriters.EXPECTED:
-        assert lock.asked == [], "beside another engine each has it alone"
+        assert lock.asked == [], "with another engine no lock is shared"
     else:
         assert lock.asked == [LockSharing.START if busy else LockSharing.JOIN]
         assert order == ["line"]
@@ -422,7 +426,7 @@ def test_the_commit_log_is_read_while_a_writer_waits_for_the_lock_and_not_after_
 
 
 class Taken(Leases):
-    """A lock that another has, until nobody wants it or ``free`` says so."""
+    """A lock that is free once ``free`` is set, or once its client stops waiting."""
 
     free = False
 
@@ -437,38 +441,38 @@ class Taken(Leases):
         raise AssertionError("it was wanted for ever")
 
 
-def turn_behind_a_taken_lock(
-    decide: Callable[[CommitSection], Slot | None], *, met: list[bool]
+def section_behind_a_taken_lock(
+    decide: Callable[[CommitSection], Slot | None], *, conflicts: list[bool]
 ) -> tuple[Slot | None, int, Taken]:
-    """A turn of a write that is met as often as it says, while another has the lock."""
+    """Run a commit section of a write with these conflicts, while another writer holds the lock."""
     table = new_table(Far(MemoryStorage()))
     lock = Taken(table.context.ports.lock)
     context = replace(table.context, ports=replace(table.context.ports, lock=lock))
 
-    def is_met() -> bool:
-        return met.pop(0) if met else False
+    def is_rejected() -> bool:
+        return conflicts.pop(0) if conflicts else False
 
     def decides(section: CommitSection) -> Slot | None:
         lock.free = True
         return decide(section)
 
     commit = write_commit(context)
-    object.__setattr__(commit, "_is_rejected", is_met)
+    object.__setattr__(commit, "_is_rejected", is_rejected)
     slot, lost = commit_by(commit, decides)
     return slot, lost, lock
 
 
 @pytest.mark.spec("PUB-7")
 def test_a_writer_that_new_commits_reject_does_not_wait_for_the_lock() -> None:
-    slot, _, lock = turn_behind_a_taken_lock(lambda _: None, met=[False, False, True])
+    slot, _, lock = section_behind_a_taken_lock(lambda _: None, conflicts=[False, False, True])
     assert slot is None
-    assert lock.free, "the look was made while another had the lock"
+    assert lock.free, "the refresh happened while another writer held the lock"
     assert lock.held == 0
 
 
 @pytest.mark.spec("PUB-7")
 def test_a_writer_that_left_the_lock_queue_without_a_conflict_commits_under_the_lock() -> None:
-    """Claims met; the rows did not."""
+    """The write sets conflict, but the rows do not."""
     asked: list[int] = []
 
     def decide(section: CommitSection) -> Slot:

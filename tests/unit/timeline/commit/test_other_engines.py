@@ -41,13 +41,13 @@ NEW = [{"id": key, "p": "x", "ts": 2, "v": 2} for key in "ab"]
 
 
 def java_of(table: TableReader) -> TableReader:
-    """A handle that neither reads nor takes slots."""
+    """Return a context that neither reads nor takes slots."""
     context = opened(table, application="java").context
     return TableReader(replace(context, commit_log=Slotless(context.ports, context.table_id)))
 
 
 class AtTurn(Behind):
-    """A lock before whose turn to publish another engine acts, once."""
+    """A lock before whose first commit section another engine acts."""
 
     def __init__(self, inner: Any, act: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -66,18 +66,18 @@ def acted_on(table: TableReader, act: Callable[[], None]) -> TableReader:
 
 
 def plans(table: TableReader, action: str, plan: bytes) -> None:
-    """The pending files of another engine's upkeep."""
+    """Return the pending files of another engine's table services."""
     time = int(table.context.active().newest_time or "0") + 2
     for state, data in (("requested", plan), ("inflight", b"")):
         table.context.ports.storage.create(timeline_path(f"{time}.{action}.{state}"), data)
 
 
-# ---------------------------------------------------------------- the own write
+# ---------------------------------------------------------------- the write itself
 
 
 @pytest.mark.spec("PUB-6")
 def test_a_write_that_a_planned_rollback_names_is_not_committed() -> None:
-    """It was planned under the lock, and its files are deleted later without it (RB-4)."""
+    """The rollback was planned under the lock, and deletes the files later without it (RB-4)."""
     table = new_table()
     upsert(table, OLD)
     storage = table.context.ports.storage
@@ -115,14 +115,14 @@ def test_no_write_is_committed_while_a_restore_is_pending() -> None:
     assert refused.value.kind == "restore_pending"
 
 
-# ---------------------------------------------------------------- what Java archives
+# ---------------------------------------------------------------- Java's archiving
 
 
 def archive_as_java(table: TableReader, keep: int) -> list[str]:
     """
-    Archive all completed writes but the newest ``keep`` and what its own rule leaves.
+    Archive all completed writes but the newest ``keep``, as Java's rule does.
 
-    Of those below the oldest pending write it leaves the newest one (TimelineArchiverV2).
+    Java keeps the newest of those below the oldest pending write (TimelineArchiverV2).
     """
     storage = table.context.ports.storage
     active = table.context.active()
@@ -155,7 +155,7 @@ def _is_of(name: str, instant: Instant) -> bool:
 @pytest.mark.spec("FOR-6")
 @pytest.mark.parametrize("archives", [False, True])
 def test_a_concurrent_commit_that_was_archived_before_the_refresh_conflicts(archives: bool) -> None:
-    """It was requested before the own write, and completed after its base snapshot."""
+    """It was requested before this write, and completed after the base snapshot of this write."""
     table = new_table()
     upsert(table, OLD)
     java = java_of(table)
@@ -182,7 +182,7 @@ def test_a_concurrent_commit_that_was_archived_before_the_refresh_conflicts(arch
 
 
 class Dies(Behind):
-    """A storage under a writer that dies before its completed file."""
+    """A storage whose writer dies before its completed file."""
 
     def create(self, path: str, data: bytes, **how: Any) -> None:
         name = path.removeprefix(f"{TIMELINE}/")
@@ -199,7 +199,7 @@ class Dies(Behind):
     ids=["ours restored", "shared restored", "shared archived"],
 )
 def test_a_rollback_with_an_old_timeline_restores_no_file(how: str, limits: TableLimits) -> None:
-    """Its target was published and helped on, and is gone since: restored away, or archived."""
+    """The target was committed and applied, and is restored away or archived since."""
     table = new_table()
     kept = upsert(table, OLD).requested_time
     dying = opened(table, storage=Dies(table.context.ports.storage), limits=limits)
@@ -209,7 +209,7 @@ def test_a_rollback_with_an_old_timeline_restores_no_file(how: str, limits: Tabl
     register_process(upkeep.context, {})
     listed = upkeep.context.active()
     assert len(listed.pending_ingestion) == 1
-    upsert(opened(table, limits=limits), [{"id": "c", "p": "y", "ts": 1, "v": 1}])  # helps it on
+    upsert(opened(table, limits=limits), [{"id": "c", "p": "y", "ts": 1, "v": 1}])  # helps
     if how == "restored":
         restore(opened(table, limits=limits).context, kept)
     else:

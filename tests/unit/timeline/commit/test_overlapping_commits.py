@@ -49,7 +49,7 @@ CLEANING = CleaningSettings(commits_retained=1)
 
 
 class Mute(Behind):
-    """Makes no completed file whose name has this in it, and gives no answer."""
+    """Does not create completed files with this text in the name, and does not answer."""
 
     def __init__(self, inner: Any, part: str = "", *, ends: str = ".commit") -> None:
         super().__init__(inner)
@@ -62,7 +62,7 @@ class Mute(Behind):
 
 
 class Rounds(ThreadExecutor):
-    """Takes calls one after the other, and tells which of them were under way together."""
+    """Runs concurrent calls one after the other, and numbers the rounds."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -80,7 +80,7 @@ class Rounds(ThreadExecutor):
 
 
 class Noted(Behind):
-    """The names that were made, with the round in which they were."""
+    """The created files with their round."""
 
     def __init__(self, inner: Any, rounds: Rounds) -> None:
         super().__init__(inner)
@@ -89,7 +89,7 @@ class Noted(Behind):
         self.shown: dict[str, int] = {}
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        self.rounds.number += not self.rounds.inside  # alone, it is a round of its own
+        self.rounds.number += not self.rounds.inside  # a single create is its own round
         self.inner.create(path, data, durable=durable)
         self.shown[path] = self.rounds.number
         if path.startswith(SLOTS) or path.endswith(".commit"):
@@ -97,7 +97,7 @@ class Noted(Behind):
 
 
 class Story:
-    """A table of one commit, and writers that die right behind their slots."""
+    """A table with one commit, and writers that die after they take their slots."""
 
     def __init__(self) -> None:
         self.base = MemoryStorage()
@@ -117,7 +117,7 @@ class Story:
         return table
 
     def dies(self, row: dict[str, Any], **options: Any) -> Slot:
-        """A write that took its slot and shows nothing."""
+        """Commit a write whose process dies before the completed file."""
         dead = self.open(Far(Mute(self.base)))
         with pytest.raises(OutcomeUnknownError):
             upsert(dead, [row], **options)
@@ -157,11 +157,11 @@ def test_on_a_high_latency_store_the_previous_completed_file_is_created_along_wi
     made = list(noted.made)
     mine = story.newest()
     assert sorted(made[:2]) == sorted([file_of(dead), slot_path(3)])
-    assert made[2:] == [file_of(mine)], "its own file follows both"
+    assert made[2:] == [file_of(mine)], "its own completed file follows both"
     if far:
         assert noted.made[file_of(dead)] == noted.made[slot_path(3)] < noted.made[file_of(mine)]
     else:
-        assert made[0] == file_of(dead), "all is settled before the next slot"
+        assert made[0] == file_of(dead), "all slots are applied before the next slot"
     assert rows_of(story.table, "id") == [("a",), ("b",), ("c",), ("e",)]
 
 
@@ -236,7 +236,7 @@ def test_a_table_service_takes_no_slot_before_both_commits_are_applied() -> None
 
 @pytest.mark.spec("PUB-3")
 def test_a_table_service_slot_is_applied_before_the_next_slot_is_taken() -> None:
-    """It deletes: what follows must not be judged beside files that are about to go."""
+    """A table service deletes files, so no write is validated before the deletes are done."""
     story = Story()
     for number in range(3):
         upsert(story.table, [{"id": "a", "p": "x", "ts": 2 + number, "v": number}])
@@ -266,7 +266,7 @@ def test_a_table_service_slot_is_applied_before_the_next_slot_is_taken() -> None
 def test_a_write_rejected_by_an_unapplied_commit_applies_it_and_retries(
     dead: tuple[str, str, int], mine: tuple[str, str, int], left: list[tuple[str, int]]
 ) -> None:
-    """Begun anew without that file it would be refused for the same reason, again and again."""
+    """Without that completed file each retry would be rejected for the same reason."""
     story = Story()
     first, second = ({"id": key, "p": part, "ts": v, "v": v} for key, part, v in (dead, mine))
     story.dies(first)
@@ -297,7 +297,7 @@ def test_a_batch_of_two_unapplied_commits_is_not_committed_again(place: int) -> 
 def test_a_snapshot_without_the_completed_files_of_two_commits_conflicts_with_both(
     place: int,
 ) -> None:
-    """Their files come after the base snapshot was taken, and their slots came before."""
+    """Their slots precede the base snapshot, and their completed files follow it."""
     story = Story()
     rows = [{"id": "a", "p": "x", "ts": 2, "v": 2}, {"id": "c", "p": "z", "ts": 1, "v": 1}]
     for row in (rows[place], rows[1 - place]):
@@ -330,7 +330,7 @@ def test_a_commit_is_applied_before_a_service_or_a_slot_with_a_timeline_digest()
 
 
 class Meanwhile(Behind):
-    """Somebody acts right after the timeline was listed, once."""
+    """A storage on which another writer acts once, after a listing of the timeline."""
 
     act: Callable[[], object] | None = None
     listings = 0
@@ -395,7 +395,7 @@ def test_a_refresh_adds_both_commits_that_were_known_and_unapplied_at_its_listin
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("PUB-3")
 def test_a_listing_older_than_the_begin_of_a_commit_is_repeated() -> None:
-    """To it that commit would be one of which nothing is left, and hence settled."""
+    """The older listing lacks that commit, so it would pass as applied."""
     story = Story()
     line, storage = reading(story)
     storage.act = lambda: story.dies({"id": "n", "p": "y", "ts": 1, "v": 1})
@@ -407,7 +407,7 @@ def test_a_listing_older_than_the_begin_of_a_commit_is_repeated() -> None:
 @pytest.mark.spec("PAR-1")
 @pytest.mark.parametrize("follows", [False, True])
 def test_a_listing_older_than_a_table_service_is_repeated(follows: bool) -> None:
-    """It took files away, perhaps the own ones (PUB-6)."""
+    """The service may have deleted files of this write (PUB-6)."""
     story = Story()
     line, storage = reading(story)
     context = story.open(Far(story.base)).context
@@ -451,7 +451,7 @@ def test_a_listing_with_files_that_a_slot_deleted_meanwhile_is_repeated() -> Non
 
 @pytest.mark.spec("PAR-1")
 def test_a_listing_is_repeated_when_the_last_known_slot_is_a_table_service() -> None:
-    """Nobody has taken a slot after it yet: it need not have been settled when it was listed."""
+    """No later slot proves that it was applied before the listing."""
     story = Story()
     context = story.open(Far(story.base)).context
 
@@ -485,7 +485,7 @@ def test_settings_and_storage_choose_the_commit_protocol(
 
 
 class Hooked(Behind):
-    """Lets others act once, before a partition is listed."""
+    """Lets another writer act once, before a partition is listed."""
 
     act: Callable[[], object] | None = None
 
@@ -499,8 +499,11 @@ class Hooked(Behind):
 
 
 def cleaned_meanwhile(story: Story) -> tuple[Any, list[str]]:
-    """A write of row a whose begin did not see the newest slice of its file group, and the files
-    of that group after a clean that came before the write looked for them."""
+    """
+    Write row a from a base snapshot that a clean removes before the partition is listed.
+
+    Return the commit result and the remaining files of the file group.
+    """
     story.dies({"id": "a", "p": "x", "ts": 2, "v": 2})
     hooked = Hooked(story.base)
     mine, other = story.open(Far(hooked)), story.open(Far(story.base))
@@ -520,18 +523,18 @@ def cleaned_meanwhile(story: Story) -> tuple[Any, list[str]]:
 @pytest.mark.spec("CLN-2")
 def test_a_clean_keeps_the_slices_of_a_write_that_lacks_the_newest_commits() -> None:
     receipt, left = cleaned_meanwhile(Story())
-    assert len(left) == 2, "the slice before the commit without a file is still there"
-    assert receipt.attempts == 1, "its file group was merged again, and no more"
+    assert len(left) == 2, "the clean keeps the slice that the write needs"
+    assert receipt.attempts == 1, "its file group was rebased once"
 
 
 @pytest.mark.spec("CLN-3")
 def test_a_write_whose_base_snapshot_was_cleaned_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The file group lay in no listing, and its row passed for a new one: it was there twice."""
+    """Without its file group in the listing, the row was inserted a second time."""
     monkeypatch.setattr(
         facts, "_oldest_needed", lambda *_, **__: None
-    )  # a cleaner that takes too much
+    )  # a cleaner that deletes too much
     receipt, left = cleaned_meanwhile(Story())
     assert len(left) == 1
     assert receipt.attempts == 2

@@ -26,7 +26,7 @@ WRITER = {"hoodoo.writer": "w", "hoodoo.pid": "7", "hoodoo.host": "h", "hoodoo.a
 
 
 def profile(*file_ids: str, **more: object) -> CommitMetadata:
-    """A workload profile; without an id it says of a partition that rows go there."""
+    """Return a workload profile; without an id it only names the partition of new rows."""
     stats = tuple(
         WriteStat(file_id=file_id, prev_commit=FIRST, num_inserts=1)
         for file_id in file_ids or ("",)
@@ -56,7 +56,7 @@ def marked(context: TableContext, name: str, kind: IOType = IOType.MERGE) -> Non
 
 
 def touched(claim: WriteSet) -> list[tuple[str, Access]]:
-    """File groups that have a name, and how they are to be changed."""
+    """Return the named file groups with an access."""
     return [
         (item.file_group.file_id, item.access)
         for item in claim.file_groups
@@ -69,7 +69,7 @@ def touched(claim: WriteSet) -> list[tuple[str, Access]]:
     ("said", "beats"),
     [
         pytest.param(profile(F), False, id="seems dead"),
-        pytest.param(None, True, id="has not said what it touches"),
+        pytest.param(None, True, id="a writer that has not announced its write set"),
     ],
 )
 def test_a_pending_write_without_announcement_hides_no_other(
@@ -95,7 +95,7 @@ def test_only_writes_with_an_earlier_requested_time_are_announced(
         begun(context, time, profile(F))
     found = announced_writes(context, context.active(), below=below)
     assert [one.requested_time for one in found] == times
-    assert all(one.writer == "" for one in found), "another engine does not say who it is"
+    assert all(one.writer == "" for one in found), "another engine's instant names no writer"
 
 
 @pytest.mark.spec("BEG-6")

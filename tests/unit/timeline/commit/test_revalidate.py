@@ -36,7 +36,7 @@ NEW = [{"id": "a", "p": "x", "ts": 2, "v": 2}]
 
 
 class ActingClock(StillClock):
-    """Lets something happen at a given sleep, by its number."""
+    """A clock that runs an action at its n-th sleep."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class ActingClock(StillClock):
 
 
 class JavaWriter:
-    """Begins a write as Java does: heartbeat, requested, and much later inflight."""
+    """Begins a write as Java does: heartbeat, requested file, and the inflight file much later."""
 
     def __init__(self, table: TableReader, requested_time: str, *, beats: bool = True) -> None:
         self.storage = table.context.ports.storage
@@ -64,7 +64,7 @@ class JavaWriter:
 
 
 def table_at(clock: StillClock, limits: TableLimits = SHARED) -> TableReader:
-    """A second writer of a table with one row, a second after that was written."""
+    """Open a table with one row for a second writer, one second after the row was written."""
     table = opened(seeded(clock), limits=limits, clock=clock)
     clock.wall += 1_000
     return table
@@ -138,7 +138,9 @@ def test_a_write_that_waited_a_minute_is_rejected_and_leaves_no_files():
     ("limits", "beats", "after_ms"),
     [
         pytest.param(SHARED, False, -500, id="its writer is dead"),
-        pytest.param(SHARED, True, 60_000, id="it was requested later and will meet ours"),
+        pytest.param(
+            SHARED, True, 60_000, id="it was requested later, and Java will find the conflict"
+        ),
         pytest.param(BRISK, True, -500, id="no other engine is expected"),
     ],
 )
@@ -196,7 +198,7 @@ def test_the_wait_of_a_commit_ends_a_minute_after_its_first_wait_began():
 
 
 class Watching(Behind):
-    """Notes whether the lock is held when a write is requested."""
+    """Records whether the lock is held when a write is requested."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)

@@ -123,7 +123,7 @@ def test_only_slots_written_in_mode_shared_have_a_timeline_digest():
 def test_the_second_refresh_is_one_listing_and_happens_only_in_mode_shared(limits, looks):
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed, limits=limits)
-    register_process(table.context, {})  # who is in no registry looks at more (GC-4)
+    register_process(table.context, {})  # a writer without a registry entry reads more slots (GC-4)
     upsert(table, ROWS)
     calls = [f"{call.operation} {call.path}" for call in observed.calls]
     taken = next(
@@ -134,7 +134,7 @@ def test_the_second_refresh_is_one_listing_and_happens_only_in_mode_shared(limit
 
 
 class Tight(Behind):
-    """A lock whose leases have room for one more request or not, look by look."""
+    """A lock whose leases have time for one more request or not, by a list of answers."""
 
     def __init__(self, inner: object, rooms: list[bool]) -> None:
         super().__init__(inner)
@@ -156,7 +156,7 @@ class TightLease(Tight):
 
 
 def test_a_lease_near_its_end_creates_no_completed_file() -> None:
-    """FOR-8: a stop would outlast it; the next turn, with a fresh lease, tells what holds."""
+    """FOR-8: a pause would outlast the lease. The next commit section decides with a new lease."""
     first = new_table(MemoryStorage())
     upsert(first, ROWS)
     ports = world_of(first.context.ports.storage)

@@ -48,7 +48,7 @@ class Losing(Behind):
 
 
 def with_an_unsettled_slot() -> tuple[TableReader, Slot]:
-    """Mine, after another published and died before its completed file."""
+    """Begin my write after another writer died between its slot and its completed file."""
     base = MemoryStorage()
     mine = new_table(base, clock=StillClock())
     losing = Losing(base)
@@ -107,7 +107,7 @@ def test_the_last_known_slot_counts_when_its_completed_file_was_not_listed():
     [rival], _ = commits_since(
         mine.context, BaseState(head=1, completed=frozenset()), mine.context.active(), head=1
     )
-    assert rival.write_set == touching(A), "as the slot tells it, not as another engine's commit"
+    assert rival.write_set == touching(A), "as in the slot, and not as another engine's commit"
 
 
 def test_the_last_known_slot_counts_while_its_completed_file_is_missing():
@@ -146,7 +146,7 @@ def test_the_last_known_slot_does_not_count_when_another_engine_deleted_its_file
 
 
 def foreign_commit(mine: TableReader, after: InstantTime) -> tuple[InstantTime, InstantTime]:
-    """A commit without a slot, begun and completed one and two milliseconds after a time."""
+    """Create a commit without a slot; it begins 1 ms and completes 2 ms after the given time."""
     began, ended = (instant_time(WallMs(wall_ms(after) + more)) for more in (1, 2))
     name = timeline_path(f"{began}_{ended}.commit")
     mine.context.ports.storage.create(name, encode_commit(CommitMetadata()))
@@ -185,7 +185,7 @@ def test_a_known_commit_of_another_engine_does_not_conflict_again():
 
 
 def upkeep(table: TableReader, action: Action, kind: SlotKind) -> Slot | None:
-    """A slot that another process takes, and which is no write."""
+    """Take a slot of another process that is no write."""
 
     def decide(section: CommitSection) -> Slot:
         nonce = table.context.ports.ids.nonce()
@@ -202,7 +202,7 @@ def test_a_single_writer_does_not_report_a_table_service_as_a_second_writer():
     assert upkeep(other, Action.COMMIT, SlotKind.NOOP) is not None
     publish_one(mine, A)
     assert numbers(mine) == [1, 2, 3, 4]
-    assert [told["number"] for told in heard(mine, "writer.second_noticed")] == [2]
+    assert [event["number"] for event in heard(mine, "writer.second_noticed")] == [2]
 
 
 @pytest.mark.spec("SGL-1")
@@ -215,7 +215,7 @@ def test_a_single_writer_does_not_report_an_executed_plan_as_a_second_writer():
     assert heard(mine, "writer.second_noticed") == []
 
 
-# ---------------------------------------------------------------- what is remembered
+# ---------------------------------------------------------------- cached state
 
 
 def test_a_committed_write_is_not_read_back():

@@ -22,11 +22,13 @@ def test_a_writer_waits_for_the_writer_ahead_in_its_file_group_and_merges_into_i
     receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
     assert (receipt.attempts, receipt.redone, receipt.lost_slots) == (1, "nothing", 0)
     assert line.front_times[0] < receipt.requested_time
-    assert len(rewritten) == 1, "nothing was written in vain"
+    assert len(rewritten) == 1, "the data file is written once"
     assert line.places == 1
     before, after = line.around_the_data(receipt.requested_time)
     assert f"names {TIMELINE}" in before
-    assert not [one for one in after if TIMELINE in one], "the look told that its place had come"
+    assert not [one for one in after if TIMELINE in one], (
+        "the refresh showed that no writer was ahead"
+    )
     assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]
 
 
@@ -59,7 +61,7 @@ def test_a_writer_merges_after_two_commits_of_writers_ahead() -> None:
     receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
     assert (receipt.attempts, receipt.lost_slots, len(rewritten)) == (1, 0, 1)
     assert max(line.front_times) < receipt.requested_time
-    assert len(lock.asked) == 2, "when it began to wait, and beside the look that told its turn"
+    assert len(lock.asked) == 2, "once at the start of the wait, and once in the last refresh"
     assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 5), ("q", 1)]
 
 
@@ -76,7 +78,7 @@ def test_a_stalled_writer_is_not_waited_for_and_retries() -> None:
     )
     assert (mine[0].attempts, line.places) == (1, 1)
     assert len(line.clock.slept) <= LOOKS_MAX
-    assert front.attempts == 2, "it was overtaken in its file group"
+    assert front.attempts == 2, "another write of its file group committed first"
     assert mine[0].requested_time < front.requested_time
     assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]
 
@@ -101,7 +103,9 @@ def test_commits_to_other_file_groups_do_not_prolong_a_wait() -> None:
         lambda: mine.append(upsert(line.mine, [row("a", 4)])),
     )
     assert line.places == 1
-    assert len(line.clock.slept) <= LOOKS_MAX + 4, "a look for each, and its turn"
+    assert len(line.clock.slept) <= LOOKS_MAX + 4, (
+        "one refresh for each, and one for the commit section"
+    )
     assert rows_of(line.mine, "id", "v")[:2] == [("a", 4), ("b", 3)]
 
 
@@ -123,9 +127,11 @@ def test_an_overtaken_writer_is_not_waited_for() -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        pytest.param(lambda line: None, id="nobody"),
-        pytest.param(lambda line: upsert(line.mine, [row("a", 2)]), id="I alone"),
-        pytest.param(lambda line: upsert(line.other(), [row("q", 2, "y")]), id="others elsewhere"),
+        pytest.param(lambda line: None, id="no other writer"),
+        pytest.param(lambda line: upsert(line.mine, [row("a", 2)]), id="my own commits"),
+        pytest.param(
+            lambda line: upsert(line.other(), [row("q", 2, "y")]), id="others in another partition"
+        ),
     ],
 )
 def test_a_writer_does_not_wait_where_no_other_committed_recently(
@@ -145,8 +151,10 @@ def test_a_writer_does_not_wait_where_no_other_committed_recently(
 
 
 @pytest.mark.spec("PUB-12")
-@pytest.mark.parametrize(("takes_ms", "looks"), [(0, 0), (10_000, 1)])
-def test_a_state_older_than_a_few_refreshes_take_is_refreshed(takes_ms: int, looks: int) -> None:
+@pytest.mark.parametrize(("takes_ms", "refreshes"), [(0, 0), (10_000, 1)])
+def test_a_state_older_than_a_few_refreshes_take_is_refreshed(
+    takes_ms: int, refreshes: int
+) -> None:
     line = Line()
     line.written_by_others()
     line.clock.meanwhile = line.one_in_front(3)
@@ -154,17 +162,17 @@ def test_a_state_older_than_a_few_refreshes_take_is_refreshed(takes_ms: int, loo
     done = upsert(line.mine, [row("a", 4)], lambda: line.clock.sleep_ms(takes_ms))
     assert (done.attempts, line.places) == (1, 1)
     _, after = line.around_the_data(done.requested_time)
-    assert sum(TIMELINE in one for one in after) == looks
+    assert sum(TIMELINE in one for one in after) == refreshes
 
 
 @pytest.mark.spec("PUB-12")
 def test_a_retry_in_the_waiting_line_deletes_its_former_files_before_it_takes_the_slot() -> None:
-    """Nobody was known to write there when it began: its files are made again, and no third time."""
+    """The write knows of no other writer when it begins. It rewrites its files once, not twice."""
     line = Line()
     theirs = line.one_in_front(3)
     receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)], theirs)
     assert (receipt.attempts, receipt.redone) == (2, "file groups")
     assert len(rewritten) == 2
     files = [one for one in line.base.names("x") if receipt.requested_time in one]
-    assert len(files) == 1, "the former attempt would be seen with the commit"
+    assert len(files) == 1, "the file of the first attempt would become visible"
     assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]

@@ -32,7 +32,7 @@ from timeline.system import ThreadExecutor
 
 
 class Slow(Far):
-    """A listing of the timeline takes a while by the clock of who asks."""
+    """A storage on which a listing of the timeline takes time."""
 
     clock: StillClock
     takes_ms = 0
@@ -43,8 +43,8 @@ class Slow(Far):
         return self.inner.names(folder)
 
 
-class Standing:
-    """I have begun, and so many writes of my file group before me, which do nothing."""
+class WaitingWriter:
+    """A started write behind some older writes of its file group, which do nothing."""
 
     def __init__(self, in_front: int, *, takes_ms: int = 0, lock: bool = False) -> None:
         self.line = line = Line()
@@ -94,33 +94,33 @@ class Standing:
 def test_a_writer_far_back_in_the_waiting_line_polls_less_often(
     in_front: int, takes_ms: int, pause_ms: int
 ) -> None:
-    standing = Standing(in_front, takes_ms=takes_ms)
-    standing.line.clock.steady += 1_000
-    before_ms = standing.line.clock.steady
-    assert standing.wait() is not None
-    assert standing.line.clock.slept == [pause_ms] * LOOKS_MAX
-    [came] = heard(standing.context, "write.place_came")
-    assert came["wait_ms"] == standing.line.clock.steady - before_ms
+    waiting = WaitingWriter(in_front, takes_ms=takes_ms)
+    waiting.line.clock.steady += 1_000
+    before_ms = waiting.line.clock.steady
+    assert waiting.wait() is not None
+    assert waiting.line.clock.slept == [pause_ms] * LOOKS_MAX
+    [waited] = heard(waiting.context, "write.place_came")
+    assert waited["wait_ms"] == waiting.line.clock.steady - before_ms
 
 
 @pytest.mark.spec("PUB-12")
-@pytest.mark.parametrize(("in_front", "looks"), [(1, LOOKS_MAX), (2, 1), (3, 1)])
+@pytest.mark.parametrize(("in_front", "listings"), [(1, LOOKS_MAX), (2, 1), (3, 1)])
 def test_the_next_writer_in_line_lists_the_timeline_at_each_poll_and_others_once_at_the_end(
-    in_front: int, looks: int
+    in_front: int, listings: int
 ) -> None:
-    standing = Standing(in_front)
-    place = standing.wait()
+    waiting = WaitingWriter(in_front)
+    place = waiting.wait()
     assert place is not None
     assert isinstance(place.verdict, NoConflict)
-    assert len(standing.asked("names", TIMELINE)) == looks
+    assert len(waiting.asked("names", TIMELINE)) == listings
 
 
 @pytest.mark.spec("PUB-12")
 def test_a_poll_reads_the_next_slot_and_the_last_one() -> None:
-    standing = Standing(3)
-    standing.wait()
-    head = standing.context.commit_log.known_head
-    asked = [int(one.rpartition("/")[2]) for one in standing.asked("read", SLOTS)]
+    waiting = WaitingWriter(3)
+    waiting.wait()
+    head = waiting.context.commit_log.known_head
+    asked = [int(one.rpartition("/")[2]) for one in waiting.asked("read", SLOTS)]
     assert asked.count(head + 1) >= LOOKS_MAX
     assert asked.count(head + 2) >= LOOKS_MAX
     assert max(asked) == head + 2
@@ -128,25 +128,25 @@ def test_a_poll_reads_the_next_slot_and_the_last_one() -> None:
 
 @pytest.mark.spec("PUB-12")
 def test_a_writer_stops_polling_when_no_writer_is_ahead_in_line() -> None:
-    standing = Standing(1)
+    waiting = WaitingWriter(1)
 
     def restored_away() -> None:
         for state in ("commit.requested", "inflight"):
-            standing.line.base.delete(f"{TIMELINE}/{standing.front[0]}.{state}")
+            waiting.line.base.delete(f"{TIMELINE}/{waiting.front[0]}.{state}")
 
-    standing.line.clock.meanwhile = restored_away
-    assert standing.wait() is not None
-    assert len(standing.line.clock.slept) == 1
-    assert len(standing.asked("names", TIMELINE)) == 1
+    waiting.line.clock.meanwhile = restored_away
+    assert waiting.wait() is not None
+    assert len(waiting.line.clock.slept) == 1
+    assert len(waiting.asked("names", TIMELINE)) == 1
 
 
 @pytest.mark.spec("PUB-12")
 def test_a_writer_with_only_a_requested_file_is_not_waited_for() -> None:
-    standing = Standing(1)
-    standing.line.base.delete(f"{TIMELINE}/{standing.front[0]}.inflight")
-    standing.context.active()
-    assert standing.wait() is None
-    assert standing.line.clock.slept == []
+    waiting = WaitingWriter(1)
+    waiting.line.base.delete(f"{TIMELINE}/{waiting.front[0]}.inflight")
+    waiting.context.active()
+    assert waiting.wait() is None
+    assert waiting.line.clock.slept == []
 
 
 @pytest.mark.spec("PUB-12")
@@ -154,84 +154,86 @@ def test_a_writer_with_only_a_requested_file_is_not_waited_for() -> None:
 def test_a_writer_near_the_head_of_the_line_reads_the_base_file_of_the_writer_ahead(
     in_front: int, asks: bool
 ) -> None:
-    standing = Standing(in_front)
-    mine = standing.base_file()
-    standing.marks(mine)
-    standing.marks(standing.base_file("11111111-2222-3333-4444-555555555555-0"))
-    standing.marks(mine, "y")
-    standing.marks(f".{standing.touched.file_group.file_id}_{standing.front[0]}.log.1_0-1-0")
-    standing.wait()
-    opened = standing.asked("open", ".parquet")
+    waiting = WaitingWriter(in_front)
+    mine = waiting.base_file()
+    waiting.marks(mine)
+    waiting.marks(waiting.base_file("11111111-2222-3333-4444-555555555555-0"))
+    waiting.marks(mine, "y")
+    waiting.marks(f".{waiting.touched.file_group.file_id}_{waiting.front[0]}.log.1_0-1-0")
+    waiting.wait()
+    opened = waiting.asked("open", ".parquet")
     assert {one.split()[-1] for one in opened} == ({f"x/{mine}"} if asks else set())
     if asks:
-        assert len(opened) == LOOKS_MAX - 1, "it is not there yet, and asked for again"
+        assert len(opened) == LOOKS_MAX - 1, "the file is missing, so it is read again"
 
 
 @pytest.mark.spec("PUB-12")
 def test_a_file_of_the_writer_ahead_is_read_once() -> None:
-    standing = Standing(1)
-    standing.marks(standing.base_file())
-    standing.line.base.create(f"x/{standing.base_file()}", b"content")
-    standing.wait()
-    assert len(standing.asked("open", ".parquet")) == 1
+    waiting = WaitingWriter(1)
+    waiting.marks(waiting.base_file())
+    waiting.line.base.create(f"x/{waiting.base_file()}", b"content")
+    waiting.wait()
+    assert len(waiting.asked("open", ".parquet")) == 1
 
 
 @pytest.mark.spec("LOCK-1")
 @pytest.mark.parametrize(("in_front", "asks"), [(1, LOOKS_MAX), (2, 1), (3, 1)])
 def test_a_shared_lock_is_acquired_along_with_the_polls(in_front: int, asks: int) -> None:
-    standing = Standing(in_front, lock=True)
-    standing.wait()
-    assert standing.lock.asked == [(False, LockSharing.START)] * asks, "nobody waits for it here"
-    assert standing.ports.lock.inner.holder() is None, "and what was had is given back"
+    waiting = WaitingWriter(in_front, lock=True)
+    waiting.wait()
+    assert waiting.lock.asked == [(False, LockSharing.START)] * asks, (
+        "the client does not wait for the lock"
+    )
+    assert waiting.ports.lock.inner.holder() is None, "an acquired lock is released"
 
 
 def test_no_lock_is_acquired_in_line_without_a_shared_lock() -> None:
-    standing = Standing(1, lock=True)
-    standing.lock.is_shareable = False
-    standing.wait()
-    assert standing.lock.asked == []
+    waiting = WaitingWriter(1, lock=True)
+    waiting.lock.is_shareable = False
+    waiting.wait()
+    assert waiting.lock.asked == []
 
 
 def test_a_polled_state_is_valid_for_as_long_as_four_polls_take() -> None:
-    standing = Standing(1, takes_ms=20)
-    place = standing.wait()
+    waiting = WaitingWriter(1, takes_ms=20)
+    place = waiting.wait()
     assert place is not None
-    standing.line.clock.steady += 80
-    assert place.timeline_state(standing.context) is place.read
-    standing.line.clock.steady += 1
-    assert place.timeline_state(standing.context) is None
+    waiting.line.clock.steady += 80
+    assert place.timeline_state(waiting.context) is place.read
+    waiting.line.clock.steady += 1
+    assert place.timeline_state(waiting.context) is None
 
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize(
-    ("partition", "settled", "verdict"),
+    ("partition", "is_applied", "verdict"),
     [("x", True, Rejected), ("x", False, None), ("y", True, NoConflict), ("y", False, NoConflict)],
 )
 def test_a_conflict_with_an_unapplied_slot_is_left_to_the_commit_section(
-    partition: str, settled: bool, verdict: type | None
+    partition: str, is_applied: bool, verdict: type | None
 ) -> None:
-    """One that began after me publishes while I wait."""
-    standing = Standing(1)
+    """A write that began later commits during the wait."""
+    waiting = WaitingWriter(1)
 
     def overtaken() -> None:
-        done = upsert(standing.line.other("later"), [row("b", 3, partition)])
-        if not settled:
-            base = standing.line.base
+        done = upsert(waiting.line.other("later"), [row("b", 3, partition)])
+        if not is_applied:
+            base = waiting.line.base
             [name] = [one for one in base.names(TIMELINE) if f"{done.requested_time}_" in one]
             base.delete(f"{TIMELINE}/{name}")
 
-    standing.line.clock.meanwhile = overtaken
-    place = standing.wait()
+    waiting.line.clock.meanwhile = overtaken
+    place = waiting.wait()
     assert (type(place.verdict) if place else None) is verdict
 
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize("shares", [True, False])
 def test_a_write_waits_in_line_behind_a_shared_lock(shares: bool) -> None:
-    standing = Standing(1, lock=True)
-    standing.lock.is_shareable = shares
+    waiting = WaitingWriter(1, lock=True)
+    waiting.lock.is_shareable = shares
     assert (
-        protocol_of(standing.context).must_wait_in_line(WriteSet(file_groups=(standing.touched,)))
+        protocol_of(waiting.context).must_wait_in_line(WriteSet(file_groups=(waiting.touched,)))
         is shares
     )
 
@@ -240,8 +242,8 @@ def test_a_write_waits_in_line_behind_a_shared_lock(shares: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "stands"),
     [
-        pytest.param({}, True, id="nothing but slots decides, far away"),
-        pytest.param({"publish_lock": CommitLockMode.LOCK}, False, id="a lock decides who is next"),
+        pytest.param({}, True, id="high-latency store without a lock"),
+        pytest.param({"publish_lock": CommitLockMode.LOCK}, False, id="a lock orders the writers"),
         pytest.param(
             {"foreign_writers": ForeignWriters.EXPECTED}, False, id="others have no slots"
         ),
@@ -250,24 +252,24 @@ def test_a_write_waits_in_line_behind_a_shared_lock(shares: bool) -> None:
 def test_a_write_waits_in_line_only_under_these_limits(
     change: dict[str, Any], stands: bool
 ) -> None:
-    standing = Standing(1)
-    context = replace(standing.context, limits=replace(FREE, **change))
+    waiting = WaitingWriter(1)
+    context = replace(waiting.context, limits=replace(FREE, **change))
     assert (
-        protocol_of(context).must_wait_in_line(WriteSet(file_groups=(standing.touched,))) is stands
+        protocol_of(context).must_wait_in_line(WriteSet(file_groups=(waiting.touched,))) is stands
     )
 
 
 @pytest.mark.spec("PUB-12")
 def test_a_write_does_not_wait_in_line_on_a_local_store() -> None:
-    standing = Standing(1)
-    context = replace(standing.context, ports=replace(standing.ports, storage=standing.line.base))
-    claim = WriteSet(file_groups=(standing.touched,))
+    waiting = WaitingWriter(1)
+    context = replace(waiting.context, ports=replace(waiting.ports, storage=waiting.line.base))
+    claim = WriteSet(file_groups=(waiting.touched,))
     assert not protocol_of(context).must_wait_in_line(claim)
 
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize("touch", [Access.NEW, Access.LOG, Access.REPLACE])
 def test_only_a_write_that_rewrites_a_base_file_waits_in_line(touch: Access) -> None:
-    standing = Standing(1)
-    claim = WriteSet(file_groups=(replace(standing.touched, access=touch),))
-    assert not protocol_of(standing.context).must_wait_in_line(claim)
+    waiting = WaitingWriter(1)
+    claim = WriteSet(file_groups=(replace(waiting.touched, access=touch),))
+    assert not protocol_of(waiting.context).must_wait_in_line(claim)

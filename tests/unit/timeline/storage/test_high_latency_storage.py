@@ -34,7 +34,7 @@ ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 
 
 class Backwards(ThreadExecutor):
-    """Takes the calls that are under way together in the opposite order, and notes how many."""
+    """Runs concurrent calls in the opposite order, and counts them."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -85,15 +85,15 @@ def test_the_commit_log_reads_ahead_as_many_slots_as_came_last_time() -> None:
         upsert(other, ROWS)
     context.refresh()
     assert context.commit_log.is_contended
-    for at_once in (4, 2):  # half as many where nothing came
+    for at_once in (4, 2):  # half as many after a read without new slots
         executor.together.clear()
         assert context.commit_log.head() == 4
         assert executor.together == [at_once]
     assert not context.commit_log.is_contended
 
 
-class PublishingWhileListed(Behind):
-    """Lets somebody publish whenever the timeline was listed."""
+class CommitsWhileListed(Behind):
+    """Lets another writer commit after each listing of the timeline."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -112,7 +112,7 @@ class PublishingWhileListed(Behind):
 @pytest.mark.spec("BEG-4")
 def test_a_refresh_does_not_wait_until_no_writer_commits() -> None:
     base = Far(MemoryStorage())
-    storage = PublishingWhileListed(base)
+    storage = CommitsWhileListed(base)
     table = new_table(base)
     other = opened(table)
     upsert(other, ROWS)
@@ -133,7 +133,7 @@ def test_a_gap_ends_the_head_although_a_later_slot_exists() -> None:
     table = far_table()
     context, _ = backwards(table)
     other = opened(table)
-    for expected in (1, 3):  # then three are looked for at once
+    for expected in (1, 3):  # the next read requests three slots at once
         while other.context.commit_log.head() < expected:
             upsert(other, ROWS)
         assert context.commit_log.head() == expected
@@ -193,11 +193,11 @@ def test_the_commit_log_is_read_ahead_from_its_newest_slot(read: int, rounds: li
     assert executor.together == rounds
 
 
-# ---------------------------------------------------------------- the queue
+# ---------------------------------------------------------------- the wait for the lock
 
 
-class Queue:
-    """A lock that nobody else has; what happens while it is waited for and when it is given back."""
+class WatchedLock:
+    """A lock without other holders; actions run while a client waits and when it releases."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -237,11 +237,13 @@ class _Watched:
             self.released.pop(0)()
 
 
-def queueing(table: TableReader, clock: Any = None) -> tuple[TableReader, Queue, Backwards]:
-    """The table opened once more, by a writer behind a watched lock."""
+def behind_watched_lock(
+    table: TableReader, clock: Any = None
+) -> tuple[TableReader, WatchedLock, Backwards]:
+    """Open the table again, for a writer with a recorded lock."""
     mine = opened(table, clock=clock)
     context, executor = backwards(mine)
-    queue = Queue(context.ports.lock)
+    queue = WatchedLock(context.ports.lock)
     object.__setattr__(mine.context, "ports", replace(context.ports, lock=queue))
     object.__setattr__(mine.context, "commit_log", CommitLog(mine.context.ports, context.table_id))
     return mine, queue, executor
@@ -249,21 +251,21 @@ def queueing(table: TableReader, clock: Any = None) -> tuple[TableReader, Queue,
 
 @pytest.mark.spec("PAR-1")
 def test_a_writer_that_waits_for_the_lock_reads_new_commits_before_it_gets_the_lock() -> None:
-    clock = StillClock(NOW)  # by which nobody has waited
+    clock = StillClock(NOW)  # no wait takes time on this clock
     table = far_table(clock)
     storage: Any = table.context.ports.storage
     upsert(table, ROWS)
-    mine, queue, executor = queueing(table, clock)
+    mine, queue, executor = behind_watched_lock(table, clock)
 
     def others_publish() -> None:
         for _ in range(3):
             upsert(table, [{**ROWS[0], "p": "elsewhere"}])
-        executor.repeated()  # its time has come
+        executor.repeated()  # the background refresh is due
         read.append(len(storage.calls))
 
     read: list[int] = []
     queue.waiting.append(others_publish)
-    assert upsert(mine, ROWS).lost_slots == 0, "what was read beside the lock is too old"
+    assert upsert(mine, ROWS).lost_slots == 0, "the state read during the wait is too old"
     [section] = read
     asked = {
         call.path[-1]
@@ -281,7 +283,7 @@ def test_the_lock_is_released_while_the_completed_file_is_created_and_the_next_w
 ):
     table = far_table()
     upsert(table, ROWS)
-    mine, queue, _ = queueing(table)
+    mine, queue, _ = behind_watched_lock(table)
     shown: list[int] = []
 
     def next_one() -> None:
@@ -289,9 +291,9 @@ def test_the_lock_is_released_while_the_completed_file_is_created_and_the_next_w
         upsert(table, [{**ROWS[0], "id": "b", "p": "elsewhere"}])
         shown.append(len(table.context.active().completed_writes))
 
-    queue.released.append(next_one)  # the executor takes it before the completed file
+    queue.released.append(next_one)  # the lock is released before the completed file is created
     upsert(mine, ROWS)
-    assert shown == [1, 3], "the slot alone, and after the next turn both"
+    assert shown == [1, 3], "only the slot first, then both commits"
     head, active = opened(table).context.refresh()
     assert (head, len(active.completed_writes)) == (3, 3)
     times = [one.completion_time for one in active.completed_writes]
@@ -301,10 +303,10 @@ def test_the_lock_is_released_while_the_completed_file_is_created_and_the_next_w
 @pytest.mark.spec("PAR-1")
 @pytest.mark.parametrize("shared", [False, True])
 def test_in_mode_shared_a_plan_is_visible_before_the_lock_is_released(shared: bool) -> None:
-    """It helps nobody, and what it began without seeing the plan would be lost in it."""
+    """Java helps no writer, so it must see the plan before it begins a write."""
     table = far_table()
     upsert(table, ROWS)
-    mine, queue, _ = queueing(table)
+    mine, queue, _ = behind_watched_lock(table)
     expected = ForeignWriters.EXPECTED if shared else ForeignWriters.NONE
     context = replace(mine.context, limits=replace(mine.context.limits, foreign_writers=expected))
     shown: list[bool] = []
@@ -319,7 +321,7 @@ def test_in_mode_shared_a_plan_is_visible_before_the_lock_is_released(shared: bo
     assert len(table.context.active().pending) == 1
 
 
-# ---------------------------------------------------------------- kept files
+# ---------------------------------------------------------------- cached files
 
 
 def object_storage() -> ObjectStorage:
@@ -328,8 +330,8 @@ def object_storage() -> ObjectStorage:
     return ObjectStorage(place, ids=SystemIds(), clients=(store, store, store))
 
 
-def behind(storage: ObjectStorage, path: str) -> None:
-    """Take an object away without this process's knowing."""
+def delete_externally(storage: ObjectStorage, path: str) -> None:
+    """Delete an object without using this process's storage."""
     import obstore
 
     obstore.delete(storage._plain, f"t/{path}")
@@ -341,12 +343,12 @@ def test_files_that_this_process_wrote_or_read_twice_are_cached() -> None:
         file.write(b"mine")
     storage.create("p/read", b"read")
     for name in ("mine", "read"):
-        with open_cached(storage, f"p/{name}") as kept:
-            assert kept.read() == name.encode()
-        behind(storage, f"p/{name}")
-        with open_cached(storage, f"p/{name}") as kept:
-            assert kept.read() == name.encode()
-        with pytest.raises(ObjectMissingError):  # who looks whether it is there asks the store
+        with open_cached(storage, f"p/{name}") as cache:
+            assert cache.read() == name.encode()
+        delete_externally(storage, f"p/{name}")
+        with open_cached(storage, f"p/{name}") as cache:
+            assert cache.read() == name.encode()
+        with pytest.raises(ObjectMissingError):  # a check for existence requests the store
             storage.open_input(f"p/{name}")
 
 
@@ -360,15 +362,15 @@ def test_a_file_that_was_deleted_here_is_forgotten() -> None:
 
 
 def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kept() -> None:
-    kept = FileCache(bytes_max=10)
-    kept.add("a", b"12345")
-    kept.add("b", b"12345")
-    assert kept.find("a") == b"12345"
-    kept.add("c", b"1")
-    assert (kept.find("a"), kept.find("b"), kept.find("c")) == (b"12345", None, b"1")
-    kept.add("a", b"1234")
-    kept.add("d", b"12345")
-    assert (kept.find("a"), kept.find("c"), kept.find("d")) == (b"1234", b"1", b"12345")
+    cache = FileCache(bytes_max=10)
+    cache.add("a", b"12345")
+    cache.add("b", b"12345")
+    assert cache.find("a") == b"12345"
+    cache.add("c", b"1")
+    assert (cache.find("a"), cache.find("b"), cache.find("c")) == (b"12345", None, b"1")
+    cache.add("a", b"1234")
+    cache.add("d", b"12345")
+    assert (cache.find("a"), cache.find("c"), cache.find("d")) == (b"1234", b"1", b"12345")
     roomy = FileCache()
     roomy.add("big", bytes((1 << 20) + 1))
     roomy.add("fits", bytes(1 << 20))
@@ -381,24 +383,28 @@ def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kep
     ("far", "foreign", "listings"),
     [
         (True, ForeignWriters.NONE, 1),
-        (True, ForeignWriters.EXPECTED, 2),  # it may have come and gone
+        (
+            True,
+            ForeignWriters.EXPECTED,
+            2,
+        ),  # another engine's commit may have been added and removed
         (False, ForeignWriters.NONE, 2),
     ],
 )
 def test_on_a_high_latency_store_a_helped_commit_is_added_without_a_listing(
     far: bool, foreign: ForeignWriters, listings: int
 ) -> None:
-    kept = MemoryStorage()
-    table = new_table(Far(kept) if far else kept)
+    cache = MemoryStorage()
+    table = new_table(Far(cache) if far else cache)
     upsert(table, ROWS)
-    [shown] = [name for name in kept.names(TIMELINE) if name.endswith(".commit")]
-    storage = RecordingStorage(Far(kept) if far else kept)
+    [shown] = [name for name in cache.names(TIMELINE) if name.endswith(".commit")]
+    storage = RecordingStorage(Far(cache) if far else cache)
     mine = opened(table, storage=storage, limits=replace(BRISK, foreign_writers=foreign))
     mine.context.commit_log.head()
-    kept.delete(f"{TIMELINE}/{shown}")  # as if its owner had not come so far
+    cache.delete(f"{TIMELINE}/{shown}")  # as if its owner had not created it yet
     storage.forget()
     section = protocol_of(mine.context).refresh(None)
-    assert shown in kept.names(TIMELINE)
+    assert shown in cache.names(TIMELINE)
     assert shown in section.timeline.file_names
     assert [one.state for one in section.timeline.instants] == [State.COMPLETED]
     assert storage.operations().count(f"names {TIMELINE}") == listings
