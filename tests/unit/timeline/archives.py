@@ -1,4 +1,4 @@
-"""Archived instants, as tests put them into a storage."""
+"""Archived instants in a storage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from timeline.model.file_names import HISTORY
 def archived(
     storage: MemoryStorage, *files: tuple[str, list[tuple[str, str | None, str]]]
 ) -> ArchivedTimeline:
-    """Files by name, each with rows of requested time, completion time, action."""
+    """Return files by name, each with rows of requested time, completion time and action."""
     return with_metadata(
         storage, lambda one: encode_commit(CommitMetadata(operation_type=one)), *files
     )

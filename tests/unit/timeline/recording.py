@@ -67,7 +67,7 @@ class RecordingStorage:
         return sum(call.operation in operations for call in self.calls)
 
     def forget(self) -> None:
-        """Restart the count."""
+        """Reset the count."""
         self.calls.clear()
 
     @property

@@ -1,4 +1,4 @@
-"""The archive is read whatever the order of its files and rows (fmt 8, 11.2)."""
+"""The archive is read in any order of its files and rows (fmt 8, 11.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = ".hoodie/archived"
 
 
 def migrated() -> ArchivedTimeline:
-    """As Java leaves an archive of version 6 that it upgraded, and what it archives then."""
+    """Return an archive of version 6 as Java upgrades it, with files that Java archives later."""
     return archived(
         MemoryStorage(),
         (
@@ -45,16 +45,16 @@ def test_instants_are_sorted_although_their_files_are_not() -> None:
 
 def test_no_write_of_a_range_is_missed_in_a_reversed_file() -> None:
     history = migrated()
-    assert told(history, T1, None) == [T1, T2, T5, T6]
-    assert told(history, T2, T6) == [T2, T5], "the start is excluded, the end is not"
-    assert told(history, T7, None) == []
+    assert times(history, T1, None) == [T1, T2, T5, T6]
+    assert times(history, T2, T6) == [T2, T5], "the start is excluded, the end is not"
+    assert times(history, T7, None) == []
 
 
 def test_an_archive_that_hudi_1_0_migrated_keeps_commits_as_json() -> None:
     name, rows = f"{T2}_{T1}_0.parquet", [(T2, T3, "commit"), (T1, T2, "deltacommit")]
     json_of = '{{"operationType": "{}", "version": 1}}'.format
     history = with_metadata(MemoryStorage(), lambda one: json_of(one).encode(), (name, rows))
-    assert told(history, T1, None) == [T1, T2]
+    assert times(history, T1, None) == [T1, T2]
     damaged = with_metadata(MemoryStorage(), lambda _: b"{", (name, rows))
     with pytest.raises(CorruptTableError):
         list(damaged.commits_between(T1, None))
@@ -70,7 +70,7 @@ def test_an_archive_that_hudi_1_0_2_migrated_keeps_commits_without_a_container()
         ),
     }
     history = with_metadata(MemoryStorage(), bare.__getitem__, (f"{T2}_{T1}_0.parquet", rows))
-    assert told(history, T1, None) == [T1, T2]
+    assert times(history, T1, None) == [T1, T2]
     (_, replaced) = next(history.commits_between(T2, None))
     assert replaced.replaced_file_groups() == {("p", "f")}
     torn = with_metadata(
@@ -88,13 +88,13 @@ def bare_record(schema: schemas.Schema, record: dict[str, object]) -> bytes:
 
 def test_a_write_without_completion_time_counts_by_its_requested_time() -> None:
     history = archived(MemoryStorage(), (f"{T2}_{T2}_0.parquet", [(T2, None, "commit")]))
-    assert (told(history, T1, T2), told(history, T2, None)) == ([T2], [])
+    assert (times(history, T1, T2), times(history, T2, None)) == ([T2], [])
 
 
 def test_completions_are_of_writes_where_a_savepoint_shares_their_requested_time() -> None:
     rows = [(T1, T2, "commit"), (T1, T5, "savepoint"), (T3, None, "commit")]
     history = archived(MemoryStorage(), (f"{T1}_{T5}_0.parquet", rows))
-    assert history.times().completions == {T1: T2, T3: T3}, "without one: as it was requested"
+    assert history.times().completions == {T1: T2, T3: T3}, "without one, the requested time counts"
 
 
 def test_repeated_times_are_read_from_new_files_only() -> None:
@@ -102,7 +102,7 @@ def test_repeated_times_are_read_from_new_files_only() -> None:
     history = archived(storage, (f"{T1}_{T1}_0.parquet", [(T1, T2, "commit")]))
     first = history.times()
     assert history.times() is first
-    storage.delete(f"{HISTORY}/{T1}_{T1}_0.parquet")  # not looked at again
+    storage.delete(f"{HISTORY}/{T1}_{T1}_0.parquet")  # not read again
     with pytest.raises(MissingFileError):
         history.instants()
     more = MemoryStorage()
@@ -127,14 +127,14 @@ def test_archived_writes_are_found_by_their_requested_time_too() -> None:
     assert [one.requested_time for one in found] == [T2, T5]
 
 
-def told(history: ArchivedTimeline, since: str, until: str | None) -> list[str]:
+def times(history: ArchivedTimeline, since: str, until: str | None) -> list[str]:
     found = list(history.commits_between(since, until))
     assert [row.requested_time for row, _ in found] == [one.operation_type for _, one in found]
     return [row.requested_time for row, _ in found]
 
 
-def went_on() -> MemoryStorage:
-    """A history whose second manifest names one file more than the first."""
+def with_second_manifest() -> MemoryStorage:
+    """Return an archive whose second manifest names one file more than the first."""
     storage, more = MemoryStorage(), MemoryStorage()
     first, second = f"{T1}_{T1}_0.parquet", f"{T3}_{T3}_0.parquet"
     archived(storage, (first, [(T1, T2, "commit")]))
@@ -154,8 +154,8 @@ def requested(storage: MemoryStorage) -> list[str]:
 
 @pytest.mark.spec("GC-5")
 def test_a_version_that_was_put_back_hides_nothing() -> None:
-    """By an archiver that slept; the instants of the newer manifest are gone from the timeline."""
-    storage = went_on()
+    """A slow archiver rewrote the version after the newer instants left the timeline."""
+    storage = with_second_manifest()
     history = ArchivedTimeline(storage, Heard())
     assert list(history.times().completions) == [T1, T3]
     storage.write(f"{HISTORY}/_version_", b"1")
@@ -169,7 +169,7 @@ def test_a_version_that_was_put_back_hides_nothing() -> None:
 @pytest.mark.spec("GC-5")
 @pytest.mark.parametrize("stray", [b"", b'{"files":', b'{"files":[{"fileName":"gone"}]}'])
 def test_a_manifest_beyond_the_version_counts_only_if_it_is_whole(stray: bytes) -> None:
-    storage = went_on()
+    storage = with_second_manifest()
     storage.create(f"{HISTORY}/manifest_3", stray)
     assert requested(storage) == [T1, T3]
 
@@ -179,14 +179,14 @@ def test_a_manifest_that_a_listing_lacks_is_read_where_the_version_names_it() ->
         def names(self, folder: str) -> list[str]:
             return [name for name in super().names(folder) if name != "manifest_2"]
 
-    late, storage = Late(), went_on()
+    late, storage = Late(), with_second_manifest()
     for name in storage.names(HISTORY):
         late.create(f"{HISTORY}/{name}", storage.read(f"{HISTORY}/{name}"))
     assert requested(late) == [T1, T3]
 
 
 def test_a_version_without_its_manifest_is_damage() -> None:
-    storage = went_on()
+    storage = with_second_manifest()
     storage.delete(f"{HISTORY}/manifest_2")
     with pytest.raises(MissingFileError, match=r"manifest_2 \[see "):
         ArchivedTimeline(storage, Heard()).times()

@@ -1,4 +1,4 @@
-"""The commit log: its head is proven, and a lost answer never becomes a wrong one (UNK)."""
+"""The commit log: its head is exact, and a lost answer never becomes a wrong one (UNK)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_empty_commit_log_is_read_again():
 
 @pytest.mark.spec("SLOT-2")
 def test_an_empty_commit_log_is_found_again_after_its_first_slots_were_truncated():
-    """A reader has no pin: what it missed may be gone, and it needs a lease all the same."""
+    """A reader has no low-water mark, so truncation may delete slots that it has not read."""
     storage = filled()
     commit_log = chain_over(storage)
     assert commit_log.head() == 0
@@ -166,7 +166,7 @@ def test_a_taken_number_is_lost():
 
 
 class Unanswered(Behind):
-    """Answers the first creates with silence, after doing them or not."""
+    """Leaves the first creates unanswered, done or not."""
 
     def __init__(self, inner: MemoryStorage, *fates: str) -> None:
         super().__init__(inner)
@@ -217,7 +217,7 @@ def test_an_answer_that_never_arrives_is_an_unknown_outcome(fate: str):
         "nonce": "mine",
     }
     assert 5_000 < clock.steady <= 7_000
-    assert str(caught.value.__cause__) in str(caught.value)  # what the storage said last
+    assert str(caught.value.__cause__) in str(caught.value)  # the last error of the storage
 
 
 def test_a_taken_slot_that_cannot_be_read_has_an_unknown_outcome():

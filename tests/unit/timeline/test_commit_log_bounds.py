@@ -1,4 +1,4 @@
-"""What the commit log caches, how long it repeats a request, and what it knows of own slots."""
+"""The caches, repeated requests and own slots of the commit log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def filled(*numbers: int) -> MemoryStorage:
 
 
 class Clock(StillClock):
-    """Notes the pauses; has run for a while already."""
+    """A clock that records pauses and starts above zero."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Clock(StillClock):
 
 
 class Silent(Behind):
-    """Does not answer so many creates, and does not do them either."""
+    """Leaves the first creates unanswered and undone."""
 
     def __init__(self, inner: MemoryStorage, silences: int) -> None:
         super().__init__(inner)
@@ -171,7 +171,7 @@ def test_a_cached_head_continues_from_the_head():
     for number in (5, 6, 9):
         storage.create(slot_path(number), encode_slot(slot(number)))
     commit_log.cached_head()
-    assert commit_log.known_head == 6, "what lies behind a gap is not of the chain"
+    assert commit_log.known_head == 6, "slots after a gap are not part of the commit log"
 
 
 def test_a_stale_cached_head_does_not_lower_the_head():

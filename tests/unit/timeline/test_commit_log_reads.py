@@ -1,4 +1,4 @@
-"""What a read of the commit log requests from a local and from a high-latency store."""
+"""Requests of the commit log to a local and to a high-latency store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add(storage: MemoryStorage, *numbers: int, table_id: str = "t") -> None:
 
 
 def filled(*numbers: int) -> MemoryStorage:
-    """The slots of a table named ``t``."""
+    """Return a storage with these slots of a table named ``t``."""
     storage = MemoryStorage()
     storage.create(
         TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="t", slots=""))
@@ -43,7 +43,7 @@ def filled(*numbers: int) -> MemoryStorage:
 
 
 class Rounds(ThreadExecutor):
-    """Makes the calls of a round one after the other, and notes how many they were."""
+    """Runs the calls of a round one after the other, and records their number."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -54,8 +54,8 @@ class Rounds(ThreadExecutor):
         return [call() for call in calls]
 
 
-class Looker:
-    """A chain, and what its looks ask: numbers of slots that were read, 0 for a listing."""
+class RecordedLog:
+    """A commit log and its requests: numbers of the slots that it reads, 0 for a listing."""
 
     def __init__(self, inner: Any, table_id: str | None = "t") -> None:
         self.storage = RecordingStorage(inner)
@@ -65,7 +65,7 @@ class Looker:
         self.commit_log = CommitLog(self.ports, table_id)
 
     def asked(self) -> list[int]:
-        """Since the last call, in order; what is asked of the chain's folder only."""
+        """Return the requests for slots since the last call, in order."""
         paths = [call.path for call in self.storage.calls if call.path.startswith(SLOTS)]
         self.forget()
         return [0 if path == SLOTS else int(path.rpartition("/")[2]) for path in paths]
@@ -75,44 +75,46 @@ class Looker:
         self.executor.sizes.clear()
 
 
-def near(storage: Any) -> Looker:
-    return Looker(storage)
+def near(storage: Any) -> RecordedLog:
+    return RecordedLog(storage)
 
 
-def far(storage: Any) -> Looker:
-    return Looker(Far(storage))
+def far(storage: Any) -> RecordedLog:
+    return RecordedLog(Far(storage))
 
 
-def overtaken(look: Callable[[Any], Looker], last: int, *, glances: bool = False) -> Looker:
-    """Who knows the first slot, while others took those up to this one."""
+def behind(log_of: Callable[[Any], RecordedLog], last: int, *, cached: bool = False) -> RecordedLog:
+    """Return a log that knows only the first slot, while the storage has more."""
     storage = filled(1)
-    mine = look(storage)
+    mine = log_of(storage)
     mine.commit_log.head()
     add(storage, *range(2, last + 1))
-    if glances:
+    if cached:
         mine.commit_log.cached_head()
     mine.forget()
     return mine
 
 
-BOTH = pytest.mark.parametrize("look", [near, far])
+BOTH = pytest.mark.parametrize("log_of", [near, far])
 
 
-# ---------------------------------------------------------------- the first look
+# ---------------------------------------------------------------- the first read
 
 
 @BOTH
-def test_the_first_read_of_the_head_lists_once(look: Callable[[Any], Looker]) -> None:
-    mine = look(filled(1, 2, 3))
+def test_the_first_read_of_the_head_lists_once(log_of: Callable[[Any], RecordedLog]) -> None:
+    mine = log_of(filled(1, 2, 3))
     assert mine.commit_log.head() == 3
-    assert sorted(mine.asked()) == [0, 3, 4], "the slot named last is read, and the absent one"
+    assert sorted(mine.asked()) == [0, 3, 4], (
+        "the last listed slot is read, and the first absent one"
+    )
 
 
 @BOTH
 def test_an_empty_commit_log_costs_one_listing_and_one_read(
-    look: Callable[[Any], Looker],
+    log_of: Callable[[Any], RecordedLog],
 ) -> None:
-    mine = look(filled())
+    mine = log_of(filled())
     for _ in range(2):
         assert mine.commit_log.head() == 0
         assert mine.asked() == [0, 1]
@@ -130,70 +132,70 @@ def test_on_a_high_latency_store_the_last_listed_slot_is_read_along_with_the_fir
 
 @BOTH
 def test_a_further_read_of_the_head_requests_the_next_slot_only(
-    look: Callable[[Any], Looker],
+    log_of: Callable[[Any], RecordedLog],
 ) -> None:
-    mine = look(filled(1))
+    mine = log_of(filled(1))
     mine.commit_log.head()
     mine.forget()
     assert mine.commit_log.head() == 1
     assert mine.asked() == [2]
 
 
-# ---------------------------------------------------------------- how far a look reaches
+# ---------------------------------------------------------------- the reach of a refresh
 
 
 def test_on_a_local_store_only_the_first_missing_slot_is_requested() -> None:
-    mine = overtaken(near, 11)
+    mine = behind(near, 11)
     assert mine.commit_log.head() == 11
     assert mine.asked() == list(range(2, 13))
     assert mine.commit_log.head() == 11
-    assert mine.asked() == [12], "however many came between two looks"
+    assert mine.asked() == [12], "however many slots are new"
 
 
 def test_on_a_high_latency_store_each_round_requests_twice_as_many_slots_up_to_eight() -> None:
-    mine = overtaken(far, 31)
+    mine = behind(far, 31)
     assert mine.commit_log.head() == 31
-    assert mine.executor.sizes == [2, 4, 8, 8, 8], "after the one of the first round"
+    assert mine.executor.sizes == [2, 4, 8, 8, 8], "twice as many as in the round before"
     assert mine.asked() == list(range(2, 33))
 
 
 @BOTH
 def test_on_a_high_latency_store_a_single_new_slot_means_contention(
-    look: Callable[[Any], Looker],
+    log_of: Callable[[Any], RecordedLog],
 ) -> None:
-    mine = overtaken(look, 2)
+    mine = behind(log_of, 2)
     assert not mine.commit_log.is_contended
     mine.commit_log.head()
-    assert mine.commit_log.is_contended is (look is far)
+    assert mine.commit_log.is_contended is (log_of is far)
 
 
-# ---------------------------------------------------------------- what a listing names
+# ---------------------------------------------------------------- slots of a listing
 
 
 @BOTH
-def test_the_greatest_of_two_listed_ends_is_the_head(look: Callable[[Any], Looker]) -> None:
-    """The slots in the gap were collected; those before it, which were not, lead nowhere."""
-    assert look(filled(1, 2, 5, 6)).commit_log.head() == 6
+def test_the_greatest_of_two_listed_ends_is_the_head(log_of: Callable[[Any], RecordedLog]) -> None:
+    """Truncation deleted the slots in the gap; the remaining ones before it are not the head."""
+    assert log_of(filled(1, 2, 5, 6)).commit_log.head() == 6
 
 
 @BOTH
 def test_an_end_before_a_gap_counts_where_the_slots_above_it_are_another_tables(
-    look: Callable[[Any], Looker],
+    log_of: Callable[[Any], RecordedLog],
 ) -> None:
     storage = filled(5)
     add(storage, 7, table_id="earlier")
-    assert look(storage).commit_log.head() == 5
+    assert log_of(storage).commit_log.head() == 5
 
 
 @BOTH
 def test_slots_that_were_truncated_after_the_listing_lead_to_the_head(
-    look: Callable[[Any], Looker],
+    log_of: Callable[[Any], RecordedLog],
 ) -> None:
     class Stale(Behind):
         def names(self, folder: str) -> list[str]:
             return [slot_path(number).rpartition("/")[2] for number in range(1, 6)]
 
-    assert look(Stale(filled(6, 7))).commit_log.head() == 7
+    assert log_of(Stale(filled(6, 7))).commit_log.head() == 7
 
 
 def test_each_listed_end_and_each_slot_before_it_is_requested_once() -> None:
@@ -215,7 +217,7 @@ def test_a_commit_log_of_an_earlier_table_is_read_down_to_its_first_slot_once() 
 @BOTH
 @pytest.mark.spec("SLOT-8")
 def test_the_first_read_of_the_head_detects_a_replaced_table(
-    look: Callable[[Any], Looker],
+    log_of: Callable[[Any], RecordedLog],
 ) -> None:
     storage = MemoryStorage()
     storage.create(
@@ -223,7 +225,7 @@ def test_the_first_read_of_the_head_detects_a_replaced_table(
     )
     add(storage, 1, table_id="new")
     with pytest.raises(TableReplacedError):
-        look(storage).commit_log.head()
+        log_of(storage).commit_log.head()
 
 
 @BOTH
@@ -234,14 +236,14 @@ def test_the_first_read_of_the_head_detects_a_replaced_table(
     ids=["version", "kind"],
 )
 def test_a_slot_for_a_newer_engine_at_the_head_is_refused_on_the_first_and_on_each_later_read(
-    look: Callable[[Any], Looker], known: bytes, newer: bytes
+    log_of: Callable[[Any], RecordedLog], known: bytes, newer: bytes
 ) -> None:
     storage = filled(1)
-    early = look(storage)
+    early = log_of(storage)
     assert early.commit_log.head() == 1
     line = encode_slot(slot(2)).split(b"\n")[0].replace(known, newer)
     storage.create(slot_path(2), line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode())
-    for mine in (early, early, look(storage)):
+    for mine in (early, early, log_of(storage)):
         with pytest.raises(UnsupportedTableError) as refused:
             mine.commit_log.head()
         assert refused.value.fields["least_engine_version"] == 2
@@ -259,16 +261,16 @@ def test_a_cached_head_counts_a_single_new_slot_once() -> None:
 
 
 def test_on_a_high_latency_store_a_refresh_reads_the_last_eight_slots_of_the_cached_head() -> None:
-    """Else who judges would read them one after the other, perhaps while all others wait."""
-    mine = overtaken(far, 31, glances=True)
+    """A writer that validates would otherwise read them one by one, perhaps under the lock."""
+    mine = behind(far, 31, cached=True)
     assert mine.commit_log.head() == 31
-    assert sorted(mine.asked()) == [*range(23, 33)], "and the one before them"
+    assert sorted(mine.asked()) == [*range(23, 33)], "and the first absent slot"
     assert mine.commit_log.is_contended
     assert len(mine.commit_log.between(1, 31)) == 30
     assert mine.executor.sizes == [8, 8, 8]
     assert sorted(mine.asked()) == [*range(2, 23)]
     assert mine.commit_log.head() == 31
-    assert mine.asked()[0] == 32, "what was read is not read again"
+    assert mine.asked()[0] == 32, "cached slots are not read again"
 
 
 def test_on_a_high_latency_store_no_slot_outside_the_range_is_read() -> None:
@@ -289,23 +291,23 @@ def test_a_cached_head_before_the_first_read_does_not_mean_contention() -> None:
 
 @pytest.mark.parametrize("came", [1, 2, 8])
 def test_on_a_high_latency_store_a_cached_head_does_not_hide_contention(came: int) -> None:
-    glancing, looking = (overtaken(far, 1 + came, glances=it) for it in (True, False))
+    glancing, looking = (behind(far, 1 + came, cached=it) for it in (True, False))
     assert glancing.commit_log.head() == looking.commit_log.head() == 1 + came
     assert glancing.commit_log.is_contended
     assert looking.commit_log.is_contended
 
 
 def test_on_a_local_store_a_read_after_a_cached_head_requests_the_next_slot_only() -> None:
-    mine = overtaken(near, 5, glances=True)
+    mine = behind(near, 5, cached=True)
     assert mine.commit_log.head() == 5
     assert mine.asked() == [6]
 
 
 @BOTH
 def test_the_cached_head_counts_although_its_slots_were_truncated_meanwhile(
-    look: Callable[[Any], Looker],
+    log_of: Callable[[Any], RecordedLog],
 ) -> None:
-    mine = overtaken(look, 5, glances=True)
+    mine = behind(log_of, 5, cached=True)
     for number in range(1, 5):
         mine.storage.delete(slot_path(number))
     assert mine.commit_log.head() == 5
@@ -318,14 +320,14 @@ def test_an_own_slot_is_not_requested_again() -> None:
     mine.forget()
     assert mine.commit_log.head() == 2
     assert mine.asked() == [3]
-    assert not mine.commit_log.is_contended, "nobody else published"
+    assert not mine.commit_log.is_contended, "no other writer committed"
 
 
 @BOTH
 def test_cached_slots_of_a_range_are_returned_without_requests(
-    look: Callable[[Any], Looker],
+    log_of: Callable[[Any], RecordedLog],
 ) -> None:
-    mine = look(filled(*range(1, 7)))
+    mine = log_of(filled(*range(1, 7)))
     for number in (2, 3, 5):
         mine.commit_log.read(number)
     mine.forget()
@@ -335,8 +337,10 @@ def test_cached_slots_of_a_range_are_returned_without_requests(
 
 
 @BOTH
-def test_a_taken_slot_or_a_cached_head_loads_the_commit_log(look: Callable[[Any], Looker]) -> None:
-    taking, glancing = look(filled()).commit_log, look(filled(1)).commit_log
+def test_a_taken_slot_or_a_cached_head_loads_the_commit_log(
+    log_of: Callable[[Any], RecordedLog],
+) -> None:
+    taking, glancing = log_of(filled()).commit_log, log_of(filled(1)).commit_log
     assert [commit_log.is_loaded for commit_log in (taking, glancing)] == [False, False]
     taking.take(slot(1))
     glancing.cached_head()
@@ -377,10 +381,10 @@ def test_a_slot_that_was_not_read_is_not_among_the_newest_known() -> None:
     assert mine.asked() == []
 
 
-# ---------------------------------------------------------------- what is remembered
+# ---------------------------------------------------------------- cached commits
 
 
-def body(mine: Looker, requested: int, completed: int) -> bytes | None:
+def body(mine: RecordedLog, requested: int, completed: int) -> bytes | None:
     return mine.commit_log.body_of(slot(requested).requested_time, slot(completed).completion_time)
 
 
@@ -390,8 +394,8 @@ def test_a_cached_commit_returns_its_body_by_both_of_its_times() -> None:
     mine.commit_log.between(0, 2)
     mine.forget()
     assert [body(mine, number, number) for number in (1, 2)] == [b"body 1", b"body 2"]
-    assert body(mine, 1, 2) is None, "this instant was completed at another time"
-    assert body(mine, 3, 1) is None, "nobody published this instant"
+    assert body(mine, 1, 2) is None, "this instant has another completion time"
+    assert body(mine, 3, 1) is None, "no slot has this instant"
     assert mine.asked() == []
 
 
@@ -400,7 +404,7 @@ def test_only_a_cached_commit_returns_a_body() -> None:
     storage = filled(1)
     storage.create(slot_path(2), encode_slot(slot(2, kind=SlotKind.NOOP)))
     mine = near(storage)
-    assert body(mine, 1, 1) is None, "it was not read yet"
+    assert body(mine, 1, 1) is None, "the slot is not in the cache yet"
     mine.commit_log.between(0, 2)
     assert body(mine, 1, 1) == b"body 1"
     assert body(mine, 2, 2) is None
@@ -460,13 +464,13 @@ def test_a_slot_of_another_table_is_reported_with_its_number_and_table() -> None
 
 
 def test_a_commit_log_without_a_table_id_makes_no_check() -> None:
-    mine = Looker(filled(), table_id=None)
+    mine = RecordedLog(filled(), table_id=None)
     mine.commit_log.assert_same_table()
     assert mine.storage.calls == []
 
 
 def test_a_commit_log_learns_its_table_id_from_the_first_slot_it_takes() -> None:
-    mine = Looker(filled(), table_id=None)
+    mine = RecordedLog(filled(), table_id=None)
     mine.commit_log.take(slot(1))
     mine.commit_log.assert_same_table()
     mine.storage.write(

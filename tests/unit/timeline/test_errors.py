@@ -1,4 +1,4 @@
-"""The tree of errors is a promise: callers branch on classes, reactions and kinds."""
+"""The tree of errors is a contract: callers branch on classes, reactions and kinds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ TREE = {
 
 
 def classes() -> dict[str, type[HoodooError]]:
-    """Every error class of the module except the root."""
+    """Return every error class of the module except the root."""
     found = inspect.getmembers(errors, inspect.isclass)
     return {n: c for n, c in found if issubclass(c, HoodooError) and c is not HoodooError}
 

@@ -1,7 +1,7 @@
 """
-Tables that the real Java Hudi made are read exactly as Java reads them, without a JVM.
+Tables of the real Java Hudi are read as Java reads them, without a JVM.
 
-What each table shows and how its account is written: `tests/interop/golden/PROVENANCE.md`.
+`tests/interop/golden/PROVENANCE.md` describes the tables and the recorded answers.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from timeline.model.file_names import (
     parse_log_file_name,
 )
 
-#: TableReader -> why some of its rows are not compared as they are.
+#: TableReader -> why some of its rows are compared in another form.
 HELD_TO_LESS = {
     "v8_timestamp_key": "spark shows the partition source column as text; we keep its number",
     "v9_no_meta_fields": "spark leaves the empty meta columns out",
 }
 
-#: Tables that their own writer's release fails to read: the answers of 1.2.0 count.
+#: Tables that the release of their writer cannot read: the answers of 1.2.0 count.
 READ_BY_NEWER = ("v8_complex_key", "v8_deletes_ordering")
 
 EVERY_TABLE = golden_tables.names()
@@ -83,7 +83,7 @@ def test_time_travel_is_java_s(opened: Callable[[str], TableReader], name: str) 
                     table.as_of(time)
                 assert caught.value.kind == "time_travel_cleaned"
             else:
-                assert name in READ_BY_NEWER, "Java fails where we have no other answer"
+                assert name in READ_BY_NEWER, "Java fails, and there is no other answer"
             continue
         mine = rows_of(name, table.as_of(time).to_arrow(with_hoodie_columns=True))
         assert_same(name, mine, theirs)
@@ -175,10 +175,10 @@ def assert_same(name: str, mine: list[dict[str, Any]], theirs: list[dict[str, An
 
 def timeline_of(name: str) -> list[dict[str, Any]]:
     """
-    Java's account, of version 6 in our words.
+    Return Java's recorded timeline, with version 6 in our terms.
 
-    There Java takes the age of the completed file, which no copy keeps, where we take the
-    requested time; and its archive keeps each state, where we tell the last one.
+    Java uses the age of the completed file, which a copy does not keep; we use the requested time.
+    Java's archive keeps each state; we keep the last one.
     """
     entries: list[dict[str, Any]] = golden_tables.account(name)["timeline"]
     if not name.startswith("v6"):
@@ -193,7 +193,7 @@ def timeline_of(name: str) -> list[dict[str, Any]]:
 
 
 def start_excluded(name: str, start: str) -> str:
-    """1.0.2 counts the start in, we do not: the millisecond before it is the same range."""
+    """Return the range start for 1.0.2, which includes it: one millisecond earlier."""
     if name.startswith("v8") and start != "0":
         return str(int(start) - 1)
     return start
@@ -204,7 +204,7 @@ def in_order(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def slices_of(table: TableReader) -> list[dict[str, Any]]:
-    """Every slice of every file group as the accounts list them, newest slice first."""
+    """Return every slice of every file group in the recorded answers, newest slice first."""
     view = table.current_state().view
     everything = dataclasses.replace(view, include_replaced=True, _slices={})
     found = []
@@ -225,10 +225,10 @@ def slices_of(table: TableReader) -> list[dict[str, Any]]:
 
 def committed(account: dict[str, Any]) -> list[dict[str, Any]]:
     """
-    The slices of an account without uncommitted files and change logs.
+    Return the recorded slices without uncommitted files and change logs.
 
-    Java lists these too and leaves them out when it reads. Slices that a pending compaction
-    opened stay, whatever it has written so far.
+    Java lists both and skips them in reads. Slices of a pending compaction stay, with or without
+    its files.
     """
     states = [(one["requested"], one["state"] == "COMPLETED") for one in account["timeline"]]
     pending = {time for time, _ in states} - {time for time, done in states if done}
@@ -237,7 +237,7 @@ def committed(account: dict[str, Any]) -> list[dict[str, Any]]:
     def visible(name: str) -> bool:
         parsed = parse_base_file_name(name) or parse_log_file_name(name)
         if isinstance(parsed, LogFileName):
-            by_name = account["table_version"] == 6  # the name tells the base instant
+            by_name = account["table_version"] == 6  # the name contains the base instant
             return not parsed.is_cdc and (by_name or parsed.instant_time not in pending)
         return parsed is not None and parsed.requested_time not in pending
 
@@ -295,7 +295,7 @@ def test_a_crash_of_java_is_rolled_back(tmp_path: Path, name: str, crashed: str)
         ]
         assert table.timeline[-1].action == "rollback"
     assert data_files_of(path, crashed) == []
-    # RB-10: the markers stay until they are old, a woken owner may still write behind them.
+    # RB-10: the markers stay until they are old, because the writer may still create files.
     assert (path / ".hoodie" / ".temp" / crashed).exists()
 
 

@@ -1,4 +1,4 @@
-"""What a hash link costs a commit, and what it contains after a lost number (SLOT-7)."""
+"""The cost of a hash link for a commit, and its content after a lost slot (SLOT-7)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_hash_links_cost_no_further_requests():
     calls = []
     for limits in (BRISK, SEALED):
         observed = RecordingStorage(MemoryStorage())
-        table = new_table(observed, limits=limits, clock=StillClock())  # no beat comes between
+        table = new_table(observed, limits=limits, clock=StillClock())  # no heartbeats
         for _ in range(3):
             upsert(table, ROWS)
         calls.append([one.operation for one in observed.calls])
@@ -92,7 +92,7 @@ def test_hash_links_cost_no_further_requests():
 
 @pytest.mark.spec("SLOT-7")
 def test_a_writer_that_lost_a_number_links_its_slot_to_the_winner():
-    """The rival publishes between the look and the create: the seal is made anew with the number."""
+    """Another writer commits between the refresh and the create, so the link is computed again."""
     storage = MemoryStorage()
     table = new_table(storage, limits=SEALED)
     upsert(table, ROWS)

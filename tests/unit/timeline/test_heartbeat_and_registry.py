@@ -1,4 +1,4 @@
-"""Which writers are live, which are fenced, and whether all writers agree (HB, REG-1)."""
+"""Which writers are live, which are fenced, and whether all settings agree (HB, REG-1)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from timeline.model.file_names import WRITERS, heartbeat_path, timeline_path
 from timeline.writer_registry import forget, register_process, registered_writers
 
 RT, OTHER = "20260102030405004", "20260102030405008"
-LIMITS = HeartbeatLimits(interval_ms=1_000_000, misses=2)  # no beat of its own in a test
+LIMITS = HeartbeatLimits(interval_ms=1_000_000, misses=2)  # no background heartbeat in a test
 MINE = {"mode": "occ", "lock": "a"}
 
 
@@ -69,7 +69,7 @@ def test_a_writer_that_paused_too_long_is_fenced_for_good():
         beating.check()
     assert caught.value.fields == {"requested_time": RT, "tolerated_ms": 2_000_000}
     old = storage.stat(heartbeat_path(RT)).modified_ms
-    beating.beat()  # must not bring it back to life
+    beating.beat()  # it must not become live again
     assert storage.stat(heartbeat_path(RT)).modified_ms == old
     assert beating.fenced()
     beating.stop()
@@ -117,8 +117,8 @@ def test_missing_and_old_heartbeats_are_expired():
         (["commit.requested"], True, True),
         (["deltacommit.requested"], True, True),
         (["commit.requested"], False, False),
-        (["commit.requested", "inflight"], True, False),  # both had come before that
-        (["compaction.requested"], True, False),  # a plan, which nobody executes yet
+        (["commit.requested", "inflight"], True, False),  # both were registered before that
+        (["compaction.requested"], True, False),  # a plan that no process executes yet
     ],
 )
 def test_on_a_high_latency_store_a_requested_file_counts_as_the_first_heartbeat(
@@ -152,7 +152,7 @@ def test_a_writer_does_not_read_its_own_entry_when_it_registers():
     register_process(table.context, MINE).unregister()
     own = table.context.ports.ids.identity().writer_id
     reads = [text for text in storage.operations() if text.startswith(f"read {WRITERS}/")]
-    assert len(reads) == 2  # the other's, before and after the own one was shown
+    assert len(reads) == 2  # the other entry, before and after the own one was written
     assert not any(own in text for text in reads)
 
 
@@ -276,7 +276,7 @@ def test_a_writer_with_a_live_entry_is_forgotten_by_force_and_registers_again():
 
 
 def strange(**changes: object) -> bytes:
-    """An entry with another value somewhere."""
+    """Return a registry entry with one changed value."""
     told = dict.fromkeys(("writer_id", "host", "pid", "application", "since_ms", "pin"), 1)
     return json.dumps({**told, "agreement": {}, **changes}).encode()
 
@@ -312,7 +312,7 @@ QUICK = replace(BRISK, heartbeat=HeartbeatLimits(interval_ms=2_000, misses=2))
 
 @pytest.mark.spec("REG-1")
 def test_a_newcomer_with_a_shorter_heartbeat_expiry_than_a_live_writer_is_refused():
-    """By its own limits it would take what the other one has pending for dead."""
+    """With its shorter limit it would roll back pending writes of a live writer."""
     clock = StillClock()
     table = new_table(storage_at(clock), limits=SLOW, clock=clock)
     register_process(table.context, {"lock": "a", "heartbeat_expiry_ms": "120000"})

@@ -1,4 +1,4 @@
-"""Which folders are partitions, and which of them a walk finds."""
+"""Which folders are partitions, and which of them a listing finds."""
 
 from __future__ import annotations
 

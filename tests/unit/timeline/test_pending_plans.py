@@ -1,4 +1,4 @@
-"""Which file groups of pending clusterings a writer keeps off (CL-2)."""
+"""The file groups of pending clusterings that a writer must not change (CL-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader leases: what cleaning keeps, when it deletes, and what an expired reader gets."""
+"""Reader leases: the files that cleaning keeps, and the error of an expired reader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEASE_MS = 9_000
 
 
 class Tickers:
-    """An executor whose background work runs when a test says so."""
+    """An executor whose background work runs when a test calls it."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -49,7 +49,7 @@ class Tickers:
 
 
 class Bench:
-    """A table with one file group that every commit writes anew, and a reader of it."""
+    """A table with one file group that every commit rewrites, and a reader of it."""
 
     def __init__(self, lease_ms: int = LEASE_MS) -> None:
         self.clock = StillClock()
@@ -66,7 +66,7 @@ class Bench:
             upsert(self.writer, [{"id": "a", "p": "x", "v": value, "ts": value}])
 
     def clean(self) -> int:
-        """Clean once; returns the number of data files that are left."""
+        """Clean once, and return the number of remaining data files."""
         clean(self.writer.context, ONE)
         return len(data_files(self.writer))
 
@@ -86,7 +86,7 @@ def test_a_pinned_snapshot_keeps_its_files_until_the_clean_after_its_release() -
     bench = Bench()
     with bench.reader.pin() as state:
         bench.commit(1, 2, 3)
-        assert bench.clean() == 3  # the slice of 1 goes at once: nobody reads it
+        assert bench.clean() == 3  # the slice of 1 is deleted at once: no reader has it
         assert files_below(bench.storage, DEFERRED_DELETES) != []
         assert values(state) == [0]
     assert bench.leases() == []
@@ -104,7 +104,7 @@ def test_deferred_deletes_are_not_planned_again_before_the_reader_ends() -> None
         bench.commit(4)
         receipt = clean(bench.writer.context, ONE)
         assert receipt is not None
-        assert len(receipt.files) == 1  # the slice of 2 alone: that of 0 went before, but for us
+        assert len(receipt.files) == 1  # the slice of 2 only: that of 0 was deleted before
         assert values(state) == [0]
         assert len(files_below(bench.storage, DEFERRED_DELETES)) == 1
     assert clean(bench.writer.context, ONE) is None
@@ -139,7 +139,7 @@ def test_a_reader_whose_files_were_cleaned_cannot_pin_and_reads_a_newer_snapshot
 def test_a_short_read_writes_nothing() -> None:
     bench = Bench()
     with bench.reader.scan(columns=["v"]) as rows:
-        assert len(bench.tickers.works) == 0  # nothing is read before the first batch is wanted
+        assert len(bench.tickers.works) == 0  # no file is read before the first batch is requested
         rows.read_next_batch()
         assert bench.leases() == []
         rows.read_all()
@@ -248,13 +248,13 @@ def test_a_reader_of_changes_needs_every_file_of_its_range() -> None:
     )
     assert lease.acquire()
     bench.commit(2, 3, 4)
-    assert bench.clean() == 4  # of 0 and 1, which it reads, and the two that are kept
+    assert bench.clean() == 4  # of 0 and 1, which it reads, and the two retained ones
     lease.end()
 
 
 @pytest.mark.spec("RDL-1")
 def test_an_incremental_read_of_newer_files_leases_those() -> None:
-    """Files of the range were cleaned, so newer ones are read than the range had."""
+    """Files of the range were cleaned, so the read uses newer files than those of the range."""
     bench = Bench()
     two = [{"id": "b", "p": "y", "v": 5, "ts": 5}, {"id": "c", "p": "z", "v": 6, "ts": 6}]
     end = upsert(bench.writer, two).completion_time
@@ -273,7 +273,7 @@ def test_an_incremental_read_of_newer_files_leases_those() -> None:
 
 
 def two(table: TableReader, value: int) -> str:
-    """Both keys anew, each in a file group of its own; the completion time."""
+    """Rewrite both keys, each in its own file group, and return the completion time."""
     rows = [{"id": key, "p": key, "v": value, "ts": value} for key in ("x", "y")]
     return upsert(table, rows).completion_time
 
@@ -288,7 +288,7 @@ def test_a_range_that_is_read_keeps_the_files_of_its_end_from_cleaning() -> None
     with bench.reader.changes(since, end, columns=["v"]) as rows:
         assert rows.read_next_batch()["v"].to_pylist() == [1]
         bench.tick()
-        bench.clean()  # who reads the newest state needs none of what it takes
+        bench.clean()  # a reader of the newest state needs no deleted file
         assert rows.read_all()["v"].to_pylist() == [1]
     assert len(files_below(bench.storage, DEFERRED_DELETES)) == 1
     assert bench.leases() == []
@@ -297,7 +297,7 @@ def test_a_range_that_is_read_keeps_the_files_of_its_end_from_cleaning() -> None
 @pytest.mark.spec("RDL-1")
 @pytest.mark.parametrize("ends", [False, True])
 def test_changes_that_are_read_keep_the_files_of_their_range_from_cleaning(ends: bool) -> None:
-    """The slices before and after each write, though the newest state needs none of them."""
+    """The slices before and after each write are needed, even if the newest state lacks them."""
     bench = Bench()
     since = two(bench.writer, 1)
     end = two(bench.writer, 2)
@@ -320,7 +320,7 @@ def test_changes_that_are_read_keep_the_files_of_their_range_from_cleaning(ends:
 
 
 def lease(**changes: object) -> bytes:
-    """A lease with another value somewhere."""
+    """Return a lease with one changed value."""
     told = dict.fromkeys(("since", "until", "lease_ms", "pid", "n"), 1)
     names = dict.fromkeys(("host", "application", "oldest", "newest"), "20260101000000000")
     return json.dumps({**told, **names, **changes}).encode()

@@ -1,4 +1,4 @@
-"""Secrets are hidden by the names of keys, in addresses and in texts of others (SEC5)."""
+"""Secrets are hidden by key name, in addresses and in messages of libraries (SEC5)."""
 
 from __future__ import annotations
 

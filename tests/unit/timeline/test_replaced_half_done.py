@@ -1,8 +1,8 @@
 """
-SLOT-8: what another table's writer took behind a commit does not hide that it is half done.
+SLOT-8: a slot of a dropped table does not hide that the commit before it is incomplete.
 
-A commit of the new table has its slot and not yet its completed file; the next number is taken by
-one who had the dropped table open.
+A commit of the new table has its slot and not yet its completed file. A writer that has the
+dropped table open takes the next number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.unit.timeline.test_replaced_table import (
     C,
     Mute,
     Swapped,
-    old_handle,
+    handle_of_old_table,
     slot,
 )
 from timeline.codecs.commit_log import encode_slot
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.spec("SLOT-8")
 
 
 class HalfDone(Swapped):
-    """The new table's newest commit has its slot; its owner died before the completed file."""
+    """The newest commit of the new table has a slot; its writer died before the completed file."""
 
     half: OutcomeUnknownError
 
@@ -53,7 +53,7 @@ class HalfDone(Swapped):
 
 def half_done(*, far: bool = False) -> HalfDone:
     storage = HalfDone(MemoryStorage(), commits=1)
-    handle = old_handle(storage, far=far)
+    handle = handle_of_old_table(storage, far=far)
     storage.at = SLOTS
     with pytest.raises(TableReplacedError):
         upsert(handle, [C])
@@ -65,7 +65,7 @@ def later(table: TableReader, **how: Any) -> TableReader:
 
 
 def with_a_late_slot(table: TableReader) -> None:
-    """Another table's slot in the next number."""
+    """Add a slot of another table in the next number."""
     storage = table.context.ports.storage
     number = max(int(name) for name in storage.names(SLOTS)) + 1
     storage.create(slot_path(number), encode_slot(slot(number, "old")))
@@ -95,7 +95,7 @@ def test_the_half_applied_commit_is_not_rolled_back() -> None:
 
 
 class Between(Behind):
-    """Between the slot of a commit and its completed file others act, once."""
+    """Another process acts once between the slot of a commit and its completed file."""
 
     act: Callable[[], None] | None = None
 
@@ -128,7 +128,7 @@ def test_concurrent_acknowledged_writes_are_not_lost(key: str) -> None:
 @pytest.mark.spec("PUB-8")
 @pytest.mark.spec("BATCH-1")
 def test_a_repeated_batch_returns_its_result_when_its_rows_are_visible(late: bool) -> None:
-    """Who is told ``already_published`` reads what the batch brought."""
+    """A caller that gets ``already_published`` can read the rows of the batch."""
     inner = MemoryStorage()
     table = new_table(inner, clock=StillClock(NEW_MS), limits=FREE)
     upsert(table, [{"id": "n0", "p": "x", "ts": 1}])
@@ -149,7 +149,7 @@ def test_verify_does_not_blame_the_late_slot(sealed: bool) -> None:
     if sealed:
         limits = replace(FREE, slot_signing=SlotSigning(evidence=TamperEvidence.HASH))
     storage = Swapped(MemoryStorage(), commits=2)
-    handle = old_handle(storage)
+    handle = handle_of_old_table(storage)
     object.__setattr__(handle.context, "limits", limits)
     storage.at = SLOTS
     with pytest.raises(TableReplacedError):

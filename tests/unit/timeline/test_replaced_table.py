@@ -1,4 +1,4 @@
-"""F27: a table that is dropped, and created again, while another process has it open."""
+"""F27: a table is dropped and created again while another process has it open."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def slot(number: int, table_id: str) -> Slot:
     return commit_slot(number, table_id, batches=batches, body=b"{}", timeline_digest="seen")
 
 
-def holding(*slots: tuple[int, str]) -> MemoryStorage:
-    """A table named ``new`` with these slots."""
+def storage_with(*slots: tuple[int, str]) -> MemoryStorage:
+    """Return a storage of a table named ``new`` with these slots."""
     storage = MemoryStorage()
     storage.create(
         TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="new", slots=""))
@@ -62,14 +62,14 @@ def holding(*slots: tuple[int, str]) -> MemoryStorage:
     return storage
 
 
-def chain_over(storage: object, table_id: str | None = "new") -> CommitLog:
+def log_over(storage: object, table_id: str | None = "new") -> CommitLog:
     return CommitLog(world_of(storage, clock=StillClock()), table_id)
 
 
 @pytest.mark.spec("SLOT-8")
 @pytest.mark.parametrize("table_id", ["new", None])
 def test_a_slot_of_an_earlier_table_takes_its_number_and_decides_nothing(table_id: str | None):
-    commit_log = chain_over(holding((1, "new"), (2, "old"), (3, "new")), table_id)
+    commit_log = log_over(storage_with((1, "new"), (2, "old"), (3, "new")), table_id)
     assert commit_log.head() == 3
     found = commit_log.read(2)
     assert found is not None
@@ -81,7 +81,7 @@ def test_a_slot_of_an_earlier_table_takes_its_number_and_decides_nothing(table_i
         "",
     )
     assert found.newest_time == slot(2, "old").newest_time
-    assert found.digest, "the seal of the next slot is made from its bytes"
+    assert found.digest, "the next hash link uses its bytes"
     assert commit_log.body_of(found.requested_time, found.completion_time) is None
 
 
@@ -89,13 +89,13 @@ def test_a_slot_of_an_earlier_table_takes_its_number_and_decides_nothing(table_i
 def test_a_slot_in_a_table_without_an_identity_is_of_an_earlier_one():
     storage = MemoryStorage()
     storage.create(slot_path(1), encode_slot(slot(1, "old")))
-    found = chain_over(storage, None).read(1)
+    found = log_over(storage, None).read(1)
     assert found is not None
     assert found.kind is SlotKind.NOOP
 
 
 class Dropped(Behind):
-    """Its properties go where the identity is looked for, or just behind where it is made."""
+    """The properties disappear before the table id is read, or right after it is created."""
 
     def __init__(self, inner: MemoryStorage, at: str) -> None:
         super().__init__(inner)
@@ -115,7 +115,7 @@ class Dropped(Behind):
 @pytest.mark.spec("SLOT-9")
 @pytest.mark.parametrize("at", ["look", "made"])
 def test_a_table_that_is_dropped_gets_no_identity(at: str):
-    """Under a new one of its own, a write would be told as published in a table that is gone."""
+    """With a new table id, a write would report success in a table that does not exist."""
     storage = MemoryStorage()
     new_table(storage)
     storage.delete(TABLE_DESCRIPTOR)
@@ -127,7 +127,7 @@ def test_a_table_that_is_dropped_gets_no_identity(at: str):
 @pytest.mark.spec("SLOT-8")
 def test_a_writer_of_the_earlier_table_stops_at_a_slot_of_the_new_one():
     with pytest.raises(TableReplacedError):
-        chain_over(holding((1, "new")), "old").read(1)
+        log_over(storage_with((1, "new")), "old").read(1)
 
 
 @pytest.mark.spec("SLOT-8")
@@ -147,20 +147,20 @@ def test_a_writer_of_the_earlier_table_stops_at_a_slot_of_the_new_one():
 def test_slots_of_another_table_after_a_gap_do_not_count(
     slots: list[tuple[int, str]], head: int, seen: Callable[[Any], Any]
 ):
-    assert chain_over(seen(holding(*slots))).head() == head
+    assert log_over(seen(storage_with(*slots))).head() == head
 
 
 @pytest.mark.spec("SLOT-8")
 def test_a_damaged_slot_raises_when_it_is_read_and_not_when_the_head_is_counted():
-    storage = holding((1, "new"))
+    storage = storage_with((1, "new"))
     storage.create(slot_path(2), b"torn")
-    assert chain_over(storage).head() == 2
+    assert log_over(storage).head() == 2
 
 
 @pytest.mark.spec("SLOT-8")
 def test_a_writer_that_opened_a_table_during_its_drop_takes_no_slot_of_the_new_one():
-    storage = holding((1, "new"))
-    commit_log = chain_over(storage, None)  # nothing told an identity when it was opened
+    storage = storage_with((1, "new"))
+    commit_log = log_over(storage, None)  # no table id was known when it was opened
     assert commit_log.head() == 1
     with pytest.raises(TableReplacedError, match="open the table again"):
         commit_log.take(slot(2, "old"))
@@ -170,8 +170,8 @@ def test_a_writer_that_opened_a_table_during_its_drop_takes_no_slot_of_the_new_o
 @pytest.mark.spec("SLOT-9")
 @pytest.mark.spec("SLOT-10")
 def test_the_completed_file_of_a_helped_slot_identifies_no_table_and_is_dropped():
-    storage = holding((1, "old"))
-    commit_log = chain_over(storage, "old")
+    storage = storage_with((1, "old"))
+    commit_log = log_over(storage, "old")
     helped = slot(1, "old")
     assert helped.file_name is not None
     names = {helped.file_name}
@@ -187,7 +187,7 @@ def test_the_completed_file_of_a_helped_slot_identifies_no_table_and_is_dropped(
 
 @pytest.mark.spec("SLOT-10")
 def test_a_helped_file_identifies_the_table_again_after_a_check_of_the_table_id():
-    commit_log = chain_over(holding((1, "new")))
+    commit_log = log_over(storage_with((1, "new")))
     helped = slot(1, "new")
     commit_log.will_create_file(helped)
     commit_log.assert_same_table()
@@ -198,13 +198,13 @@ def test_a_helped_file_identifies_the_table_again_after_a_check_of_the_table_id(
 
 A, B, C = ({"id": key, "p": "x", "ts": 1} for key in "abc")
 OLD_MS, NEW_MS = 1_790_000_000_000, 1_790_000_100_000
-OLD = "202609211413"  # in every name that was made before the drop
+OLD = "202609211413"  # in every name from before the drop
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 FREE = replace(BRISK, publish_lock=CommitLockMode.NONE)  # the old writer may hold the lock
 
 
 class Swapped(Behind):
-    """Another table comes in the place of this one right before a chosen call."""
+    """Replaces the table right before a chosen call."""
 
     def __init__(self, inner: MemoryStorage, commits: int = 1) -> None:
         super().__init__(inner)
@@ -230,8 +230,8 @@ class Swapped(Behind):
         return self.new
 
 
-def old_handle(storage: Swapped, *, far: bool = False) -> TableReader:
-    """A table of two commits, open for long."""
+def handle_of_old_table(storage: Swapped, *, far: bool = False) -> TableReader:
+    """Open a table of two commits, long before the replacement."""
     table = new_table(storage.inner, clock=StillClock(OLD_MS))
     upsert(table, [A])
     seen: Any = Far(storage) if far else storage
@@ -240,15 +240,15 @@ def old_handle(storage: Swapped, *, far: bool = False) -> TableReader:
     return handle
 
 
-def goes_on(storage: Swapped) -> None:
-    """The new table holds what it was given, and whoever has it open or opens it writes on."""
+def assert_new_table_works(storage: Swapped) -> None:
+    """Check that the new table keeps its rows, and that old and new handles of it can write."""
     for writer in (storage.table, again(storage), storage.table):
         for _ in range(3):
             upsert(writer, [C])
     given = [f"n{number}" for number in range(storage.commits)]
     assert [key for (key,) in rows_of(again(storage), "id")] == sorted([*given, "c"])
     late = [path for path in files_below(storage.inner) if OLD in path]
-    assert late == [], "nothing of the old writer is left"
+    assert late == [], "no file of the old writer remains"
 
 
 def again(storage: Swapped) -> TableReader:
@@ -259,20 +259,20 @@ def again(storage: Swapped) -> TableReader:
 @pytest.mark.parametrize("commits", [0, 2, 3])
 def test_a_handle_of_a_dropped_table_leaves_the_new_one_as_it_is(commits: int):
     storage = Swapped(MemoryStorage(), commits=commits)
-    handle = old_handle(storage)
+    handle = handle_of_old_table(storage)
     storage.swap()
     before = files_below(storage.inner)
     for _ in range(2):
         with pytest.raises(TableReplacedError, match="open the table again"):
             upsert(handle, [C])
     assert files_below(storage.inner) == before
-    goes_on(storage)
+    assert_new_table_works(storage)
 
 
 @pytest.mark.spec("SLOT-9")
 def test_a_reader_of_a_dropped_table_gets_an_error():
     storage = Swapped(MemoryStorage())
-    handle = old_handle(storage)
+    handle = handle_of_old_table(storage)
     storage.swap()
     with pytest.raises(TableReplacedError):
         rows_of(handle, "id")
@@ -281,7 +281,7 @@ def test_a_reader_of_a_dropped_table_gets_an_error():
 @pytest.mark.spec("SLOT-9")
 def test_a_writer_of_a_dropped_table_creates_no_files():
     storage = Swapped(MemoryStorage())
-    handle = old_handle(storage)
+    handle = handle_of_old_table(storage)
     storage.inner.delete_folder(".hoodie")
     with pytest.raises(TableReplacedError, match="dropped"):
         upsert(handle, [C])
@@ -306,11 +306,11 @@ def test_a_write_under_which_the_table_is_replaced_leaves_nothing_in_the_new_one
     commits: int, at: str, far: bool
 ):
     storage = Swapped(MemoryStorage(), commits=commits)
-    handle = old_handle(storage, far=far)
+    handle = handle_of_old_table(storage, far=far)
     storage.at = at
     with pytest.raises(TableReplacedError):
         upsert(handle, [C])
-    goes_on(storage)
+    assert_new_table_works(storage)
 
 
 class Reversed(ThreadExecutor):
@@ -333,7 +333,7 @@ def test_a_commit_that_was_helped_along_with_a_slot_is_not_visible_in_the_new_ta
     commits: int, executor: type[ThreadExecutor]
 ):
     storage = Swapped(MemoryStorage(), commits=commits)
-    handle = old_handle(storage, far=True)
+    handle = handle_of_old_table(storage, far=True)
     limits = replace(FREE, unknown_ms_max=0)
     silent = Far(Mute(storage))
     dead = opened(handle, storage=silent, clock=StillClock(OLD_MS), limits=limits)
@@ -346,7 +346,7 @@ def test_a_commit_that_was_helped_along_with_a_slot_is_not_visible_in_the_new_ta
     storage.at = SLOTS
     with pytest.raises(TableReplacedError):
         upsert(helper, [{"id": "d", "p": "z", "ts": 1}])
-    goes_on(storage)
+    assert_new_table_works(storage)
 
 
 @pytest.mark.spec("SLOT-10")
@@ -357,7 +357,7 @@ def test_a_commit_that_was_helped_along_with_a_slot_is_not_visible_in_the_new_ta
 )
 def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool, limits: TableLimits):
     storage = Swapped(MemoryStorage())
-    handle = opened(old_handle(storage, far=far), limits=limits, clock=StillClock(OLD_MS))
+    handle = opened(handle_of_old_table(storage, far=far), limits=limits, clock=StillClock(OLD_MS))
     storage.at = SLOTS
     data = "y/a-0_0-0-0_20260101000000000.parquet"
     storage.inner.create(data, b"of the other table")
@@ -372,14 +372,14 @@ def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool, lim
         commit_in_section(handle.context, "clean", decide)
     assert storage.inner.stat(data) is not None
     storage.inner.delete(data)
-    goes_on(storage)
+    assert_new_table_works(storage)
 
 
 class Unheard(Behind):
-    """Another table comes right before the completed file, which lands there, and nobody hears it."""
+    """The table is replaced before the completed file, and the create has no answer."""
 
     inner: Swapped
-    tells = True
+    answers = True
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         shows = path.startswith(TIMELINE) and path.endswith(".commit")
@@ -390,13 +390,13 @@ class Unheard(Behind):
             raise AmbiguousWriteError(path)
 
     def read(self, path: str) -> bytes:
-        if path == TABLE_DESCRIPTOR and self.inner.new is not None and not self.tells:
+        if path == TABLE_DESCRIPTOR and self.inner.new is not None and not self.answers:
             raise StorageUnavailableError("no answer")
         return bytes(self.inner.read(path))
 
 
 def unheard(storage: Swapped) -> tuple[Unheard, TableReader]:
-    old = old_handle(storage)
+    old = handle_of_old_table(storage)
     between = Unheard(storage)
     limits = replace(FREE, unknown_ms_max=-1)  # as after a pause
     return between, opened(old, storage=between, clock=StillClock(OLD_MS), limits=limits)
@@ -405,24 +405,24 @@ def unheard(storage: Swapped) -> tuple[Unheard, TableReader]:
 @pytest.mark.spec("SLOT-10")
 @pytest.mark.parametrize("commits", [0, 2])
 def test_a_writer_that_abandons_its_completed_file_checks_for_a_replaced_table(commits: int):
-    """S16:696325: nobody else takes it away, and in the new table it is a commit."""
+    """S16:696325: no other writer deletes the file, and in the new table it is a commit."""
     storage = Swapped(MemoryStorage(), commits=commits)
     _, handle = unheard(storage)
     with pytest.raises(TableReplacedError):
         upsert(handle, [C])
-    goes_on(storage)
+    assert_new_table_works(storage)
 
 
 @pytest.mark.spec("SLOT-10")
 def test_without_the_table_id_an_abandoned_completed_file_has_an_unknown_outcome():
     between, handle = unheard(Swapped(MemoryStorage()))
-    between.tells = False
+    between.answers = False
     with pytest.raises(OutcomeUnknownError, match="could not be written"):
         upsert(handle, [C])
 
 
 class Silent(Behind):
-    """Tells the identity only after so many questions behind the next slot."""
+    """Leaves the first reads of the table id after the next slot unanswered."""
 
     silent = 0
     behind = False
@@ -458,4 +458,4 @@ def test_a_write_without_the_table_id_has_an_unknown_outcome():
         upsert(table, [A])
     storage.silent = 0
     upsert(opened(table), [B])
-    assert rows_of(table, "id") == [("a",), ("b",)], "settled by whoever came next"
+    assert rows_of(table, "id") == [("a",), ("b",)], "applied by the next writer"

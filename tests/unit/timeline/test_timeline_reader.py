@@ -1,4 +1,4 @@
-"""The reader that refreshes repeatedly agrees with a full read of the timeline."""
+"""Repeated refreshes of the reader agree with a full read of the timeline."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_own_file_is_known_without_a_listing() -> None:
     storage = MemoryStorage()
     reader = TimelineReader(storage)
     reader.add(NAMES[0])
-    assert reader.last is None, "nothing is known before the first look"
+    assert reader.last is None, "no instant is known before the first refresh"
     place(storage, *NAMES[:2])
     reader.read()
     reader.add(NAMES[2])

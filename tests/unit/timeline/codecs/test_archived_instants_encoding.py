@@ -1,4 +1,4 @@
-"""What archiving writes has the shape of what Java Hudi writes (fmt 8)."""
+"""Archive files that we write have the shape of Java Hudi's (fmt 8)."""
 
 from __future__ import annotations
 

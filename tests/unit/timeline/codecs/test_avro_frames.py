@@ -1,4 +1,4 @@
-"""Where records begin: exact for any bytes, however well they imitate a record's length."""
+"""Record starts are found for any bytes, even if they imitate the length of a record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def noise(row: int) -> bytes:
 
 
 def false_frames(row: int) -> bytes:
-    # The inside of every record is itself a chain of plausible records.
+    # the inside of every record is itself a list of plausible records
     return framed([b"\x02\x22" + bytes(10)] * DICE.randrange(1, 6))
 
 

@@ -1,4 +1,4 @@
-"""The token of the lock stands in the commit, though its bytes were made before the lock."""
+"""The body of a commit contains the fencing token, although it is encoded before the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instant files: Java's are read, ours are readable by Java's schema, damage is named."""
+"""Instant files: we read Java's, Java's schema reads ours, and damage is named."""
 
 from __future__ import annotations
 

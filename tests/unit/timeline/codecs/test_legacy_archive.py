@@ -1,4 +1,4 @@
-"""The archive of version 6 (format 11.2): log files of the states of instants."""
+"""The archive of version 6 (format 11.2): log files with the states of instants."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def state(time: str, action: str, how_far: str | None, at: str | None = T3, **mo
     }
 
 
-def told(data: bytes) -> list[tuple[str, str | None, str]]:
+def blocks_read(data: bytes) -> list[tuple[str, str | None, str]]:
     return [
         (one.requested_time, one.completion_time, one.action) for one in parse_archive_file(data)
     ]
@@ -84,7 +84,7 @@ def test_only_the_completed_state_counts() -> None:
     data = block(state(T1, "commit", "REQUESTED"), state(T1, "commit", "INFLIGHT")) + block(
         state(T1, "commit", "COMPLETED"), state(T2, "compaction", "INFLIGHT")
     )
-    assert told(data) == [(T1, T3, "commit")]
+    assert blocks_read(data) == [(T1, T3, "commit")]
 
 
 def test_services_have_the_action_that_they_complete_as() -> None:
@@ -93,11 +93,15 @@ def test_services_have_the_action_that_they_complete_as() -> None:
         state(T2, "logcompaction", "COMPLETED"),
         state(T3, "clustering", "COMPLETED"),
     )
-    assert [action for _, _, action in told(data)] == ["commit", "deltacommit", "replacecommit"]
+    assert [action for _, _, action in blocks_read(data)] == [
+        "commit",
+        "deltacommit",
+        "replacecommit",
+    ]
 
 
 def test_files_of_the_oldest_releases_have_neither_state_nor_completion_time() -> None:
-    assert told(block(state(T1, "commit", None, None))) == [(T1, T1, "commit")]
+    assert blocks_read(block(state(T1, "commit", None, None))) == [(T1, T1, "commit")]
 
 
 def test_archived_content_equals_that_of_later_versions() -> None:
@@ -128,13 +132,13 @@ def test_times_are_read_without_the_content() -> None:
 
 def test_a_torn_block_at_the_end_is_skipped() -> None:
     whole = block(state(T1, "commit", "COMPLETED"))
-    assert told(whole + block(state(T2, "commit", "COMPLETED"))[:-9]) == [(T1, T3, "commit")]
+    assert blocks_read(whole + block(state(T2, "commit", "COMPLETED"))[:-9]) == [(T1, T3, "commit")]
 
 
 def test_damage_before_whole_blocks_is_skipped_as_java_does_and_reported() -> None:
     whole = [block(state(time, "commit", "COMPLETED")) for time in (T1, T2, T3)]
     damaged = bytearray(whole[1])
-    damaged[6:14] = bytes(8)  # its size: where it ends is not known
+    damaged[6:14] = bytes(8)  # its size: the end of the block is unknown
     storage, heard = MemoryStorage(), Heard()
     storage.create(
         f"{FOLDER}/.commits_.archive.1_1-0-1", whole[0] + bytes(damaged) + whole[2] + b"#HUDI#torn"
@@ -213,7 +217,7 @@ def test_java_s_archive_has_its_instants_in_order_with_their_metadata(tmp_path: 
     )
 
 
-VERSION_AND_KIND = range(14, 22)  # of a block, behind its magic and its length
+VERSION_AND_KIND = range(14, 22)  # of a block, after its magic and its length
 
 WHOLE = block(state(T1, "commit", "COMPLETED", hoodieCommitMetadata={"operationType": "UPSERT"}))
 
@@ -231,6 +235,6 @@ def test_damaged_bytes_are_a_corrupt_table_or_one_of_a_newer_release_and_nothing
         parse_archive_file(bytes(damaged), path="a")
     except (CorruptTableError, UnsupportedTableError) as error:
         assert error.fields["path"] == "a"  # noqa: PT017
-        # A version or a kind of block that no release knows may be that of a later one.
+        # a later release may know this version or kind of block
         known = isinstance(error, CorruptTableError) or position in VERSION_AND_KIND
         assert known, error  # noqa: PT017

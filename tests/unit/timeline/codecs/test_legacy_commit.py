@@ -1,4 +1,4 @@
-"""Commit metadata of version 6 (format 11.2): the same value from another spelling."""
+"""Commit metadata of version 6 (format 11.2): the same value in another encoding."""
 
 from __future__ import annotations
 

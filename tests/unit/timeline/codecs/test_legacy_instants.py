@@ -1,4 +1,4 @@
-"""Instants of version 6: a whole timeline of them, or those an upgrade left behind (fmt 2.2, 11.2)."""
+"""Instants of version 6: a whole timeline of them, or those kept by an upgrade (fmt 2.2, 11.2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NEW_YEAR_MS = 1_767_225_600_000  # 2026-01-01
 
 
 class Aged:
-    """A clock that stamps files, and where a table with legacy instants lies."""
+    """A clock that dates files, and the storage of a table with legacy instants."""
 
     def __init__(self) -> None:
         self.clock = StillClock(NEW_YEAR_MS)
@@ -47,7 +47,7 @@ class Aged:
         self.storage.create(timeline_path(name), data)
 
 
-# ---- left behind in layout 2
+# ---- kept in layout 2
 
 
 def test_a_legacy_instant_completes_at_the_age_of_its_file() -> None:
@@ -91,7 +91,7 @@ def test_after_an_interrupted_upgrade_the_dated_file_counts() -> None:
 
 
 def legacy_table() -> tuple[TableReader, tuple[str, str]]:
-    """A table whose first commit is legacy; the times at which its commits completed."""
+    """Return a table whose first commit is legacy, and the completion times of its commits."""
     clock = StillClock(NEW_YEAR_MS)
     storage = MemoryStorage(ports=MemoryWorld(clock))
     table = new_table(storage, clock=clock)
@@ -99,9 +99,9 @@ def legacy_table() -> tuple[TableReader, tuple[str, str]]:
     clock.wall += 60_000
     upsert(table, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
     first, second = table.context.active().completed_writes
-    told = as_json(table.context.commits.read(first))
+    body = as_json(table.context.commits.read(first))
     clock.wall = NEW_YEAR_MS + 30_000
-    storage.create(timeline_path(f"{first.requested_time}.commit"), told)
+    storage.create(timeline_path(f"{first.requested_time}.commit"), body)
     storage.delete(timeline_path(instant_file_name(first)))
     clock.wall = NEW_YEAR_MS + 120_000
     return opened(table, clock=clock), ("20260101000030000", second.completion_time or "")
@@ -173,7 +173,7 @@ def test_a_log_on_a_pending_compaction_shows_while_blocks_of_pending_writes_do_n
     names = (f"{T1}.deltacommit", f"{T2}.compaction.inflight", f"{T3}.deltacommit.inflight")
     snapshot = snapshot_of(*names, f"{T4}.deltacommit")
     assert snapshot.log_file_is_visible(T2)
-    assert not snapshot.is_committed(T2), "its base file stays hidden"
+    assert not snapshot.is_committed(T2), "its base file is hidden"
     visible = VisibleInstants.of(snapshot)
     assert [time in visible for time in (T1, T3, T4)] == [True, False, True]
     assert "20250101000000000" in visible, "archived"
@@ -237,7 +237,7 @@ def unpacked(tmp_path: Path) -> Iterator[Callable[..., hoodoo.Table]]:
     tables: list[hoodoo.Table] = []
 
     def open_without(name: str, *removed: str) -> hoodoo.Table:
-        """A golden table without some of its instants' files."""
+        """Open a golden table without the files of some instants."""
         path = golden_tables.unpack(name, tmp_path)
         for pattern in removed:
             gone = list((path / ".hoodie").glob(pattern))
@@ -284,7 +284,7 @@ def test_logs_stay_in_their_slice_when_the_instant_in_their_name_is_archived(
 def test_archived_rows_that_active_instants_rewrote_are_returned_for_merge_on_read_only(
     tmp_path: Path,
 ) -> None:
-    """Of merge-on-read tables only, as Java 0.15 does (asked on a table with compactions)."""
+    """Java 0.15 does this for merge-on-read tables only (checked on a table with compactions)."""
     path = golden_tables.unpack("v6_mor_compaction_done", tmp_path)
     folder, first, compaction = path / ".hoodie", "20261121102354382", "20261121102402149"
     bases = sorted(path.glob(f"region=*/*_{compaction}.parquet"))
@@ -312,7 +312,7 @@ def test_archived_rows_that_active_instants_rewrote_are_returned_for_merge_on_re
 
 
 def test_an_upgraded_table_keeps_logs_that_are_named_by_their_base_instant(tmp_path: Path) -> None:
-    """So they lie below a compaction of the range, although the range does not have the base."""
+    """The log file is below a compaction of the range, although the range lacks its base file."""
     path = golden_tables.unpack("v9_mor_compaction_done", tmp_path)
     base, written = "20261121100854449", "20261121100855418"
     [log_file] = path.glob(f"region=eu/.*_{written}.log.1_*")
@@ -328,7 +328,7 @@ def test_an_upgraded_table_keeps_logs_that_are_named_by_their_base_instant(tmp_p
     files = dict(
         zip(*(found[name].to_pylist() for name in ("id", "_hoodie_file_name")), strict=True)
     )
-    assert files["e00"].endswith("-442_20261121100859010.parquet"), "what the compaction wrote"
+    assert files["e00"].endswith("-442_20261121100859010.parquet"), "a file of the compaction"
 
 
 @pytest.mark.parametrize(
@@ -343,13 +343,13 @@ def test_an_upgraded_table_keeps_logs_that_are_named_by_their_base_instant(tmp_p
 def test_unsupported_properties_are_refused_by_name(tmp_path: Path, line: str, kind: str) -> None:
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     properties = path / ".hoodie/hoodie.properties"
-    key, _, told = line.partition("=")
+    key, _, value = line.partition("=")
     kept = [one for one in properties.read_text().splitlines() if not one.startswith(key + "=")]
     properties.write_text("\n".join([*kept, line, ""]))
     with pytest.raises(UnsupportedTableError) as caught:
         hoodoo.open_table(path)
     assert caught.value.kind == kind
-    assert told in caught.value.message
+    assert value in caught.value.message
 
 
 def test_no_service_changes_a_table_of_version_6(unpacked: Callable[..., hoodoo.Table]) -> None:

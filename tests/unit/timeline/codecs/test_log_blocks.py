@@ -1,4 +1,4 @@
-"""Frames of log files: Java's are found block by block, torn ones are skipped, rot is named."""
+"""Frames of log files: every block of Java's is found, torn ones are skipped, damage is named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADER = {HeaderKey.INSTANT_TIME: TIME, HeaderKey.SCHEMA: '"long"'}
 
 
 class CountingSource:
-    """Remembers what was read."""
+    """A source that records its reads."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -62,7 +62,7 @@ def test_a_block_is_framed_as_the_format_says() -> None:
     header = {HeaderKey.INSTANT_TIME: "1", HeaderKey.TARGET_INSTANT_TIME: "é"}
     expected = (
         b"#HUDI#"
-        + bytes([0, 0, 0, 0, 0, 0, 0, 52])  # size: everything behind
+        + bytes([0, 0, 0, 0, 0, 0, 0, 52])  # size: everything after it
         + bytes([0, 0, 0, 1])  # log format version
         + bytes([0, 0, 0, 1])  # DELETE
         + bytes([0, 0, 0, 2])  # two header entries
@@ -128,7 +128,7 @@ def test_only_headers_and_ends_are_read_before_the_content_is_requested() -> Non
     source = CountingSource(data)
     found = list(iter_blocks(source, len(data), path="x"))
     assert len(found) == 2
-    assert len(source.reads) == 3  # beginning, end with the next beginning, end
+    assert len(source.reads) == 3  # start, end with the next start, end
     assert max(length for _, length in source.reads) <= 65_536
     assert read_content(source, found[1]) == bytes(2_000_000)
     assert source.reads[3:] == [(found[1].content_offset, 2_000_000)]
@@ -151,7 +151,7 @@ def test_a_header_longer_than_one_read_is_whole() -> None:
 
 
 class TestTornBlocks:
-    """A crash tears a block before its write was published (fmt 5.2)."""
+    """A crash tears a block before its write commits (fmt 5.2)."""
 
     def test_every_truncation_of_the_last_block_keeps_the_ones_before(self) -> None:
         good = block(b"first") + block(b"second")
@@ -241,7 +241,7 @@ class TestTornBlocks:
 
 
 class TestRot:
-    """A block whose frame is whole was written whole; its rows must not vanish silently."""
+    """A block with a whole frame was written in full, so its rows must not be lost silently."""
 
     def test_a_file_that_does_not_begin_with_a_block_is_an_error_as_to_java(self) -> None:
         with pytest.raises(CorruptTableError, match="does not begin with a block") as caught:
@@ -293,7 +293,7 @@ class TestRot:
 
 
 class TestUnknown:
-    """What another release wrote is refused by name, not skipped."""
+    """A block of a later release is refused by name, not skipped."""
 
     @pytest.mark.parametrize("version", [0, 2, -1])
     def test_other_log_format_versions(self, version: int) -> None:
@@ -339,7 +339,7 @@ def test_a_block_that_java_cannot_read_is_not_written() -> None:
 
 
 def log_files(name: str, folder: Path) -> list[Path]:
-    """Log files of a golden table, oldest first; the metadata table's are among them."""
+    """Return the log files of a golden table, oldest first, with those of the metadata table."""
     found = [
         file
         for file in golden_tables.unpack(name, folder).rglob(".*.log.*")
@@ -364,7 +364,7 @@ def test_every_block_of_java_is_found_and_written_again_byte_for_byte(
 
 
 def listed(name: str, folder: Path) -> list[list[tuple[str, str, int]]]:
-    """Per log file of the table itself: type, instant and content bytes of its blocks."""
+    """Return type, instant and content bytes of the blocks of each log file of the table itself."""
     return [
         [
             (one.block_type.name, one.instant_time, one.content_length)

@@ -1,4 +1,4 @@
-"""Java properties text, both ways, in all the forms Java itself reads."""
+"""Java properties text, read and written in all forms that Java reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slot comes back as it was written, or is refused (SLOT-3, SLOT-4)."""
+"""A decoded slot equals the encoded one, or it is refused (SLOT-3, SLOT-4)."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def decoded(data: bytes) -> Slot:
     return decode_slot(data, path="slots/3", number=3)
 
 
-def resealed(**changes: object) -> bytes:
-    """A slot with changed fields and a fitting trailer: written by another release."""
+def with_valid_trailer(**changes: object) -> bytes:
+    """Return a slot of another release: changed fields and a valid trailer."""
     document = {**json.loads(encode_slot(SLOT).partition(b"\n")[0]), **changes}
     line = json.dumps(document).encode()
     return line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode()
@@ -147,7 +147,7 @@ def test_any_other_slot_deletes_nothing(path: str, kind: SlotKind):
 @pytest.mark.parametrize("time", ["../hoodie.properties", "2026/01", "x", "9" * 18, "-1"])
 def test_a_slot_has_times_where_times_belong(time: str):
     with pytest.raises(CorruptTableError):
-        decoded(resealed(rt=time))
+        decoded(with_valid_trailer(rt=time))
 
 
 def test_the_slot_of_a_plan_has_no_completion_time():
@@ -198,7 +198,7 @@ def test_a_slot_under_another_number_is_refused():
 @pytest.mark.parametrize("changes", [{"v": 2}, {"kind": "merge"}, {"v": 2, "fgs": "else"}])
 def test_a_newer_layout_or_kind_stops_writing(changes: dict[str, object]):
     with pytest.raises(UnsupportedTableError):
-        decoded(resealed(**changes))
+        decoded(with_valid_trailer(**changes))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_newer_layout_or_kind_stops_writing(changes: dict[str, object]):
 )
 def test_other_damage_is_refused(changes: dict[str, object]):
     with pytest.raises(CorruptTableError):
-        decoded(resealed(**changes))
+        decoded(with_valid_trailer(**changes))
 
 
 def test_a_slot_that_is_no_document_is_refused():

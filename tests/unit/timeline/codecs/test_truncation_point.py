@@ -1,4 +1,4 @@
-"""The document of a truncation point is read as it was written; it names instants only."""
+"""The encoding of a truncation point; it names instants only."""
 
 from __future__ import annotations
 

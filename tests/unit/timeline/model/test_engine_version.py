@@ -106,7 +106,9 @@ def test_the_slot_of_a_plan_needs_no_less_than_the_plan(
     monkeypatch.setitem(engine_version.LEAST_FOR_PLAN, action, 2)
     planned = replace(slot(1), kind=SlotKind.PLAN, action=action)
     assert least_in(encode_slot(planned)) == 2
-    assert least_in(encode_slot(replace(planned, kind=SlotKind.COMMIT))) == 1, "it executes one"
+    assert least_in(encode_slot(replace(planned, kind=SlotKind.COMMIT))) == 1, (
+        "it commits the result of a plan"
+    )
 
 
 @pytest.mark.spec("SLOT-3")
@@ -181,7 +183,7 @@ def test_a_plan_whose_version_is_no_number_is_damaged(
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """A writer of the next release, which needs its own version of all writers beside it."""
+    """Open a table for a writer of the next release, which requires that version of all."""
 
     @contextmanager
     def raised() -> Iterator[None]:
@@ -259,7 +261,7 @@ def test_a_newer_writer_is_refused_while_a_live_writer_is_too_old_for_it(
     assert refused.value.kind == "older_writer"
     assert refused.value.fields["engine_version"] == 1
     assert refused.value.fields["least_engine_version"] == 2
-    assert versions(table.context) == {(1, 1)}, "the older writer goes on"
+    assert versions(table.context) == {(1, 1)}, "the older writer continues"
 
 
 @pytest.mark.spec("REL-4")

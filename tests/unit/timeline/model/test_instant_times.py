@@ -1,4 +1,4 @@
-"""The next time on a timeline is above everything, whatever the clock says (TL-SUCC, TL-RES)."""
+"""The next time is above all times on the timeline, at any clock (TL-SUCC, TL-RES)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No name from outside leads out of the table (SEC1, SEC2)."""
+"""No path from outside leads out of the table (SEC1, SEC2)."""
 
 from __future__ import annotations
 

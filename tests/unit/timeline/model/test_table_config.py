@@ -1,4 +1,4 @@
-"""The typed properties of a table, and those of a new one, against tables Java made."""
+"""Typed properties of old and new tables, compared with those that Java creates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The time arguments that a caller may give, and the zone in which they are read (fmt 6.5)."""
-# ruff: noqa: DTZ001 - a datetime without a zone is what is tried
+"""The forms of a time argument, and the zone in which each is read (fmt 6.5)."""
+# ruff: noqa: DTZ001 - the tests need a datetime without a zone
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_time_argument_without_a_zone_is_read_in_the_zone_of_the_table(
 def test_a_value_that_is_no_time_is_refused(value: Any, zone: TimelineZone) -> None:
     for reads in (parse_time_travel, parse_instant):
         if reads is parse_instant and value == 20261399000000:
-            continue  # a name need not be a date
+            continue  # the name of an instant need not be a date
         with pytest.raises(InvalidInputError) as caught:
             reads(value, zone)
         assert caught.value.kind == "instant_time"

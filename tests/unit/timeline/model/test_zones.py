@@ -1,4 +1,4 @@
-"""The zone of a table's instant times: digits, wall times, and the days of a clock change."""
+"""The zone of a table's instant times: digits, local times, and days with a clock change."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_without_tz_the_zone_is_that_of_the_machine(monkeypatch: pytest.MonkeyPa
     now = at("2026-07-01T12:00:00+00:00")
     with monkeypatch.context() as patched:
         patched.delenv("TZ", raising=False)
-        time.tzset()  # the library remembers the zone that TZ named before
+        time.tzset()  # the library caches the zone of the former TZ
         shown = datetime.fromtimestamp(now / 1000)  # noqa: DTZ006 - the machine is asked
         assert process_zone().instant_time(now) == f"{shown:%Y%m%d%H%M%S}000"
     time.tzset()

@@ -1,4 +1,4 @@
-"""An option is declared once, by its field; syntax, choices and the text of the default follow."""
+"""A field declares an option once; its syntax, choices and default text follow from it."""
 
 from __future__ import annotations
 

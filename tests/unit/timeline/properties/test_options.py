@@ -1,4 +1,4 @@
-"""Properties keep their layer, later layers win, and wrong texts say what is accepted."""
+"""Properties keep their layer, later layers win, and errors name the accepted texts."""
 
 from __future__ import annotations
 

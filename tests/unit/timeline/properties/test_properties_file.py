@@ -1,4 +1,4 @@
-"""The table's properties survive a crash at every step of a change (fmt 1.1 to 1.3)."""
+"""The table's properties survive a crash at each step of a change (fmt 1.1 to 1.3)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made() -> MemoryStorage:
 
 
 class Dying(Behind):
-    """Crashes before the n-th change."""
+    """A storage that crashes before the n-th change."""
 
     def __init__(self, inner: MemoryStorage, lives: int) -> None:
         super().__init__(inner)
@@ -67,7 +67,7 @@ class Dying(Behind):
 
 
 class Updating(Behind):
-    """An update takes the properties away before the first look, and ends behind it."""
+    """An update deletes the properties before the first read, and ends after it."""
 
     def read(self, path: str) -> bytes:
         if path == PROPERTIES_BACKUP:
@@ -96,7 +96,7 @@ def test_a_table_is_created_once():
 
 
 def test_a_table_is_not_created_while_its_properties_are_changed():
-    """The file is away for a moment, and its backup says all."""
+    """The properties file is missing for a moment, and the backup is complete."""
     storage = made()
     storage.create(PROPERTIES_BACKUP, storage.read(PROPERTIES))
     storage.delete(PROPERTIES)
@@ -115,7 +115,7 @@ def test_a_table_that_lost_its_properties_is_not_created_again():
         create_properties(storage, new_table_properties("u"), now="now")
     assert caught.value.kind == "properties_lost"
     assert storage.stat(PROPERTIES) is None
-    storage.delete(TABLE_DESCRIPTOR)  # what was left of a dropped one
+    storage.delete(TABLE_DESCRIPTOR)  # a file of a dropped table
     create_properties(storage, new_table_properties("u"), now="now")
 
 
@@ -141,7 +141,7 @@ def test_a_change_keeps_every_other_key():
 
 
 def states() -> dict[str, MemoryStorage]:
-    """A table before any change, and the two an interrupted change leaves."""
+    """Return a table before a change, and the two states of an interrupted change."""
     plain, without_main, damaged = made(), made(), made()
     for storage in (without_main, damaged):
         storage.create(PROPERTIES_BACKUP, storage.read(PROPERTIES))
@@ -168,7 +168,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(state: str):
 
 
 def test_a_truncated_file_is_not_accepted_as_whole():
-    """Java makes it in its place, and a crash leaves the first part of it beside the backup."""
+    """Java rewrites the file itself, so a crash leaves its first part next to the backup."""
     whole = made().read(PROPERTIES)
     kept = len(whole) // 2
     assert whole[kept - 1 : kept] != b"\n"
@@ -233,7 +233,7 @@ def test_a_record_index_definition_means_that_rows_may_be_misplaced():
 
 
 class LosingAnswers(Behind):
-    """The next creates are carried out or not, and their answers are lost."""
+    """The next creates happen or not, and their answers are lost."""
 
     def __init__(self, inner: MemoryStorage, *fates: bool) -> None:
         super().__init__(inner)

@@ -60,7 +60,7 @@ def storage(request: pytest.FixtureRequest, tmp_path) -> MemoryStorage | LocalSt
 
 
 def crashed_write(table: TableReader) -> Instant:
-    """A pending commit with a marker, one data file, and one that was only announced."""
+    """Return a pending commit with a marker, a data file, and an announced data file."""
     started = begin(table.context, Action.COMMIT)
     make_inflight(table.context, started, CommitMetadata())
     started.heartbeat.stop()
@@ -101,7 +101,7 @@ def test_the_abort_slot_is_created_before_the_first_delete():
     ids=["rollback", "the dead", "resolve"],
 )
 def test_no_write_is_rolled_back_while_the_metadata_table_is_on(undo: Callable[..., object]):
-    """Java took the index of a write that was rolled back so for true, and its upserts failed."""
+    """The index of Java's metadata table still counted the rolled-back write, so upserts failed."""
     table = new_table()
     upsert(table, ROWS)
     target = crashed_write(table)
@@ -123,7 +123,7 @@ def test_a_rollback_leaves_the_table_as_before(storage: MemoryStorage | LocalSto
     target = crashed_write(table)
     done = rollback(table.context, target)
     assert data_files(table) == before
-    # The markers stay for a later clean: the owner may stand between one and its file (RB-10).
+    # The markers stay for a later clean: the owner may still write the announced file (RB-10).
     assert [path for path in leftovers(table) if not path.startswith(".hoodie/.temp/")] == []
     assert rows_of(table, "id") == [("a",)]
     assert done.slot is not None
@@ -187,7 +187,7 @@ def test_two_rollbacks_of_one_write_take_one_slot():
     assert second.why == "another process rolled it back"
     assert second.slot == first.slot
     assert table.context.commit_log.head() == 2
-    # The markers stay for a later clean: the owner may stand between one and its file (RB-10).
+    # The markers stay for a later clean: the owner may still write the announced file (RB-10).
     assert [path for path in leftovers(table) if not path.startswith(".hoodie/.temp/")] == []
 
 
@@ -238,7 +238,7 @@ def test_files_of_other_instants_are_never_deleted():
     target = crashed_write(table)
     kept = table.context.ports.storage
     name = kept_file.rpartition("/")[2]
-    create_marker(kept, target.requested_time, "x", name, IOType.MERGE)  # hostile or damaged
+    create_marker(kept, target.requested_time, "x", name, IOType.MERGE)  # damaged or malicious
     rollback(table.context, target)
     assert data_files(table) == [kept_file]
 
@@ -255,7 +255,7 @@ def test_writers_with_expired_heartbeats_are_rolled_back_and_live_ones_are_not()
 
 
 def planned_by_java(table: TableReader, target: str, time: str) -> None:
-    """Another engine's rollback of that target, planned and not done."""
+    """Create another engine's pending rollback of that target."""
     plan = encode_rollback_plan(
         RollbackPlan(
             instant_to_rollback=InstantInfo(requested_time=target, action="commit"),
@@ -319,7 +319,7 @@ def test_a_rollback_that_another_engine_abandoned_completes_under_its_own_name(v
 
 
 def test_a_rollback_plan_whose_target_committed_is_deleted():
-    """Java was to undo a try at a compaction that another try completed since."""
+    """Java planned to roll back an attempt at a compaction that a later attempt completed."""
     table = new_table()
     done = upsert(table, ROWS)
     before = data_files(table)
@@ -360,7 +360,7 @@ def test_a_heartbeat_expires_by_the_clock_of_the_storage():
     table = new_table(clock=clock)
     finish = begun(table, WriteOperation.UPSERT, ROWS)
     [pending] = table.context.active().pending
-    clock.wall -= 10**9  # our wall clock says nothing about other writers' files
+    clock.wall -= 10**9  # our wall clock does not apply to files of other writers
     assert rollback_dead_writers(table.context) == []
     assert table.context.ports.storage.stat(heartbeat_path(pending.requested_time)) is not None
     clock.wall += 10**9
@@ -395,7 +395,7 @@ def test_abandoning_deletes_data_files_before_the_pending_files():
 
 
 def test_a_running_process_caches_no_commit_of_a_write_that_ended():
-    """Or it holds more for each commit that it ever made."""
+    """Without this the cache grows with each commit of the process."""
     table = new_table()
     receipt = upsert(table, ROWS)
     assert not table.context.commit_log.may_have_committed(receipt.requested_time)

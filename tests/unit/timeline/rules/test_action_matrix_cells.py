@@ -1,8 +1,8 @@
 """
 The action matrix cell by cell, as ``hoodoo explain --matrix`` prints it: rule, outcome and reason.
 
-Written down a second time, so that a cell that slips into its neighbour's place is seen at once; the
-stories of the table services' tests play what the cells say.
+This second copy shows a cell that moves to its neighbour's position. The tests of the table
+services run the cases of the cells.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every cell of the conflict matrix, whole partitions, and the order of gravity (PUB-4, PUB-5)."""
+"""Every cell of the conflict matrix, whole partitions, and the order of severity (PUB-4, PUB-5)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rival(
     )
 
 
-#: (mine, theirs) in one file group -> rule and whether a redo of the file group is enough.
+#: (mine, theirs) in one file group -> rule and whether a rebase of the file group is enough.
 EXPECTED = {
     "new new": ("C1", True),
     "new base": ("C1", True),

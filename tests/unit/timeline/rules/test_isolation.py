@@ -1,4 +1,4 @@
-"""Isolation levels: which concurrent commits a write made from reads may pass."""
+"""Isolation levels: which concurrent commits may change the reads of a write."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def matching(state: TableSnapshot, condition: pc.Expression) -> Rows:
 # ---------------------------------------------------------------- delete against insert
 
 
-def delete_beside_an_insert(level: Isolation) -> tuple[TableReader, CommitResult]:
-    """The delete reads first, the insert publishes first; is tried again when it is refused."""
+def delete_concurrent_with_insert(level: Isolation) -> tuple[TableReader, CommitResult]:
+    """The delete reads first and the insert commits first; a rejected delete is retried."""
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
     archived = pc.field("v") == 1
     inserts = [lambda: put(other, BULK, [row("c", "x", 1)])]
@@ -86,14 +86,14 @@ def delete_beside_an_insert(level: Isolation) -> tuple[TableReader, CommitResult
 
 
 def test_serializable_rereads_and_deletes_a_row_inserted_before_it_in_the_timeline():
-    table, receipt = delete_beside_an_insert(STRICT)
+    table, receipt = delete_concurrent_with_insert(STRICT)
     assert rows_of(table, "id") == [("k",)]
     assert (receipt.attempts, receipt.refusals[0].kind) == (2, "appended_into_read")
     assert receipt.redone == "everything"
 
 
 def test_write_serializable_orders_the_delete_before_the_insert():
-    table, receipt = delete_beside_an_insert(SOME)
+    table, receipt = delete_concurrent_with_insert(SOME)
     assert rows_of(table, "id") == [("c",), ("k",)]
     assert receipt.attempts == 1
 
@@ -111,10 +111,10 @@ def test_an_insert_that_the_predicate_does_not_match_is_no_conflict():
 @pytest.mark.parametrize(
     ("key", "v", "stands"),
     [("c", 8, True), ("c", 1, False), ("a", 8, False), ("k", 8, False)],
-    ids=["of another file group", "that matches now", "that matched", "beside one that matched"],
+    ids=["of another file group", "that matches now", "that matched", "next to a row that matched"],
 )
 def test_a_changed_row_conflicts_by_level(level: Isolation, key: str, v: int, stands: bool):
-    """Met by the file group: who asked for v = 1 reads the file group of a and k."""
+    """The check is by file group: a filter v = 1 reads the file group of a and k."""
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
     put(table, BULK, [row("c", "x", 7)])
     state = table.current_state()
@@ -141,7 +141,7 @@ def test_an_insert_into_another_partition_is_no_conflict(level: Isolation):
 
 
 def write_skew(level: Isolation) -> TableReader:
-    """Both read a and b, which may not both be 0, and each clears another one."""
+    """Both writes read a and b, which must not both be 0, and each sets another one to 0."""
     table, other = two_writers(level)
     mine, theirs = table.current_state().reads(), other.current_state().reads()
     from_reads(other, UPSERT, [row("a", "x", 0, 2)], theirs)
@@ -164,7 +164,7 @@ def test_write_skew_is_rejected_under_serializable_levels(level: Isolation):
 
 @pytest.mark.parametrize("level", BOTH_SERIAL)
 def test_write_skew_by_inserts_is_rejected_under_serializable_levels(level: Isolation):
-    """Each counts a partition and inserts into the other one: neither insert is blind."""
+    """Each write counts one partition and inserts into the other, so neither insert is blind."""
     table, other = two_writers(level)
     mine, theirs = (
         table.current_state().reads(partitions=("x",)),
@@ -235,7 +235,7 @@ def test_a_commit_during_the_write_is_validated_like_one_before_it(level: Isolat
 
 
 def test_a_write_is_rejected_after_a_commit_that_read_an_unseen_insert():
-    """The third read the insert, and what I am to write: it stands neither before nor after me."""
+    """The third write read the insert and my row, so mine is neither before nor after it."""
     table, other = two_writers(SOME)
     reads = table.current_state().reads(partitions=("x",))
     put(other, BULK, [row("i", "x", 1)])
@@ -263,7 +263,7 @@ def test_filling_a_small_file_counts_as_an_insert():
     assert from_reads(table, BULK, [row("m", "y", 1)], reads).attempts == 1
 
 
-# ---------------------------------------------------------------- what is read, and when
+# ---------------------------------------------------------------- the time and scope of reads
 
 
 @pytest.mark.parametrize("level", list(Isolation))

@@ -1,4 +1,4 @@
-"""Isolation with several concurrent commits: which is named, what is requested, what is ignored."""
+"""Isolation with several concurrent commits: the named one, the requests, the ignored ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ READ = ReadScope(partitions=frozenset({"x"}), instants=frozenset())
 NEW, BASE, REPLACE = Access.NEW, Access.BASE, Access.REPLACE
 
 
-class Asked:
-    """Has reads and misses as a test says; notes what it was asked."""
+class RecordingReadWatch:
+    """A read watch with given answers that records its calls."""
 
     def __init__(self, reading: str = "", missing: str = "") -> None:
         self.reading, self.missing = reading.split(), missing.split()
@@ -59,10 +59,13 @@ def rival(
     )
 
 
-def judged(
-    level: Isolation, mine: WriteSet, rivals: list[ConcurrentCommit], looks: Asked | None = None
+def validated(
+    level: Isolation,
+    mine: WriteSet,
+    rivals: list[ConcurrentCommit],
+    looks: RecordingReadWatch | None = None,
 ) -> Rejected:
-    found = validate_reads(level, mine, READ, rivals, looks or Asked())
+    found = validate_reads(level, mine, READ, rivals, looks or RecordingReadWatch())
     assert found is not None
     return found
 
@@ -82,20 +85,20 @@ def test_names_of_levels_are_stable() -> None:
 @pytest.mark.parametrize("level", [SOME, STRICT])
 def test_commits_after_moved_rows_are_still_validated(level: Isolation) -> None:
     changed = rival("r1", claim(("x", "g", BASE)))
-    found = judged(level, MINE, [MOVED, changed])
+    found = validated(level, MINE, [MOVED, changed])
     assert (found.rule, found.concurrent_commits) == (RuleId.READ_WAS_CHANGED, (changed,))
 
 
 def test_under_snapshot_commits_after_moved_rows_are_still_validated() -> None:
     mine = claim(("x", "g", BASE))
     changed = rival("r1", claim(("x", "g", BASE)))
-    found = judged(SNAPSHOT, mine, [MOVED, changed])
+    found = validated(SNAPSHOT, mine, [MOVED, changed])
     assert found.concurrent_commits == (changed,)
 
 
 def test_a_rejection_names_file_groups_and_each_partition_once() -> None:
     changed = rival("r1", claim(("x", "g", BASE), ("x", "h", BASE), ("z", "i", BASE)))
-    found = judged(STRICT, MINE, [changed])
+    found = validated(STRICT, MINE, [changed])
     assert found.file_groups == (FileGroupId("x", "g"), FileGroupId("x", "h"))
     assert found.partitions == ("x",)
     assert not found.retry_can_succeed
@@ -103,26 +106,26 @@ def test_a_rejection_names_file_groups_and_each_partition_once() -> None:
 
 def test_a_whole_restore_names_no_file_group() -> None:
     restored = rival("r1", WriteSet(), Action.RESTORE, restores=True)
-    found = judged(STRICT, MINE, [restored])
+    found = validated(STRICT, MINE, [restored])
     assert (found.concurrent_commits, found.file_groups, found.partitions) == ((restored,), (), ())
 
 
 def test_only_inserted_rows_that_match_the_read_are_named() -> None:
     inserted = rival("r1", claim(("x", "n", NEW), ("x", "o", NEW)))
-    found = judged(STRICT, MINE, [inserted], Asked(missing="n"))
+    found = validated(STRICT, MINE, [inserted], RecordingReadWatch(missing="n"))
     assert found.file_groups == (FileGroupId("x", "o"),)
     assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
 
 
 def test_read_sets_are_not_requested_before_an_insert_was_passed() -> None:
-    looks = Asked()
+    looks = RecordingReadWatch()
     elsewhere = rival("r1", claim(("z", "n", NEW)))
     assert validate_reads(SOME, MINE, READ, [elsewhere], looks) is None
     assert looks.asked == []
 
 
 def test_every_read_set_is_requested_after_an_insert_was_passed() -> None:
-    looks = Asked()
+    looks = RecordingReadWatch()
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
     assert validate_reads(SOME, MINE, READ, rivals, looks) is None
     assert looks.asked == ["r1", "r2"]
@@ -132,14 +135,14 @@ def test_a_commit_that_read_and_inserted_into_the_read_partition_is_named_with_i
     None
 ):
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("x", "o", NEW)))]
-    found = judged(SOME, MINE, rivals, Asked(reading="r2"))
+    found = validated(SOME, MINE, rivals, RecordingReadWatch(reading="r2"))
     assert found.concurrent_commits == (rivals[1],)
     assert found.file_groups == (FileGroupId("x", "o"),)
 
 
 def test_a_commit_that_read_and_inserted_elsewhere_is_named_without_a_file_group() -> None:
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
-    found = judged(SOME, MINE, rivals, Asked(reading="r2"))
+    found = validated(SOME, MINE, rivals, RecordingReadWatch(reading="r2"))
     assert (found.concurrent_commits, found.file_groups) == ((rivals[1],), ())
 
 
@@ -148,7 +151,7 @@ def test_rows_moved_after_an_unseen_insert_conflict_as_well() -> None:
         rival("r1", claim(("x", "n", NEW))),
         rival("r2", claim(("y", "m", REPLACE)), Action.CLUSTERING),
     ]
-    assert judged(SOME, MINE, rivals).concurrent_commits == (rivals[1],)
+    assert validated(SOME, MINE, rivals).concurrent_commits == (rivals[1],)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +168,9 @@ def test_the_overwritten_file_groups_of_unseen_inserts_are_named(
     mine: WriteSet, theirs: WriteSet, groups: list[str]
 ) -> None:
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", theirs)]
-    found = judged(SOME, mine, rivals)
+    found = validated(SOME, mine, rivals)
     assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
-    # The whole table of mine also takes what was inserted first.
+    # A write set with the whole table also contains earlier inserts.
     wanted = ["n"] if WHOLE_TABLE in mine.partitions else groups
     assert [group.file_id for group in found.file_groups] == wanted
 
@@ -193,7 +196,7 @@ def test_the_overwritten_file_groups_of_unseen_inserts_are_named(
 def test_the_first_committer_wins_among_writes_of_the_same_rows(
     mine: WriteSet, theirs: WriteSet, met: bool
 ) -> None:
-    found = validate_reads(SNAPSHOT, mine, READ, [rival("r1", theirs)], Asked())
+    found = validate_reads(SNAPSHOT, mine, READ, [rival("r1", theirs)], RecordingReadWatch())
     assert (found is not None) is met
     if found is not None:
         assert found.rule is RuleId.READ_WAS_CHANGED

@@ -1,4 +1,4 @@
-"""Rows that others changed after a write read them, and that another file group has by then."""
+"""Rows that changed after a write read them and that moved to another file group since."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def change(
 
 
 def insert(table: TableReader) -> None:
-    """Another file group of x, which a clustering puts together with the others."""
+    """Insert a file group into x, which a clustering merges with the others."""
     apart = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
     put(table, WriteOperation.INSERT, [row("z", "x", 9)], files=apart)
 
@@ -138,7 +138,7 @@ def test_a_changed_row_that_a_global_index_moved_counts(
 def test_under_snapshot_a_commit_that_also_wrote_elsewhere_conflicts_only_in_the_read_partition() -> (
     None
 ):
-    """Nothing left what was read: what the other changed beside it was not looked at."""
+    """No read row left its partition, so the change in the other partition is not checked."""
     start = [row("a", "x", 1), row("b", "y", 1)]
     table, other = two_writers(Isolation.SNAPSHOT, start)
     reads = table.current_state().reads(partitions=("x",))

@@ -24,8 +24,8 @@ ALL = ReadScope(partitions=None, instants=frozenset())
 
 
 @dataclass
-class Looks:
-    """Answers as a test says."""
+class GivenReadWatch:
+    """A read watch with given answers."""
 
     inserted: set[str] = field(default_factory=set)
     reading: set[str] = field(default_factory=set)
@@ -93,7 +93,7 @@ def test_each_level_gives_its_rule_for_each_concurrent_commit(
 ):
     expected = {SOME: some, STRICT: strict, SNAPSHOT: snapshot}
     for level, rule in expected.items():
-        found = validate_reads(level, mine, READ, [rival(theirs)], Looks())
+        found = validate_reads(level, mine, READ, [rival(theirs)], GivenReadWatch())
         assert (found.rule if found else None) is rule, level
         if found is not None:
             assert not found.retry_can_succeed
@@ -105,13 +105,15 @@ def test_moved_rows_do_not_conflict_with_reads(level: Isolation):
     moved = touched(("x", "g", BASE))
     compaction = rival(moved, action=Action.COMPACTION, is_compaction=True)
     clustering = rival(touched(("x", "g", REPLACE)), action=Action.CLUSTERING)
-    assert validate_reads(level, MINE_THERE, READ, [compaction, clustering], Looks()) is None
+    assert (
+        validate_reads(level, MINE_THERE, READ, [compaction, clustering], GivenReadWatch()) is None
+    )
 
 
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_restore_invalidates_every_read_set(level: Isolation):
     restored = rival(WriteSet(), action=Action.RESTORE, restores=True)
-    found = validate_reads(level, MINE_ELSEWHERE, READ, [restored], Looks())
+    found = validate_reads(level, MINE_ELSEWHERE, READ, [restored], GivenReadWatch())
     assert found is not None
     assert found.rule is CHANGED
 
@@ -120,15 +122,15 @@ def test_a_restore_invalidates_every_read_set(level: Isolation):
 def test_a_rollback_of_a_read_instant_invalidates_the_reads(level: Isolation):
     seen = rival(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000000")
     unseen = rival(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000004")
-    assert validate_reads(level, MINE_ELSEWHERE, READ, [unseen], Looks()) is None
-    found = validate_reads(level, MINE_ELSEWHERE, READ, [seen], Looks())
+    assert validate_reads(level, MINE_ELSEWHERE, READ, [unseen], GivenReadWatch()) is None
+    found = validate_reads(level, MINE_ELSEWHERE, READ, [seen], GivenReadWatch())
     assert found is not None
     assert found.rule is CHANGED
 
 
 def test_a_rewritten_file_that_only_grew_is_an_insert():
     grown = [rival(touched(("x", "g", BASE)))]
-    looks = Looks(inserted={"g"})
+    looks = GivenReadWatch(inserted={"g"})
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, grown, looks) is None
     found = validate_reads(STRICT, MINE_ELSEWHERE, READ, grown, looks)
     assert found is not None
@@ -137,7 +139,9 @@ def test_a_rewritten_file_that_only_grew_is_an_insert():
 
 def test_inserts_that_the_filter_does_not_match_are_no_conflict():
     inserts = [rival(touched(("x", "n", NEW)))]
-    assert validate_reads(STRICT, MINE_ELSEWHERE, READ, inserts, Looks(missing={"n"})) is None
+    assert (
+        validate_reads(STRICT, MINE_ELSEWHERE, READ, inserts, GivenReadWatch(missing={"n"})) is None
+    )
 
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
@@ -154,23 +158,23 @@ def test_inserts_that_the_filter_does_not_match_are_no_conflict():
 def test_a_change_in_a_file_group_without_matching_rows(
     level: Isolation, touch: Access, missing: bool, empty: bool, stands: bool
 ):
-    looks = Looks(missing={"g"} if missing else set(), empty={"g"} if empty else set())
+    looks = GivenReadWatch(missing={"g"} if missing else set(), empty={"g"} if empty else set())
     found = validate_reads(level, MINE_ELSEWHERE, READ, [rival(touched(("x", "g", touch)))], looks)
     assert (found is None) is stands
 
 
 def test_an_insert_made_from_reads_cannot_be_passed():
     inserts = [rival(touched(("x", "n", NEW)))]
-    found = validate_reads(SOME, MINE_ELSEWHERE, READ, inserts, Looks(reading={"r1"}))
+    found = validate_reads(SOME, MINE_ELSEWHERE, READ, inserts, GivenReadWatch(reading={"r1"}))
     assert found is not None
     assert found.rule is APPENDED
-    spared = Looks(reading={"r1"}, missing={"n"})
+    spared = GivenReadWatch(reading={"r1"}, missing={"n"})
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, inserts, spared) is None
 
 
 def test_a_commit_made_from_reads_after_an_unseen_insert_cannot_be_passed():
     blind, reader = rival(touched(("x", "n", NEW))), rival(touched(("z", "s", NEW)), "r2")
-    looks = Looks(reading={"r2"})
+    looks = GivenReadWatch(reading={"r2"})
     found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, reader], looks)
     assert found is not None
     assert (found.rule, found.concurrent_commits) == (APPENDED, (reader,))
@@ -179,29 +183,34 @@ def test_a_commit_made_from_reads_after_an_unseen_insert_cannot_be_passed():
 
 def test_a_row_that_was_written_after_an_unseen_insert_is_not_changed():
     blind, later = rival(touched(("x", "n", NEW))), rival(touched(("y", "m", BASE)), "r2")
-    found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, later], Looks())
+    found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, later], GivenReadWatch())
     assert found is not None
     assert (found.rule, found.concurrent_commits) == (APPENDED, (later,))
-    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [later, blind], Looks()) is None
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [later, blind], GivenReadWatch()) is None
 
 
 def test_a_partition_that_was_overwritten_after_an_unseen_insert_is_not_written():
     blind, later = rival(touched(("x", "n", NEW))), rival(touched(claims=("y",)), "r2")
     swept = rival(touched(("y", "k", REPLACE), claims=("y",)), "r2")
-    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, swept], Looks()) is not None
-    assert validate_reads(SOME, touched(("w", "m", BASE)), READ, [blind, later], Looks()) is None
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, swept], GivenReadWatch()) is not None
+    assert (
+        validate_reads(SOME, touched(("w", "m", BASE)), READ, [blind, later], GivenReadWatch())
+        is None
+    )
 
 
 def test_under_snapshot_a_row_deleted_by_another_is_not_inserted_again():
     deleted = [rival(touched(("x", "g", BASE)))]
     inserting = WriteSet.of(touched(("x", "n", NEW)).file_groups, inserting=["x"])
-    found = validate_reads(SNAPSHOT, inserting, READ, deleted, Looks())
+    found = validate_reads(SNAPSHOT, inserting, READ, deleted, GivenReadWatch())
     assert found is not None
     assert found.rule is CHANGED
 
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
 def test_reads_of_the_whole_table_conflict_with_changes_anywhere(level: Isolation):
-    found = validate_reads(level, MINE_ELSEWHERE, ALL, [rival(touched(("q", "g", BASE)))], Looks())
+    found = validate_reads(
+        level, MINE_ELSEWHERE, ALL, [rival(touched(("q", "g", BASE)))], GivenReadWatch()
+    )
     assert found is not None
     assert found.partitions == ("q",)

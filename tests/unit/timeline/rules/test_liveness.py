@@ -16,7 +16,7 @@ LIMITS = HeartbeatLimits(interval_ms=60_000, misses=2)
         (1_000, 1_000, False),
         (1_000, 121_000, False),
         (1_000, 121_001, True),
-        (5_000, 1_000, False),  # a beat from the future is a beat
+        (5_000, 1_000, False),  # a heartbeat from the future counts as one
     ],
 )
 def test_a_heartbeat_is_expired_after_more_than_the_tolerated_interval(

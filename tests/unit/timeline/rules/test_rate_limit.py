@@ -63,14 +63,14 @@ def begins(table: TableReader) -> list[int]:
         (1, [], None),
         (1, [1_000], 7_000),
         (1, [1_000, 7_000], 13_000),
-        (1, [1_000, 1_000], 13_000),  # one too many began: a debt of one token
+        (1, [1_000, 1_000], 13_000),  # one write too many: a debt of one token
         (1, [1_000, 1_000, 1_000, 7_000], 25_000),
         (1, [0, 60_000], 66_000),
         (3, [1_000, 1_000], None),
         (3, [1_000, 1_000, 1_000], 7_000),
         (3, [1_000, 2_000, 3_000], 7_000),
         (3, [1_000, 2_000, 3_000, 7_000], 13_000),
-        (3, [1_000, 40_000, 40_000], 7_000),  # long since: two of three tokens are taken
+        (3, [1_000, 40_000, 40_000], 7_000),  # long ago: two of three tokens are used
     ],
 )
 def test_each_interval_adds_a_token_up_to_the_burst(
@@ -85,7 +85,7 @@ def test_intervals_of_odd_rates_are_rounded_up_to_milliseconds() -> None:
 
 
 def test_the_bucket_derived_from_its_begins_equals_a_step_by_step_bucket() -> None:
-    """Held against a bucket that is filled and emptied step by step."""
+    """The expected bucket is filled and emptied step by step."""
     for burst in (1, 2, 5):
         pace = replace(TEN, burst=burst)
         level, at, taken = float(burst), 0, []
@@ -120,7 +120,7 @@ def test_writers_begin_an_interval_apart_and_none_fails() -> None:
     times = begins(table)
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert len(gaps) == 3
-    assert all(6_000 <= gap <= 7_000 for gap in gaps)  # the interval, and at most one nudge
+    assert all(6_000 <= gap <= 7_000 for gap in gaps)  # the interval, and at most one extra wait
     assert len(heard(table, "pace.waited")) == 1
 
 
@@ -154,7 +154,7 @@ def test_a_write_that_only_began_has_taken_its_token(kind: TableType) -> None:
 def test_a_write_that_waited_too_long_begins_and_reports_it() -> None:
     clock = StillClock()
     table = table_at(clock, RateLimit(per_minute=1, wait_ms_max=60_000))
-    for _ in range(3):  # others keep no pace
+    for _ in range(3):  # other writers have no rate limit
         begun(opened(table, clock=clock, limits=BRISK), WriteOperation.INSERT, [row("n")])
     assert upsert(table, [row("a")]).attempts == 1
     assert clock.steady == 60_000
@@ -213,7 +213,7 @@ def test_a_delete_by_predicate_waits_before_it_reads() -> None:
 
     rerun_until_unchanged(table.context, attempt)
     assert read_at[0] >= 6_000
-    assert clock.steady == read_at[0]  # the write finds the token that was waited for
+    assert clock.steady == read_at[0]  # the write finds the token that it waited for
 
 
 def test_a_service_does_not_wait() -> None:

@@ -1,4 +1,4 @@
-"""Retries: how long a write waits, what it may cost, and what is done when it loses on."""
+"""Retries: how long a write waits, how much it may cost, and its end after repeated conflicts."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def two_writers(**budget: Any) -> tuple[TableReader, TableReader]:
 def test_a_commit_result_names_the_scope_of_its_retry() -> None:
     mine, other = two_writers()
     assert upsert(mine, [row("a", "x", 2, 2)]).redone == "nothing"
-    anew = upsert(mine, [row("a", "x", 3, 3)], lambda: upsert(other, [row("a", "x", 2, 7)]))
-    assert (anew.redone, anew.lost_slots) == ("everything", 0)
+    retried = upsert(mine, [row("a", "x", 3, 3)], lambda: upsert(other, [row("a", "x", 2, 7)]))
+    assert (retried.redone, retried.lost_slots) == ("everything", 0)
 
 
 def test_wasted_bytes_end_the_retries() -> None:
@@ -120,12 +120,12 @@ def test_the_error_of_a_spent_budget_names_its_limit() -> None:
     upsert(mine, START)
     other = opened(mine, clock=clock)
 
-    def slow_rival() -> None:
+    def slow_concurrent_write() -> None:
         upsert(other, [row("a", "x", 2, 7)])
         clock.sleep_ms(700)
 
     with pytest.raises(BudgetSpentError, match="every attempt had a conflict") as spent:
-        upsert(mine, [row("a", "x", 3, 3)], *[slow_rival] * 4)
+        upsert(mine, [row("a", "x", 3, 3)], *[slow_concurrent_write] * 4)
     assert spent.value.fields["bound"] == "hoodie.write.commit.retry.total.timeout.ms"
 
 
@@ -136,34 +136,39 @@ def test_no_attempt_begins_after_the_limit_in_time() -> None:
     upsert(mine, START)
     other, begins = opened(mine, clock=clock), []
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         begins.append(clock.steady)
         upsert(other, [row("a", "x", 2, 7)])
 
     began = clock.steady
-    upsert(mine, [row("a", "x", 3, 3)], rival, lambda: begins.append(clock.steady))
+    upsert(mine, [row("a", "x", 3, 3)], concurrent_write, lambda: begins.append(clock.steady))
     assert len(begins) == 2
     assert began < begins[1] <= began + 200
 
 
 def test_a_writer_that_lost_too_often_retries_under_the_lock() -> None:
     mine, other = two_writers(lock_after_conflicts=2)
-    rival_waits: list[str] = []
+    lock_states: list[str] = []
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(other, [row("a", "x", 2, 7)])
 
-    def impatient() -> None:
-        """The third rival finds the lock taken: it would have won again."""
-        rival_waits.append("held" if heard(mine, "write.queued") else "free")
+    def waiting_write() -> None:
+        """The third concurrent write finds the lock taken, so it cannot commit first."""
+        lock_states.append("held" if heard(mine, "write.queued") else "free")
 
     receipt, _ = put_watched(
-        mine, WriteOperation.UPSERT, [row("a", "x", 3, 3)], rival, rival, impatient
+        mine,
+        WriteOperation.UPSERT,
+        [row("a", "x", 3, 3)],
+        concurrent_write,
+        concurrent_write,
+        waiting_write,
     )
-    assert rival_waits == ["held"]
+    assert lock_states == ["held"]
     assert (receipt.attempts, receipt.redone) == (3, "everything")
     assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
-    upsert(other, [row("a", "x", 9, 9)])  # and gives it back
+    upsert(other, [row("a", "x", 9, 9)])  # the lock is released
 
 
 @pytest.mark.spec("PUB-11")
@@ -174,17 +179,19 @@ def test_a_short_rejected_write_retries_under_the_lock_without_a_pause() -> None
     other = opened(mine, clock=clock)
     waits: list[str] = []
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(other, [row("a", "x", 2, 7)])
 
-    def impatient() -> None:
+    def waiting_write() -> None:
         waits.append("held" if heard(mine, "write.queued") else "free")
 
-    receipt, _ = put_watched(mine, WriteOperation.UPSERT, [row("a", "x", 3, 3)], rival, impatient)
+    receipt, _ = put_watched(
+        mine, WriteOperation.UPSERT, [row("a", "x", 3, 3)], concurrent_write, waiting_write
+    )
     assert waits == ["held"]
     assert (receipt.attempts, clock.steady) == (2, 0)
     assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
-    upsert(other, [row("a", "x", 9, 9)])  # and gives it back
+    upsert(other, [row("a", "x", 9, 9)])  # the lock is released
 
 
 @pytest.mark.spec("PUB-11")
@@ -194,11 +201,11 @@ def test_a_long_rejected_write_retries_without_the_lock() -> None:
     upsert(mine, START)
     other = opened(mine, clock=clock)
 
-    def slow_rival() -> None:
+    def slow_concurrent_write() -> None:
         upsert(other, [row("a", "x", 2, 7)])
         clock.sleep_ms(501)
 
-    receipt = upsert(mine, [row("a", "x", 3, 3)], slow_rival)
+    receipt = upsert(mine, [row("a", "x", 3, 3)], slow_concurrent_write)
     assert receipt.attempts == 2
     assert heard(mine, "write.queued") == []
 
@@ -249,7 +256,7 @@ def test_a_kept_lock_is_acquired_again_only_if_it_was_lost() -> None:
     table = new_table()
     context = replace(table.context, ports=replace(table.context.ports, lock=_Lock(first, second)))
     with keep_commit_lock(context, "redo") as held:
-        assert held.ports.lock.is_fifo, "nobody is in front of its holder"
+        assert held.ports.lock.is_fifo, "no writer waits ahead of the holder"
         with held.ports.lock.acquire("publish") as lease:
             assert (lease.fencing_token, lease.owner, lease.remaining_ms()) == (7, "me", None)
             assert lease.has_time_for_request()
@@ -262,7 +269,7 @@ def test_a_kept_lock_is_acquired_again_only_if_it_was_lost() -> None:
 
 
 class _Beats:
-    """An executor whose background work a test does."""
+    """An executor whose background work is run by the test."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -288,7 +295,7 @@ def test_a_retry_that_takes_long_releases_the_lock_but_not_in_the_commit_section
             beats.beat()
             assert first.released == 0
         beats.beat()
-        first.held = False  # as a lease is that was given back
+        first.held = False  # the lease is released
         beats.beat()
         assert first.released == 1
         assert held.ports.lock.acquire("publish") is second
@@ -299,7 +306,7 @@ def test_a_retry_that_takes_long_releases_the_lock_but_not_in_the_commit_section
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("PUB-11")
 def test_on_a_high_latency_store_a_retry_releases_the_lock_along_with_its_completed_file() -> None:
-    """What is left of the write, its markers and the rest, keeps nobody waiting."""
+    """Other writers do not wait for the deletes of markers after the commit."""
 
     class Watching(Behind):
         def delete_folder(self, path: str) -> None:
@@ -336,12 +343,12 @@ def test_on_a_high_latency_store_a_retry_releases_the_lock_along_with_its_comple
     )
     other = opened(table, clock=clock)
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(other, [row("a", "x", 2, 7)])
         lock: Any = Watched(mine.context.ports.lock)
         object.__setattr__(mine.context, "ports", replace(mine.context.ports, lock=lock))
 
-    receipt = upsert(mine, [row("a", "x", 3, 3)], rival)
+    receipt = upsert(mine, [row("a", "x", 3, 3)], concurrent_write)
     assert receipt.attempts == 2
     assert [one for one in asked if one.startswith("write again")] == [
         "write again after 1 conflicts"

@@ -1,4 +1,4 @@
-"""Retries at their bounds: defaults, presets, pauses, the kept lock, and the end of the budget."""
+"""Retries at their bounds: defaults, presets, pauses, the kept lock, the end of the budget."""
 
 from __future__ import annotations
 
@@ -118,19 +118,19 @@ def test_a_pause_is_doubled_thirty_times_at_most() -> None:
 @pytest.mark.parametrize(
     ("after", "short_ms", "conflicts", "work_ms", "held_ms"),
     [
-        (0, 0, 1, 0, None),  # nobody holds the queue
+        (0, 0, 1, 0, None),  # the lock is never kept
         (0, 0, 5, 0, None),
         (0, 0, 9, 0, None),
-        (0, 500, 0, 1, None),  # nobody met it
+        (0, 500, 0, 1, None),  # no conflict
         (0, 500, 0, 100, None),
-        (0, 500, 1, 500, 500),  # it is soon done again
+        (0, 500, 1, 500, 500),  # the retry is short
         (0, 1, 1, 1, 1),
-        (0, 500, 1, 501, None),  # others would wait too long
-        (0, 500, 2, 501, 1_000),  # but who lost again may hold it longer
+        (0, 500, 1, 501, None),  # other writers would wait too long
+        (0, 500, 2, 501, 1_000),  # after two conflicts the lock may be kept longer
         (0, 500, 4, 2_000, 2_000),
-        (0, 500, 5, 2_001, None),  # to a bound
+        (0, 500, 5, 2_001, None),  # up to a bound
         (2, 0, 1, 0, None),
-        (2, 0, 2, 10_000, 0),  # asked for: to its end
+        (2, 0, 2, 10_000, 0),  # by the option: until the write ends
         (2, 0, 3, 10_000, 0),
         (2, 500, 2, 60_000, 0),
         (2, 500, 1, 60_000, None),
@@ -150,10 +150,10 @@ def test_a_short_retry_keeps_the_commit_lock_at_once_and_a_long_one_by_option(
 @pytest.mark.parametrize(
     ("short_ms", "conflicts", "refresh_ms", "work_ms", "held_ms"),
     [
-        (500, 1, 60, 1_100, 1_100),  # ten ways to the store come on top
+        (500, 1, 60, 1_100, 1_100),  # plus ten requests to the store
         (500, 1, 60, 1_101, None),
         (500, 2, 60, 1_600, 1_600),
-        (500, 4, 60, 2_000, 2_000),  # the bound stays
+        (500, 4, 60, 2_000, 2_000),  # the bound does not change
         (500, 1, 900, 2_000, 2_000),
         (500, 1, 900, 2_001, None),
         (0, 1, 60, 0, None),

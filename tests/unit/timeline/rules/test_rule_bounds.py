@@ -1,4 +1,4 @@
-"""Rules at their bounds: the last value that passes, the first that does not, and the defaults."""
+"""Rules at their bounds: the last accepted value, the first rejected one, and the defaults."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_rebase_names_the_last_concurrent_commit_of_each_file_group_once() -> 
 
 
 def test_a_commit_without_conflict_does_not_hide_one_with_a_conflict() -> None:
-    """A rival that stands, in the same file group, is passed over and not the end of it."""
+    """A concurrent commit without a conflict in the same file group does not end the check."""
     compaction = rival(touched(Access.BASE), is_compaction=True)
     writer = rival(touched(Access.BASE))
     verdict = validate_write_set(touched(Access.LOG), MINE, [compaction, writer])

@@ -1,4 +1,4 @@
-"""Files become slices by completion time, logs by requested time (fmt 6.1, 5.7, NBCC-3)."""
+"""File slices by completion time, and logs by requested time (fmt 6.1, 5.7, NBCC-3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy is named as Hudi's or ours, may refuse more than the matrix, and never less."""
+"""Strategies have Hudi's names or ours, and reject at least all that the matrix rejects."""
 
 from __future__ import annotations
 

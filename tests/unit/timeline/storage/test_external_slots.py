@@ -1,4 +1,4 @@
-"""A store without an atomic create, and what the slot store decides for it (SLOT-6, CAP-1)."""
+"""A store without an atomic create, and the decisions of its slot store (SLOT-6, CAP-1)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MANIFEST = ".hoodie/timeline/history/manifest_2"
 
 
 class Overwrites(MemoryStorage):
-    """A store that has no atomic create, and must not be asked for one."""
+    """A store without an atomic create that must not receive one."""
 
     @property
     def capabilities(self) -> StorageCapabilities:
@@ -69,11 +69,11 @@ class Slots(MemoryStorage):
     """A slot store in memory."""
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """No resource is open."""
 
 
 class Place:
-    """One table's folder and one slot store, opened by several processes."""
+    """The folder of one table and one slot store, opened by several processes."""
 
     def __init__(self) -> None:
         self.folder = Overwrites()
@@ -89,12 +89,12 @@ def place() -> Place:
 
 
 class TestDecidedStorage(StorageSuite):
-    """Where nothing has to be decided, it is a storage like the one below it."""
+    """For other names the storage behaves like the inner one."""
 
     def make_storage(self) -> ExternalSlotStorage:
         return Place().open()
 
-    test_racing_creates_have_exactly_one_winner = None  # of names that a slot fixes
+    test_racing_creates_have_exactly_one_winner = None  # of names that a slot decides
 
 
 @pytest.mark.spec("SLOT-6")
@@ -123,7 +123,7 @@ def test_a_requested_time_has_one_owner(place: Place) -> None:
 
 
 def test_a_name_that_another_engine_took_is_taken(place: Place) -> None:
-    """It asks no slot store; what stays behind blocks nobody."""
+    """It does not use the slot store; its entry blocks no writer."""
     place.folder.write(REQUESTED, b"")
     with pytest.raises(ObjectExistsError):
         place.open().create(REQUESTED, b"")
@@ -132,7 +132,7 @@ def test_a_name_that_another_engine_took_is_taken(place: Place) -> None:
 
 
 def test_a_reserved_name_whose_owner_died_is_written_by_the_next_writer(place: Place) -> None:
-    """Else the number would be taken for ever, and nothing there."""
+    """Without this the number would stay reserved without an object."""
     owner = place.open()
 
     def dies(path: str, data: bytes, *, durable: bool = False) -> None:
@@ -160,14 +160,14 @@ def test_a_completed_file_is_written_without_the_slot_store(place: Place) -> Non
 
 
 def test_long_slots_leave_their_bytes_on_the_storage(place: Place) -> None:
-    """DynamoDB's rows end at 400 KiB; the loser takes its bytes away, the winner's stay."""
+    """DynamoDB limits a row to 400 KiB. The loser deletes its bytes; the winner keeps them."""
     one, other = place.open(), place.open()
     long, longer = b"a" * 300_000, b"b" * 300_001
     one.create(slot_path(1), long)
     with pytest.raises(ObjectExistsError):
         other.create(slot_path(1), longer)
     with pytest.raises(ObjectExistsError):
-        one.create(slot_path(1), long)  # a repetition of its own (UNK-1)
+        one.create(slot_path(1), long)  # the second request of one client (UNK-1)
     assert other.read(slot_path(1)) == long
     assert len(place.folder.names(".hoodie/.hoodoo/bodies")) == 1
     other.delete(slot_path(1))
@@ -175,7 +175,7 @@ def test_long_slots_leave_their_bytes_on_the_storage(place: Place) -> None:
 
 
 def test_the_age_of_a_slot_starts_at_its_first_stat(place: Place) -> None:
-    """By the storage's clock alone: no two clocks are compared."""
+    """Only the clock of the storage counts, so no two clocks are compared."""
     storage = place.open()
     storage.create(slot_path(1), b"1234")
     first = storage.stat(slot_path(1))
@@ -193,7 +193,7 @@ def test_the_age_of_a_slot_starts_at_its_first_stat(place: Place) -> None:
 
 
 def test_concurrent_first_writers_create_one_table_id(place: Place) -> None:
-    """Whoever comes second takes the first one's, also when its file is not there yet."""
+    """The second writer uses the table id of the first, even before its file exists."""
     one, other = place.open(), place.open()
     one.create(slot_path(1), b"1")
     identity = decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR))
@@ -213,7 +213,7 @@ def test_a_table_id_whose_creator_died_is_the_tables(place: Place) -> None:
 
 
 def test_a_table_created_after_a_drop_starts_with_an_empty_commit_log(place: Place) -> None:
-    """F27: rows of the old one are never taken for its own, and old handles find out."""
+    """F27: the new table never reads rows of the old one, and old handles detect the drop."""
     old = place.open()
     old.create(PROPERTIES, b"old")
     old.create(slot_path(1), b"old")
@@ -235,7 +235,7 @@ def test_a_table_is_made_once(place: Place) -> None:
 
 
 def dies_behind(place: Place, last: str) -> None:
-    """Who makes a table there dies once the storage has this file."""
+    """Let the creator of a table die once the storage has this file."""
 
     def write(path: str, data: bytes, *, durable: bool = False) -> None:
         MemoryStorage.write(place.folder, path, data, durable=durable)
@@ -252,7 +252,7 @@ def dies_behind(place: Place, last: str) -> None:
 
 
 def dies_before(place: Place, last: str) -> None:
-    """Who makes a table there dies with the claim of this file, and without it."""
+    """Let the creator of a table die after it reserves this file and before it writes it."""
 
     def write(path: str, data: bytes, *, durable: bool = False) -> None:
         if path == last:
@@ -266,14 +266,14 @@ def dies_before(place: Place, last: str) -> None:
 
 
 def test_a_table_whose_creator_died_after_the_table_id_is_created_by_the_next(place: Place) -> None:
-    """Nothing was written there yet that other properties would read in another way."""
+    """The table has no data yet, so other properties cannot change its meaning."""
     dies_behind(place, TABLE_DESCRIPTOR)
     create_properties(place.open(), NEW, now=NOW)
     assert load_config(place.open()).raw["hoodie.table.name"] == "t"
 
 
 def test_a_table_whose_creator_died_before_its_properties_exists(place: Place) -> None:
-    """Its claim has them, and who comes next writes them."""
+    """The reservation holds the properties, so the next writer writes them."""
     dies_before(place, PROPERTIES)
     with pytest.raises(InvalidInputError) as refused:
         create_properties(place.open(), NEW, now=NOW)
@@ -282,7 +282,7 @@ def test_a_table_whose_creator_died_before_its_properties_exists(place: Place) -
 
 
 def test_two_tables_with_one_key_have_different_table_ids(place: Place) -> None:
-    """Two hosts have a table at the same local path, and one database: the first one has begun."""
+    """Two hosts have a table at the same local path and share one database."""
     place.open().create(REQUESTED, b"")
     other = Place()
     other.slots = place.slots
@@ -294,7 +294,7 @@ def test_two_tables_with_one_key_have_different_table_ids(place: Place) -> None:
 
 
 def test_an_emptied_slot_store_is_refused(place: Place) -> None:
-    """Else every number could be taken a second time."""
+    """Without this check every number could be taken a second time."""
     place.open().create(slot_path(1), b"1")
     place.slots = Slots()
     with pytest.raises(UnsafeSetupError) as refused:
@@ -304,6 +304,6 @@ def test_an_emptied_slot_store_is_refused(place: Place) -> None:
 
 @pytest.mark.spec("CAP-1")
 def test_the_probe_proves_the_slot_store(place: Place) -> None:
-    """CAP-1: a store that claims nothing is enough, a slot store that lies is not."""
+    """CAP-1: a store without guarantees passes; a slot store with false guarantees fails."""
     prove_atomic_create(place.open(), SystemIds())
     assert place.folder.names(".hoodie/.hoodoo/probe") == []

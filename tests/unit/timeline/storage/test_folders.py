@@ -1,4 +1,4 @@
-"""A folder's clock is that of its file system: a process whose own is off judges as others do."""
+"""A folder has the clock of its file system, so a wrong process clock changes no decision."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_process_an_hour_ahead_sees_no_live_heartbeat_as_expired(tmp_path: Pat
 
 def test_a_timestamp_leaves_no_file_and_creates_no_folder(tmp_path: Path) -> None:
     clock = clock_of(tmp_path, StillClock(now_ms=7))
-    assert clock.now_ms() == 7  # there is no table
+    assert clock.now_ms() == 7  # the table is missing
     assert list(tmp_path.iterdir()) == []
     (tmp_path / ".hoodie").mkdir()
     assert clock.now_ms() > HOUR_MS

@@ -1,4 +1,4 @@
-"""What only a disk can do: order of syncs, links, full disks, file modes."""
+"""Guarantees of a disk: order of syncs, links, full disks, file modes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from timeline.system import _BACKGROUND_THREADS, start_in_background
 
 
 class Recorder:
-    """Real system calls, noted in order."""
+    """Real system calls, recorded in order."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -57,8 +57,8 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
 
 
-def end_of_work_beside() -> None:
-    """Return when what was begun beside has ended: all its threads then meet here at once."""
+def end_of_background_work() -> None:
+    """Return when all background calls have ended; their threads wait for each other here."""
     meeting = threading.Barrier(_BACKGROUND_THREADS, timeout=60)
     for each in [start_in_background(meeting.wait) for _ in range(_BACKGROUND_THREADS)]:
         each.result()
@@ -103,11 +103,11 @@ def test_removed_and_remade_folder_is_synced_again(tmp_path: Path) -> None:
 def test_a_folder_is_synced_although_other_threads_open_many_folders_meanwhile(
     tmp_path: Path,
 ) -> None:
-    """A cached folder that is dropped closes its descriptor, and another file may get its number."""
+    """A folder that leaves the cache closes its descriptor, and another file may get its number."""
     synced: list[tuple[int, int]] = []
 
     def fsync(descriptor: int) -> None:
-        for number in range(40):  # more folders than the cache keeps
+        for number in range(40):  # more folders than the cache holds
             storage.stat(f"other{number}/a")
         found = os.fstat(descriptor)
         synced.append((found.st_dev, found.st_ino))
@@ -208,7 +208,7 @@ def test_staged_bytes_without_a_create_are_deleted(
         for path, data in create:
             storage.create(path, data)
             assert storage.read(path) == data
-    end_of_work_beside()
+    end_of_background_work()
     assert files_below(tmp_path) == sorted(path for path, _ in create)
 
 
@@ -257,7 +257,7 @@ def test_a_failed_deferred_folder_sync_is_reported_when_waited_for(tmp_path: Pat
 @pytest.mark.spec("LOC-1")
 @pytest.mark.parametrize("code", [errno.EIO, errno.EEXIST])
 def test_link_that_was_made_despite_an_error_counts(tmp_path: Path, code: int) -> None:
-    """A network file system repeats a call whose answer was lost (LOC-1)."""
+    """A network file system repeats a call whose answer is lost (LOC-1)."""
 
     def link_and_fail(*args: Any, **options: Any) -> None:
         os.link(*args, **options)
@@ -308,7 +308,7 @@ def test_folder_that_keeps_vanishing_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> tuple[LocalStorage, Path]:
-    """A table with a linked folder and a linked file that lead to a victim outside."""
+    """Return a table with a linked folder and a linked file that lead out of it."""
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "secret").write_bytes(b"secret")
@@ -403,14 +403,14 @@ def test_new_files_and_folders_are_closed_to_others(tmp_path: Path) -> None:
 
 
 def _descriptors(below: Path) -> int:
-    """How many this process has open of files and folders there, deleted ones as well."""
+    """Return how many descriptors this process has below a folder, deleted files included."""
     kept = Path("/proc/self/fd")
     if not kept.exists():
         pytest.skip("the system has no /proc")
     gc.collect()
     found = 0
     for each in kept.iterdir():
-        with suppress(FileNotFoundError):  # the one that listed them, or another test's
+        with suppress(FileNotFoundError):  # the listing of descriptors itself, or another test
             found += each.readlink().is_relative_to(below.resolve())
     return found
 
@@ -429,7 +429,7 @@ def test_no_descriptor_is_leaked(tmp_path: Path) -> None:
         storage.open_input("a/x").close()
         storage.open_output(f"d/{number}").close()
         storage.delete(f"a/{number}")
-    assert _descriptors(tmp_path) == 2  # the folders a and d are kept open
+    assert _descriptors(tmp_path) == 2  # the folders a and d are open in the cache
     del storage
     assert _descriptors(tmp_path) == 0
 

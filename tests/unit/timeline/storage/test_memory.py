@@ -1,4 +1,4 @@
-"""Handles on one world of memory, and the notes an observed storage takes."""
+"""Handles that share one memory world, and the records of a recording storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timeline.ports.ports import ObjectExistsError, ObjectMissingError, Value
 
 
 class Frozen:
-    """A clock that stands still."""
+    """A clock that does not advance."""
 
     def now_ms(self) -> int:
         return 1_700_000_000_123

@@ -1,4 +1,4 @@
-"""The object-store adapter: what it makes of addresses, options, answers and its clock."""
+"""The object-store adapter: addresses, options, answers and the clock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from timeline.storage.object_client import (
 from timeline.storage.object_store import ObjectInput, ObjectOutput, ObjectStorage
 from timeline.system import SystemIds
 
-RESET = b"reset"  # the request is read, the connection torn down
+RESET = b"reset"  # the request is read, then the connection closes
 PATIENCE_S = 60
 PLACE = parse_object_address("s3://lake/t")
 
@@ -217,7 +217,7 @@ def test_every_option_has_a_description() -> None:
 def answering(
     *replies: bytes | None, swallow_s: float = PATIENCE_S
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """A server that gives these answers to one request each; None swallows the request."""
+    """Serve one given answer to each request; None sends no answer."""
     got: list[bytes] = []
     stopped = threading.Event()
 
@@ -232,7 +232,7 @@ def answering(
             connection.sendall(reply)
 
     def serve() -> None:
-        with suppress(OSError):  # the client is gone, or the test has failed
+        with suppress(OSError):  # the client has closed, or the test has failed
             for reply in replies:
                 connection, _ = listener.accept()
                 with connection:
@@ -248,7 +248,7 @@ def answering(
 
 
 def whole_request(connection: socket.socket) -> bytes:
-    """Head and body: closing with bytes unread resets what was answered."""
+    """Read head and body: a close with unread bytes would reset the answer."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = connection.recv(65_536)
@@ -296,7 +296,7 @@ def test_a_create_without_a_clear_answer_is_ambiguous_and_sent_once(answer: byte
     with answering(answer) as (port, got):
         with pytest.raises(AmbiguousWriteError):
             storage_on(port, timeout_s=PATIENCE_S if answer is not None else 2).create("x", b"1")
-        wait_for(lambda: bool(got))  # given up by its sender, it may not have been read yet
+        wait_for(lambda: bool(got))  # its sender gave up, so it may be unread
         assert len(got) == 1
         assert b"if-none-match: *" in got[0].lower()
 
@@ -345,7 +345,7 @@ def test_a_denied_create_names_the_change_that_helps(answer: bytes, fate: str, a
 
 def test_an_unreachable_server_is_no_ambiguity() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens there
+        taken.bind(("127.0.0.1", 0))  # no other process gets this port, and none listens on it
         with pytest.raises(StorageUnavailableError) as refused:
             storage_on(taken.getsockname()[1]).create("x", b"1")
     assert refused.value.fields["fate"] == "not_sent"
@@ -373,7 +373,7 @@ def test_a_data_file_whose_own_first_request_succeeded_is_kept() -> None:
     storage, _ = memory_storage()
     file = storage.open_output("p/x")
     file.write(b"mine")
-    storage.create("p/x", b"mine")  # what the client's lost first request did
+    storage.create("p/x", b"mine")  # written by the client's lost first request
     file.close()
     assert storage.read("p/x") == b"mine"
 
@@ -439,7 +439,7 @@ def test_only_a_large_upload_has_a_long_timeout(size: int, is_much: bool) -> Non
     assert there == ([[], [], ["t/p/x"]] if is_much else [["t/p/x"], [], []])
 
 
-@pytest.mark.parametrize("of", ["a file", "what lies before its end"])
+@pytest.mark.parametrize("of", ["a file", "the content before its end"])
 def test_a_dead_connection_is_given_up_after_the_time_of_one_request(of: str) -> None:
     size = 5 if of == "a file" else (256 << 10) + 5
     end = bytes(min(size, 256 << 10))
@@ -456,7 +456,7 @@ def test_a_dead_connection_is_given_up_after_the_time_of_one_request(of: str) ->
         started = time.monotonic()
         with storage.open_input("x") as file:
             assert len(file.read()) == size
-        assert time.monotonic() - started < 9  # ten seconds are for much data
+        assert time.monotonic() - started < 9  # ten seconds are enough for much data
         assert len(got) == len(before) + 2
 
 
@@ -504,12 +504,12 @@ def test_the_known_end_of_a_file_is_not_requested() -> None:
     assert file.read(50) + file.read() == b"b" * 100
     assert asked == []
     file.seek(999_899)
-    assert file.read(2) == b"aa"  # whatever overlaps is fetched as a whole
+    assert file.read(2) == b"aa"  # overlapping ranges are fetched in one request
     assert asked == [(999_899, 1_000_000)]
 
 
 def ranged(data: bytes, size: int, *, start: int | None = None) -> bytes:
-    """The last bytes of an object, or those from ``start`` on."""
+    """Return the last bytes of an object, or those from ``start``."""
     start = size - len(data) if start is None else start
     head = reply(206).replace(b"Content-Length: 0\r\n\r\n", b"")
     place = b"Content-Range: bytes %d-%d/%d\r\n" % (start, start + len(data) - 1, size)
@@ -568,7 +568,7 @@ def test_a_missing_or_forbidden_file_costs_one_request(
 
 def test_a_checksum_sibling_costs_requests_only_when_one_was_listed() -> None:
     storage, store = memory_storage()
-    store.put("t/f/.x.crc", b"old")  # somebody copied it here
+    store.put("t/f/.x.crc", b"old")  # copied by another program
     storage.write("f/x", b"1")
     assert storage.stat("f/.x.crc") is not None
     storage.names("f")
@@ -643,7 +643,7 @@ def test_a_displayed_error_contains_no_signature_and_no_dump() -> None:
 
 
 class Forked(SystemIds):
-    """The same object in a child: its process has another number."""
+    """Return the same object as in a child process, with another process id."""
 
     pid = 7
 

@@ -1,4 +1,4 @@
-"""Addresses a user may write, and what each of them opens."""
+"""Addresses that a user may write, and the storage of each."""
 
 from __future__ import annotations
 

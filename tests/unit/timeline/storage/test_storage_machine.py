@@ -1,4 +1,4 @@
-"""The machine's small ports: identity after a fork, the thread pool, ticks and logs."""
+"""The small ports of the system: identity after a fork, thread pool, timers and logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from timeline.system import (
 
 
 class Kept:
-    """A sink that keeps names and tells when one arrived."""
+    """A sink that keeps names, and reports the first one."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -34,7 +34,7 @@ class Kept:
 
 
 class Broken:
-    """A sink that breaks its promise."""
+    """A sink that raises, against its contract."""
 
     def emit(self, name: str, /, **fields: Value) -> None:
         raise RuntimeError(name)
@@ -52,7 +52,7 @@ def test_a_forked_child_has_an_identity_of_its_own() -> None:
             told = f"{seen.pid == os.getpid()} {seen.writer_id} {seen.application}"
             os.write(writer, told.encode())
         finally:
-            os._exit(0)  # whatever happened: it must not go on with other tests
+            os._exit(0)  # the child must never run other tests
     os.waitpid(child, 0)
     answer = os.read(reader, 200).decode().split()
     os.close(reader)
@@ -64,11 +64,11 @@ def test_a_forked_child_has_an_identity_of_its_own() -> None:
 
 
 @pytest.mark.spec("HB-3")
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux alone tells such a clock")
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has such a clock")
 def test_the_monotonic_clock_includes_the_time_of_a_suspend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who sleeps with it must find its leases ended, as the others do."""
+    """A writer that sleeps with the machine must find its leases expired, as other writers do."""
     suspended_ms = 3_600_000
     steady_ns = time.clock_gettime_ns
 
@@ -142,7 +142,7 @@ def test_after_a_failure_no_task_starts() -> None:
 def test_threads_that_waited_together_once_end_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A storage that fell silent must not leave its waiters to a process that lives on."""
+    """A storage that does not answer must not leave its threads to a long-lived process."""
     together = 12
     all_there = threading.Barrier(together)
     waited: list[threading.Thread] = []
@@ -153,7 +153,7 @@ def test_threads_that_waited_together_once_end_after_a_while(
 
     with ThreadExecutor(1) as executor:
         executor.concurrently([wait_together] * together)
-        waited.remove(threading.current_thread())  # the calling thread works, too
+        waited.remove(threading.current_thread())  # the calling thread works too
         assert len(set(waited)) == together - 1
         monkeypatch.setattr(machine, "_POOL_S", 0.0)
         assert executor.start(lambda: 5).result() == 5

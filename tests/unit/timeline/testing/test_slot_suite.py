@@ -1,4 +1,4 @@
-"""The shipped suite of slot stores catches those that break the contract."""
+"""The shipped suite of slot stores detects stores that break the contract."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from timeline.testing.slot_suite import SlotStoreSuite
 
 
 class MemorySlots(MemoryStorage):
-    """The least slot store there is."""
+    """The simplest valid slot store."""
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """No resource is open."""
 
 
 class ReadsThenWrites(MemorySlots):
-    """Looks whether the number is free, and takes it later: several may find it free."""
+    """Checks the number first and takes it later, so several writers may take one number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,28 +29,28 @@ class ReadsThenWrites(MemorySlots):
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         taken = self.stat(path) is not None
-        self._meeting.wait(timeout=30)  # the switch that a scheduler makes now and then
+        self._meeting.wait(timeout=30)  # as a scheduler may switch threads here
         if taken:
             raise ObjectExistsError(path)
         self.write(path, data)
 
 
 class Replaces(MemorySlots):
-    """The last one wins."""
+    """Overwrites: the last writer wins."""
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self.write(path, data)
 
 
 class ListsOnePage(MemorySlots):
-    """Forgets that answers come in pages."""
+    """Returns only the first page of a listing."""
 
     def names(self, folder: str) -> Names:
         return super().names(folder)[:20]
 
 
 class KeepsDeleted(MemorySlots):
-    """A number that was collected can never be taken again."""
+    """Never allows a deleted number again."""
 
     def delete(self, path: str) -> None:
         if self.stat(path) is not None:
@@ -74,7 +74,7 @@ def test_suite_catches_the_mutant(
 
 
 class TestMemorySlots(SlotStoreSuite):
-    """The honest one passes, but for races of processes."""
+    """The valid store passes; races between processes are not tested."""
 
     processes = 1
     stores: dict[Path, MemorySlots] = {}  # noqa: RUF012 - a folder is one store, however often opened

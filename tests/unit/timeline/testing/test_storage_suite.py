@@ -1,4 +1,4 @@
-"""The shipped storage suite catches adapters that break the contract."""
+"""The shipped storage suite detects adapters that break the contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from timeline.testing.storage_suite import StorageSuite
 
 
 class CheckThenPut(MemoryStorage):
-    """Looks whether the name is free, and puts the object later: two may both find it free."""
+    """Checks the name first and puts the object later, so two writers may create one name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,21 +33,21 @@ class CheckThenPut(MemoryStorage):
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         taken = self.stat(path) is not None
         if path.startswith("race/"):
-            self._meeting.wait(timeout=30)  # the switch that a scheduler makes now and then
+            self._meeting.wait(timeout=30)  # as a scheduler may switch threads here
         if taken:
             raise ObjectExistsError(path)
         self.write(path, data)
 
 
 class IgnoresTheCondition(MemoryStorage):
-    """Overwrites, as some object stores do with a condition they do not know."""
+    """Overwrites, as some object stores do with an unknown condition."""
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self.write(path, data)
 
 
 class LosesAnAnswer(MemoryStorage):
-    """Does what it is asked; the answer to one creation is lost."""
+    """Executes every request; the answer to one create is lost."""
 
     def __init__(self, lost: int) -> None:
         super().__init__()
@@ -64,14 +64,14 @@ class LosesAnAnswer(MemoryStorage):
 
 
 class ListsLeftovers(MemoryStorage):
-    """Shows everything it finds."""
+    """Lists every file that it finds."""
 
     def names(self, folder: str) -> Names:
         return [*super().names(folder), "x.crc"]
 
 
 class ClaimsNothing(RecordingStorage):
-    """An honest store without conditions."""
+    """A correct store without conditional creates."""
 
     @property
     def capabilities(self) -> StorageCapabilities:
