@@ -7,19 +7,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from lockproviders import filesystem, hookspecs, inprocess
+from lockproviders import hookspecs
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from lockproviders.audit import AuditTrail
-from lockproviders.dynamodb import client as dynamodb
-from lockproviders.dynamodb.connection import BotoTransport, check_extra, region_of_machine
-from lockproviders.dynamodb.settings import DynamoSettings
-from lockproviders.dynamodb.slots import DynamoSlotStore
-from lockproviders.hivemetastore import database_client, thrift_client
 from lockproviders.hookspecs import (
     ENTRY_POINT_GROUP,
     PROJECT_NAME,
@@ -32,11 +28,6 @@ from lockproviders.settings import (
     LockSettings,
     default_provider,
 )
-from lockproviders.sql import client as sql
-from lockproviders.sql.settings import TABLE_NAME, SqlSettings
-from lockproviders.sql.slots import SqlSlotStore
-from lockproviders.storage_based import client as storage_based
-from lockproviders.zookeeper import client as zookeeper
 from timeline import hookspecs as merger_hooks
 from timeline.errors import HoodooError, UnknownProviderError, UnsafeSetupError
 from timeline.model.slot import TamperEvidence
@@ -54,6 +45,10 @@ from timeline.properties.options import (
 from timeline.storage.external_slots import ExternalSlotStorage
 from timeline.storage.open_storage import storage_for
 from timeline.system import FanOut
+
+if TYPE_CHECKING:
+    from lockproviders.dynamodb.slots import DynamoSlotStore
+    from lockproviders.sql.slots import SqlSlotStore
 
 # ---- Slot stores: commit slots on the table's storage, or in a database (SLOT-6)
 #
@@ -134,6 +129,9 @@ def with_slot_store(
     key = slots.key or storage.base_uri
     store: SqlSlotStore | DynamoSlotStore
     if backend == "sql":
+        from lockproviders.sql.settings import TABLE_NAME, SqlSettings
+        from lockproviders.sql.slots import SqlSlotStore
+
         if not TABLE_NAME.fullmatch(table):
             why = "letters, digits and _ only, 63 at most"
             raise SlotSettings.refusal(own, "table", why, "hoodoo_slots")
@@ -142,6 +140,14 @@ def with_slot_store(
             sql.database(ids, durable=True), table=table, may_create=sql.create_table
         )
     else:
+        from lockproviders.dynamodb.connection import (
+            BotoTransport,
+            check_extra,
+            region_of_machine,
+        )
+        from lockproviders.dynamodb.settings import DynamoSettings
+        from lockproviders.dynamodb.slots import DynamoSlotStore
+
         check_extra()
         dynamo = DynamoSettings.from_properties(
             properties, implicit_key=key, machine_region=region_of_machine
@@ -163,23 +169,32 @@ _BASE_PATH = "hoodie.base.path"
 _KEPT_OF_TABLE = ("hoodie.table.name", "hoodie.database.name")
 
 
+#: Provider of this release -> its entry; the module is imported when the entry is needed.
+_ENTRIES_BUILT_IN: Mapping[str, str] = {
+    "filesystem": "lockproviders.filesystem:ENTRY",
+    "in_process": "lockproviders.inprocess:ENTRY",
+    "sql": "lockproviders.sql.client:ENTRY",
+    "storage_based": "lockproviders.storage_based.client:ENTRY",
+    "zookeeper": "lockproviders.zookeeper.client:ENTRY",
+    "zookeeper_implicit": "lockproviders.zookeeper.client:IMPLICIT_ENTRY",
+    "hivemetastore": "lockproviders.hivemetastore.thrift_client:ENTRY",
+    "hivemetastore_database": "lockproviders.hivemetastore.database_client:ENTRY",
+    "dynamodb": "lockproviders.dynamodb.client:ENTRY",
+    "dynamodb_implicit": "lockproviders.dynamodb.client:IMPLICIT_ENTRY",
+}
+
+
 class _BuiltIn:
     """The providers of this release, as a plug-in."""
 
     @hookimpl
     def lock_provider_entries(self) -> tuple[LockProviderEntry, ...]:
-        return (
-            filesystem.ENTRY,
-            inprocess.ENTRY,
-            sql.ENTRY,
-            storage_based.ENTRY,
-            zookeeper.ENTRY,
-            zookeeper.IMPLICIT_ENTRY,
-            thrift_client.ENTRY,
-            database_client.ENTRY,
-            dynamodb.ENTRY,
-            dynamodb.IMPLICIT_ENTRY,
-        )
+        return tuple(map(_built_in, _ENTRIES_BUILT_IN))
+
+
+def _built_in(name: str) -> LockProviderEntry:
+    entry: LockProviderEntry = resolve_name(_ENTRIES_BUILT_IN[name])
+    return entry
 
 
 class ProviderRegistry:
@@ -195,8 +210,8 @@ class ProviderRegistry:
         self._manager = pluggy.PluginManager(PROJECT_NAME)
         for hooks in (hookspecs, merger_hooks, *further_hooks):
             self._manager.add_hookspecs(hooks)
-        self._entries: dict[str, LockProviderEntry] = {}
-        self.register(_BuiltIn(), "hoodoo")
+        self._manager.register(_BuiltIn(), "hoodoo")
+        self._collected: dict[str, LockProviderEntry] | None = None
 
     def register(self, plugin: object, name: str) -> None:
         """
@@ -218,7 +233,7 @@ class ProviderRegistry:
                 plugin=name,
             ) from error
         try:
-            self._entries = self._collect()
+            self._collected = self._collect()
         except UnsafeSetupError:
             self._manager.unregister(name=name)
             raise
@@ -248,12 +263,12 @@ class ProviderRegistry:
     @property
     def known(self) -> tuple[str, ...]:
         """Names of all providers, sorted."""
-        return tuple(sorted(self._entries))
+        return tuple(sorted(self._entries()))
 
     @property
     def entries(self) -> tuple[LockProviderEntry, ...]:
         """All providers, sorted by name."""
-        return tuple(self._entries[name] for name in self.known)
+        return tuple(self._entries()[name] for name in self.known)
 
     def mergers(self, class_names: Sequence[str] = ()) -> tuple[RecordMerger, ...]:
         """
@@ -279,7 +294,9 @@ class ProviderRegistry:
         Raises:
             UnknownProviderError: No plug-in offers it; lists the known names.
         """
-        for entry in self._entries.values():
+        if name in _ENTRIES_BUILT_IN:  # a plug-in cannot take the name
+            return _built_in(name)
+        for entry in self._entries().values():
             if name == entry.name or name in entry.jvm_class_names:
                 return entry
         raise UnknownProviderError(
@@ -288,6 +305,12 @@ class ProviderRegistry:
             name=name,
             known=list(self.known),
         )
+
+    def _entries(self) -> dict[str, LockProviderEntry]:
+        """Return all providers by name; the first call imports those of this release."""
+        if self._collected is None:
+            self._collected = self._collect()
+        return self._collected
 
     def _collect(self) -> dict[str, LockProviderEntry]:
         entries: dict[str, LockProviderEntry] = {}

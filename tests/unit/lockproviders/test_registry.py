@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry, hookimpl
-from lockproviders.registry import ProviderRegistry, build_lock
+from lockproviders.registry import _ENTRIES_BUILT_IN, ProviderRegistry, build_lock
 from timeline.errors import SettingError, UnknownProviderError, UnsafeSetupError
 from timeline.ports.ports import StorageCapabilities
 from timeline.properties.options import TABLE_LAYER, PropertySet
@@ -67,6 +67,13 @@ def lock_for(machine, storage: StorageAt, registry=None, said=None, **properties
 def test_this_release_has_its_providers() -> None:
     known = set(ProviderRegistry().known)
     assert known >= {"filesystem", "in_process", "dynamodb", "dynamodb_implicit"}
+
+
+def test_each_provider_of_this_release_is_found_under_the_name_of_its_entry() -> None:
+    assert _ENTRIES_BUILT_IN
+    assert {name: ProviderRegistry().find(name).name for name in _ENTRIES_BUILT_IN} == {
+        name: name for name in _ENTRIES_BUILT_IN
+    }
 
 
 @pytest.mark.parametrize(
