@@ -9,7 +9,6 @@ snapshot for each read. ``hoodoo.Table`` adds options and writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,6 +40,7 @@ from filegroups.reading.read import (
 from filegroups.reading.time_travel import snapshot_as_of
 from filegroups.supported import refuse_unreadable
 from timeline.context import TableContext, TableLimits
+from timeline.entries import TimelineEntry, timeline_entries
 from timeline.errors import (
     InvalidInputError,
     MissingFileError,
@@ -48,7 +48,7 @@ from timeline.errors import (
     needs_extra,
 )
 from timeline.model.file_names import FileSlice, check_partition_path, listed
-from timeline.model.instant import Instant, InstantTime, State, WallMs, instant_time
+from timeline.model.instant import WallMs, instant_time
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument, parse_range, parse_time_travel
 from timeline.ports.ports import Ports, close_storage
@@ -641,45 +641,3 @@ class TableReader(TableSnapshot):
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Iterate over batches of the newest snapshot."""
         return iter(self.scan())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineEntry:
-    """One instant, active or archived, as shown to users."""
-
-    requested_time: InstantTime
-    completion_time: InstantTime | None
-    action: str
-    state: str
-    archived: bool
-
-
-def timeline_entries(context: TableContext, *, archived: bool = True) -> list[TimelineEntry]:
-    """Return every instant, ascending by requested time, with the archived ones on request."""
-    active = context.active()
-    found = [_entry(instant) for instant in active.instants]
-    if archived:
-        present = {(entry.requested_time, entry.action) for entry in found}
-        found.extend(
-            TimelineEntry(
-                requested_time=row.requested_time,
-                completion_time=row.completion_time,
-                action=row.action,
-                state=State.COMPLETED.value,
-                archived=True,
-            )
-            for row in context.archived_timeline.instants()
-            if (row.requested_time, row.action) not in present
-        )
-    return sorted(found, key=lambda entry: (entry.requested_time, entry.action))
-
-
-def _entry(instant: Instant) -> TimelineEntry:
-    action = instant.action.completes_as if instant.completed else instant.action
-    return TimelineEntry(
-        requested_time=instant.requested_time,
-        completion_time=instant.completion_time,
-        action=action.value,
-        state=instant.state.value,
-        archived=False,
-    )

@@ -29,7 +29,8 @@ from hoodoo.inputs import (
     refuse_other_types,
     to_arrow_table,
 )
-from hoodoo.inspect.instants import InstantSummary, explain_instant, list_instants
+from hoodoo.inspect.explain import explain_instant
+from hoodoo.inspect.instants import InstantSummary, list_instants
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.services import Services
@@ -114,7 +115,7 @@ class Table(TableReader):
         Raises:
             CorruptTableError: A slot cannot be read.
         """
-        return list_instants(self, archived=archived)[::-1][:limit]
+        return list_instants(self._context, archived=archived)[::-1][:limit]
 
     def explain(self, instant: TimeArgument) -> InstantSummary:
         """
@@ -126,7 +127,7 @@ class Table(TableReader):
         Raises:
             InstantNotFoundError: No trace of it is left.
         """
-        return explain_instant(self, instant)
+        return explain_instant(self._context, instant)
 
     def writers(self) -> list[RegisteredWriter]:
         """Return the registered writers of the table, live and expired ones."""

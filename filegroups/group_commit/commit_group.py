@@ -42,7 +42,13 @@ from timeline.errors import (
     RolledBackError,
     SchemaConflictError,
 )
-from timeline.model.commit_metadata import CommitMetadata, FileGroupId, WriteSet, WriteStat
+from timeline.model.commit_metadata import (
+    GROUP_KEY,
+    CommitMetadata,
+    FileGroupId,
+    WriteSet,
+    WriteStat,
+)
 from timeline.model.instant import InstantTime
 from timeline.rollback.rollback import discard_attempt
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
@@ -119,9 +125,6 @@ def without_known_conflict(
 
 
 # ---- The members of a group as one write (GRP-1)
-
-#: Extra metadata of a commit: number of writes in it.
-GROUP_KEY = "hoodoo.group"
 
 
 def merge_members(members: Sequence[WrittenFiles]) -> WrittenFiles:

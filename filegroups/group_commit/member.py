@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from filegroups.group_commit.coalesce import member_results
-from filegroups.group_commit.commit_group import GROUP_KEY
 from filegroups.group_commit.messages import (
     OFFERED_BYTES_MAX,
     Channel,
@@ -48,7 +47,7 @@ from timeline.errors import (
     InvariantError,
     OutcomeUnknownError,
 )
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.commit_metadata import GROUP_KEY, CommitMetadata
 from timeline.model.file_names import check_partition_path, slot_path
 from timeline.model.instant import WRITE_ACTIONS, InstantTime
 from timeline.model.slot import Slot, SlotKind

@@ -52,7 +52,10 @@ def diff(
     """
     names = None if columns is None else [one.strip() for one in columns.split(",")]
     with invocation.open_table(address) as opened:
-        moments = (time_named(opened, before), None if after is None else time_named(opened, after))
+        moments = (
+            time_named(opened.context, before),
+            None if after is None else time_named(opened.context, after),
+        )
         found = opened.diff(*moments, columns=names)
         if with_rows and not invocation.printer.for_people:
             invocation.printer.rows(_limited(found, limit))

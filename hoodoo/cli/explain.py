@@ -9,7 +9,7 @@ import click
 from hoodoo.cli.instants import instant_named
 from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.inspect.contention import measure_contention
-from hoodoo.inspect.instants import explain_instant
+from hoodoo.inspect.explain import explain_instant
 from timeline.commit.conflict_report import KINDS
 from timeline.rules.action_matrix import (
     ACTION_MATRIX,
@@ -65,9 +65,9 @@ def explain(
             "name a TABLE and an INSTANT, or a TABLE and --contention, or use --matrix"
         )
     with invocation.open_table(address) as opened:
-        instant = instant_named(opened, instant)
+        instant = instant_named(opened.context, instant)
         resolution = opened.resolve(instant) if resolve else None
-        summary = explain_instant(opened, instant)
+        summary = explain_instant(opened.context, instant)
     document, lines = summary.as_document(), summary.lines()
     if resolution is not None:
         document |= {"outcome": resolution.outcome.value, "why": resolution.why}
@@ -77,7 +77,7 @@ def explain(
 
 def _print_contention(invocation: Invocation, address: str) -> None:
     with invocation.open_table(address) as opened:
-        found = measure_contention(opened, archived=True)
+        found = measure_contention(opened.context, archived=True)
     invocation.printer.result(found.as_document(), *found.lines())
 
 

@@ -19,7 +19,7 @@ from timeline.model.file_names import FileSlice
 def files(invocation: Invocation, *, address: str, as_of: str | None) -> None:
     """Show the newest slice of each file group."""
     with invocation.open_table(address) as opened:
-        shown = opened if as_of is None else opened.as_of(time_named(opened, as_of))
+        shown = opened if as_of is None else opened.as_of(time_named(opened.context, as_of))
         slices = sorted(
             shown.file_slices(),
             key=lambda one: (one.file_group.partition_path, one.file_group.file_id),

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hoodoo.inspect.instants import time_text
+from timeline.context import TableContext
+from timeline.entries import timeline_entries
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import Instant, InstantTime, WallMs
 from timeline.model.time_arguments import parse_time_travel
-
-if TYPE_CHECKING:
-    from hoodoo.table import Table
 
 _NEWEST: Final = re.compile(r"@-([1-9]\d{0,5})", re.ASCII)
 _DIGITS_MIN: Final = 4  # of a prefix
@@ -29,12 +28,14 @@ _FORMS: Final = (
 )
 
 
-def instant_named(table: Table, text: str, among: Sequence[Instant] | None = None) -> InstantTime:
+def instant_named(
+    context: TableContext, text: str, among: Sequence[Instant] | None = None
+) -> InstantTime:
     """
     Return the requested time of the instant that a text names.
 
     Args:
-        table: The table; its timeline is read.
+        context: The table; its timeline is read.
         text: ``@-1`` for the newest completed write, ``@-2`` for the one before; the first digits
             of a requested or completion time, at least 4; all its digits; or a time in any form of
             ``time_named``, which means the newest completed write until then.
@@ -45,20 +46,24 @@ def instant_named(table: Table, text: str, among: Sequence[Instant] | None = Non
             form (``instant_time``).
         InstantNotFoundError: No such instant is as old as the time (``instant_unknown``).
     """
-    found = _instant_of(table, text.strip(), among)
+    found = _instant_of(context, text.strip(), among)
     if found is not None:
         return found[0]
-    named = time_named(table, text)
-    exact = table.context.parse_instant(named)
-    known = {one for each in table.timeline for one in (each.requested_time, each.completion_time)}
+    named = time_named(context, text)
+    exact = context.parse_instant(named)
+    known = {
+        one
+        for each in timeline_entries(context)
+        for one in (each.requested_time, each.completion_time)
+    }
     if (named.isdecimal() and named == text.strip()) or exact in known:
         return exact
-    until = parse_time_travel(named, table.context.zone)
-    chosen = table.snapshot.active.completed_writes if among is None else among
+    until = parse_time_travel(named, context.zone)
+    chosen = context.snapshot().active.completed_writes if among is None else among
     times = sorted(one.requested_time for one in chosen)
     if times and times[0] <= until:
         return max(time for time in times if time <= until)
-    what, zone = "completed write" if among is None else "such instant", table.context.zone.name
+    what, zone = "completed write" if among is None else "such instant", context.zone.name
     oldest = f"the oldest is {times[0]}" if times else f"the table has no {what}"
     raise InstantNotFoundError(
         f"no {what} began until {time_text(until)} {zone}; {oldest}; 'hoodoo log TABLE' lists "
@@ -68,12 +73,12 @@ def instant_named(table: Table, text: str, among: Sequence[Instant] | None = Non
     )
 
 
-def time_named(table: Table, text: str, *, completed: bool = False) -> str:
+def time_named(context: TableContext, text: str, *, completed: bool = False) -> str:
     """
     Return a time that a text names in the digits of the table, or the text if it is a plain time.
 
     Args:
-        table: The table; ``yesterday`` and the digits of the result are in its time zone.
+        context: The table; ``yesterday`` and the digits of the result are in its time zone.
         text: ``2h``, ``30min``, ``1d`` or ``1d ago``, ``now``, ``today`` or ``yesterday`` (its
             first moment), an instant in a form of ``instant_named``, or a form of ``Table.as_of``.
         completed: Return the completion time of an instant, not its requested time.
@@ -82,29 +87,29 @@ def time_named(table: Table, text: str, *, completed: bool = False) -> str:
         InvalidInputError: As ``instant_named``.
     """
     plain = text.strip().lower()
-    found = _instant_of(table, plain)
+    found = _instant_of(context, plain)
     if found is not None:
         return found[1] if completed else found[0]
-    now_ms = table.context.ports.clock.now_ms()
+    now_ms = context.ports.clock.now_ms()
     if match := _AGO.fullmatch(plain):
         now_ms -= int(match[1]) * _SECONDS[match[2]] * 1000
     elif plain not in ("now", "today", "yesterday"):
         if not (completed and plain == "earliest"):
-            _refuse_other_form(table, text.strip())
+            _refuse_other_form(context, text.strip())
         return text
-    digits = table.context.zone.instant_time(WallMs(now_ms))
+    digits = context.zone.instant_time(WallMs(now_ms))
     if plain in ("today", "yesterday"):
         day = date(int(digits[:4]), int(digits[4:6]), int(digits[6:8]))
         return str(day - timedelta(days=plain == "yesterday"))
     return digits
 
 
-def _refuse_other_form(table: Table, text: str) -> None:
+def _refuse_other_form(context: TableContext, text: str) -> None:
     """Raise an error that lists the forms of the command line, if the text has none of them."""
     short = text.isdecimal() and text.strip("0") != "" and len(text) < _DIGITS_MIN
     try:
         if not short:
-            table.context.parse_instant(text)
+            context.parse_instant(text)
             return
     except InvalidInputError:
         if _DATE.match(text):  # such as a month that does not exist
@@ -113,11 +118,11 @@ def _refuse_other_form(table: Table, text: str) -> None:
 
 
 def _instant_of(
-    table: Table, text: str, among: Sequence[Instant] | None = None
+    context: TableContext, text: str, among: Sequence[Instant] | None = None
 ) -> tuple[InstantTime, InstantTime] | None:
     """Return the requested and the completion time of an instant that a text names as such."""
     if match := _NEWEST.fullmatch(text):
-        writes = table.snapshot.active.completed_writes if among is None else among
+        writes = context.snapshot().active.completed_writes if among is None else among
         if int(match[1]) <= len(writes):
             one = writes[-int(match[1])]
             return one.requested_time, one.completion_time or one.requested_time
@@ -132,7 +137,7 @@ def _instant_of(
         return None
     found = [
         (one.requested_time, one.completion_time or one.requested_time)
-        for one in (table.timeline if among is None else among)
+        for one in (timeline_entries(context) if among is None else among)
         if one.requested_time.startswith(text) or (one.completion_time or "").startswith(text)
     ]
     if len(found) == 1:

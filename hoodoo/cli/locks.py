@@ -613,7 +613,7 @@ def _as_ms(opened: Table, text: str | None) -> int | None:
     if text is None:
         return None
     zone = opened.context.zone
-    return zone.wall_ms(parse_time_travel(time_named(opened, text), zone))
+    return zone.wall_ms(parse_time_travel(time_named(opened.context, text), zone))
 
 
 def _text(at_ms: int) -> str:

@@ -108,7 +108,11 @@ def read(
     elif settings.query_type is QueryType.INCREMENTAL:
         batches = _changes(table, settings, names, condition, meta=meta)
     else:
-        pinned = table if settings.as_of is None else table.as_of(time_named(table, settings.as_of))
+        pinned = (
+            table
+            if settings.as_of is None
+            else table.as_of(time_named(table.context, settings.as_of))
+        )
         batches = pinned.scan(
             columns=names,
             filter=condition,
@@ -175,8 +179,8 @@ def _range(table: Table, settings: ReadSettings) -> tuple[str, str | None]:
     """Return the range of an incremental read; an instant means its completion time."""
     since, until = settings.begin_time or "earliest", settings.end_time
     return (
-        time_named(table, since, completed=True),
-        None if until is None else time_named(table, until, completed=True),
+        time_named(table.context, since, completed=True),
+        None if until is None else time_named(table.context, until, completed=True),
     )
 
 

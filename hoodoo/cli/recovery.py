@@ -40,7 +40,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
     """
     with invocation.open_table(address) as opened:
         context = opened.context
-        instant = instant_named(opened, instant)
+        instant = instant_named(opened.context, instant)
         planned = plan_rollback(context, instant, force=force)
         document: dict[str, Any] = {
             **nothing_to_do("rollback", "rollback"),
@@ -98,7 +98,7 @@ def restore(
         raise click.UsageError("name the INSTANT to restore, or use --finish")
     with invocation.open_table(address) as opened:
         context = opened.context
-        instant = None if instant is None else instant_named(opened, instant)
+        instant = None if instant is None else instant_named(opened.context, instant)
         document: dict[str, Any] = nothing_to_do("restore", "restore")
         question = "finish the restore that another engine left?"
         if instant is not None:
@@ -160,7 +160,7 @@ def create(invocation: Invocation, *, address: str, instant: str | None, comment
     """
     with invocation.open_table(address) as opened:
         context = opened.context
-        instant = None if instant is None else instant_named(opened, instant)
+        instant = None if instant is None else instant_named(opened.context, instant)
         if invocation.dry_run:
             made = plan_savepoint(context, instant)
         else:
@@ -230,7 +230,7 @@ def delete(invocation: Invocation, *, address: str, instant: str) -> None:
     """
     with invocation.open_table(address) as opened:
         context = opened.context
-        instant = instant_named(opened, instant)
+        instant = instant_named(opened.context, instant)
         known = [one for one in savepoints(context) if one.requested_time == instant]
         if not known and invocation.dry_run:
             raise InstantNotFoundError(

@@ -486,7 +486,7 @@ def plan(invocation: Invocation, *, address: str, service: str) -> None:
 def _plan_named(opened: Table, text: str) -> Instant:
     """Return the pending plan that a text names, among the pending plans of the table."""
     plans = pending_plans(opened.context.active())
-    return find_plan(opened.context, instant_named(opened, text, plans))
+    return find_plan(opened.context, instant_named(opened.context, text, plans))
 
 
 def _planning(opened: Table) -> dict[str, PlannedService]:

@@ -12,7 +12,6 @@ import click
 import pyarrow as pa
 
 from filegroups.schema.schema import drop_meta, hudi_type_name
-from filegroups.table import timeline_entries
 from hoodoo.catalog import create_table, preview_create
 from hoodoo.cli.invocation import PROBLEMS_FOUND, CommandGroup, Invocation, changing, reading
 from hoodoo.cli.printing import count_text, size_text
@@ -26,6 +25,7 @@ from hoodoo.writer import register_writer
 from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
+from timeline.entries import timeline_entries
 from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
 from timeline.rollback.end_bad_slot import end_slot, find_bad_slot
 from timeline.storage.folder_walker import system_call_error

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from filegroups.table import timeline_entries
 from hoodoo.cli.invocation import CommandGroup, Invocation, reading
 from hoodoo.cli.printing import Printer
 from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
+from timeline.entries import timeline_entries
 
 if TYPE_CHECKING:
     from hoodoo.table import Table
@@ -32,7 +32,7 @@ def show(invocation: Invocation, *, address: str, history: bool) -> None:
     """
     with invocation.open_table(address) as opened:
         if invocation.printer.for_people:
-            print_timeline(invocation.printer, list_instants(opened, archived=history))
+            print_timeline(invocation.printer, list_instants(opened.context, archived=history))
         else:
             invocation.printer.document(_document(opened, archived=history))
 

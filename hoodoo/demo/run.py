@@ -274,7 +274,7 @@ def run_demo(
     comparison = _compare(path, flights, count)
     verification = verify_at(path, Layers())
     with hoodoo.open_table(path) as table:
-        accounts = tuple(list_instants(table, archived=True))
+        accounts = tuple(list_instants(table.context, archived=True))
     return DemoResult(
         path=path,
         seconds=time.monotonic() - began,

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from filegroups.table import TableReader
-from hoodoo.inspect.instants import InstantSummary, list_instants, rejected_writes_of
+from hoodoo.inspect.explain import rejected_writes_of
+from hoodoo.inspect.instants import InstantSummary, list_instants
+from timeline.context import TableContext
 from timeline.errors import counted
 from timeline.model.instant import InstantTime
 
@@ -120,7 +121,7 @@ class Contention:
         return lines
 
 
-def measure_contention(table: TableReader, *, archived: bool = False) -> Contention:
+def measure_contention(context: TableContext, *, archived: bool = False) -> Contention:
     """
     Return the contention of a table, from its committed and its rejected writes.
 
@@ -130,8 +131,8 @@ def measure_contention(table: TableReader, *, archived: bool = False) -> Content
     Raises:
         CorruptTableError: A slot cannot be read.
     """
-    writes = [one for one in list_instants(table, archived=archived) if one.attempts is not None]
-    lost = rejected_writes_of(table.context)
+    writes = [one for one in list_instants(context, archived=archived) if one.attempts is not None]
+    lost = rejected_writes_of(context)
     conflicts = [each for one in (*writes, *lost) for each in _conflict_counts(one)]
     meetings = sorted(
         (

@@ -13,13 +13,14 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from filegroups.writing.write import action_of
-from filegroups.writing.write_request import WriteRequest
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, ConflictError, HoodooError, RolledBackError
 from timeline.model.file_names import REJECTED_WRITES
+
+if TYPE_CHECKING:
+    from filegroups.writing.write_request import WriteRequest
 
 REJECTED_WRITES_MAX: Final = 256
 _TIME: Final = re.compile(r"[0-9]{17}")
@@ -55,6 +56,8 @@ def record_rejected_write(
 
     Outside: 1 put, 1 list, and sometimes deletes of old records.
     """
+    from filegroups.writing.write import action_of  # not for readers of the records
+
     attempts = error.fields.get("attempts") if isinstance(error, BudgetSpentError) else None
     reports = attempts or [error.fields.get("report")]
     recorded = (

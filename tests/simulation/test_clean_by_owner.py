@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from filegroups.table import TableReader
-from hoodoo.inspect.instants import explain_instant
+from hoodoo.inspect.explain import explain_instant
 from hoodoo.verify.verify import verify
 from tableservices.cleaning.execute import clean
 from tableservices.restoring.savepoints import savepoint, savepoints
@@ -228,7 +227,7 @@ def test_resolve_ends_a_clean_without_files() -> None:
     told = resolve(context, slot.requested_time)
     assert (told.outcome, kinds(world)[-2:]) == (WriteOutcome.NOT_PUBLISHED, [CLEAN, VOID])
     assert verify(context).notes == ()
-    assert explain_instant(TableReader(context), slot.requested_time).state == "void"
+    assert explain_instant(context, slot.requested_time).state == "void"
 
 
 def test_no_savepoint_is_broken_in_any_schedule() -> None:

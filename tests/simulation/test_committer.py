@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from filegroups.group_commit.commit_group import GROUP_KEY, NotCommitted
+from filegroups.group_commit.commit_group import NotCommitted
 from filegroups.group_commit.member import Member
 from filegroups.group_commit.messages import Joined, Message, PeerLostError
 from filegroups.writing.workload import LocalWorkload
@@ -44,7 +44,7 @@ from tests.unit.timeline.loopback import RELEASE, Loopback, commit_offers
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
-from timeline.model.commit_metadata import WriteOperation
+from timeline.model.commit_metadata import GROUP_KEY, WriteOperation
 from timeline.model.file_names import HEARTBEATS, MARKERS
 from timeline.model.slot import Slot, SlotKind
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import TableReader, timeline_entries
+from filegroups.table import TableReader
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
@@ -41,6 +41,7 @@ from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
+from timeline.entries import timeline_entries
 from timeline.errors import (
     HoodooError,
     InstantNotFoundError,

@@ -20,7 +20,7 @@ import pytest
 
 from filegroups.table import TableReader
 from filegroups.writing.write_request import CommitResult
-from hoodoo.inspect.instants import explain_instant
+from hoodoo.inspect.explain import explain_instant
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
 from tests.simulation import test_compaction as compactions
@@ -450,7 +450,7 @@ def test_a_void_write_is_explained_before_and_after_its_files_are_deleted() -> N
     assert begun is not None
     table.context.ports.storage.delete(timeline_path(f"{begun.requested_time}.commit.requested"))
     table.context.ports.storage.delete(timeline_path(f"{begun.requested_time}.inflight"))
-    told = explain_instant(table, begun.requested_time)
+    told = explain_instant(table.context, begun.requested_time)
     assert told.state == "void"
     assert "another engine committed without it" in told.remarks[0]
     answer = resolve(table.context, begun.requested_time)

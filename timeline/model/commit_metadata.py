@@ -135,8 +135,12 @@ NO_PREVIOUS_COMMIT = "null"
 """The text that Hudi writes into `prevCommit` of a new file group."""
 
 SCHEMA_KEY = "schema"
-INTERNAL_SCHEMA_KEY = "latest_schema"  # for schema on read: the schema with column ids
 """Key in the extra metadata that holds the table's Avro schema without meta columns."""
+
+INTERNAL_SCHEMA_KEY = "latest_schema"  # for schema on read: the schema with column ids
+
+GROUP_KEY = "hoodoo.group"
+"""Key in the extra metadata of a group commit that holds the number of its writes (GRP-1)."""
 
 _KEEPS_SCHEMA = frozenset({"CLUSTER", "COMPACT", "INDEX", "LOG_COMPACT"})
 

@@ -171,7 +171,7 @@ def test_two_runs_of_the_printed_example_at_once(
         assert jobs.exit_codes() == [0] * JOBS, jobs.log()
     assert stranger.get_children(LOCK) == []
     with hoodoo.open_table(table_folder) as table:
-        accounts = sorted(list_instants(table), key=lambda each: each.completion_time or "")
+        accounts = sorted(list_instants(table.context), key=lambda each: each.completion_time or "")
         rows = table.to_arrow().sort_by("uuid").select(["uuid", "value"]).to_pylist()
     assert rows == [{"uuid": 1, "value": "A"}, {"uuid": 2, "value": "B"}]
     assert [each.action for each in accounts] == ["replacecommit"] * JOBS

@@ -11,7 +11,7 @@ import pytest
 
 import hoodoo
 from hoodoo.configuration import Layers
-from hoodoo.inspect.instants import explain_instant
+from hoodoo.inspect.explain import explain_instant
 from hoodoo.verify.verify import verify_at
 from tests.acceptance.cli import contents, run
 from timeline.commit import apply as settling
@@ -63,7 +63,7 @@ def test_archived_instants_are_verified_and_explained(table: hoodoo.Table, tmp_p
     assert receipt.text.startswith("archived ")
     found = verify_at(tmp_path / "t", Layers())
     assert (found.problems, found.notes) == ((), ())
-    account = explain_instant(table, first)
+    account = explain_instant(table.context, first)
     assert account.archived
     assert account.state == "completed"
 
@@ -97,7 +97,7 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
         assert min(int(slot.name) for slot in slots.iterdir()) > head
         answer = table.resolve(gone)
         assert answer.outcome is WriteOutcome.NOT_PUBLISHED
-        assert explain_instant(table, gone).state == "rolled back"
+        assert explain_instant(table.context, gone).state == "rolled back"
         (rollback,) = (one for one in table.timeline if one.action == "rollback")
         assert answer.why == f"the rollback {rollback.requested_time} removed it"
 
@@ -118,7 +118,7 @@ def test_an_interrupted_archive_is_found_by_the_time_in_its_error(
     assert answer.outcome is WriteOutcome.PUBLISHED
     number = f"number {table.context.commit_log.head()} of this table"
     assert answer.why == f"as {number}; the next archiving deletes the remaining files"
-    told = explain_instant(table, time)
+    told = explain_instant(table.context, time)
     assert told.state == "decided"
     assert number in told.remarks[0]
     table.services.archive()

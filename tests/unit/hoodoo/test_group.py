@@ -17,7 +17,7 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from hoodoo.cli.invocation import commit_result_document
-from hoodoo.inspect.instants import explain_instant
+from hoodoo.inspect.explain import explain_instant
 from tests.unit.timeline.engine import Heard, wait_for
 from timeline.errors import ConflictError, InvalidInputError, SettingError, WriteConflictError
 from timeline.model.commit_metadata import WriteOperation, WriteStat
@@ -54,7 +54,7 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
         members = [each for each in receipts if each.requested_time == shared.requested_time]
         assert len(members) == shared.group > 1
         assert commit_result_document(shared)["group"] == shared.group
-        told = explain_instant(table, shared.requested_time).lines()
+        told = explain_instant(table.context, shared.requested_time).lines()
         assert f"committed {shared.group} writes together" in told
         assert sum(line.startswith("batch s/") for line in told) == shared.group
         assert table.insert(rows(9), batch_id="s/0").already_published

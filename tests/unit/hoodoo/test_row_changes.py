@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import hoodoo
-from hoodoo.inspect.instants import explain_instant, rejected_writes_of
+from hoodoo.inspect.explain import explain_instant, rejected_writes_of
 from timeline.errors import BudgetSpentError, InvalidInputError, SettingError, WriteConflictError
 
 KEYS = {
@@ -156,10 +156,10 @@ def test_a_delete_that_was_retried_is_reported_as_committed_and_not_as_rejected(
         receipt = table.delete([("v", "==", 1)])
         assert (receipt.attempts, ids(table)) == (2, ["d"])
         [first] = receipt.refusals
-        assert explain_instant(table, first.instant).remarks == (
+        assert explain_instant(table.context, first.instant).remarks == (
             f"written again as {receipt.requested_time}",
         )
-        told = explain_instant(table, receipt.requested_time)
+        told = explain_instant(table.context, receipt.requested_time)
         assert [one["instant"] for one in told.refusals] == [first.instant]
         assert rejected_writes_of(table.context) == []
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import hoodoo
 from hoodoo.cli.app import main
-from hoodoo.inspect.instants import explain_instant
+from hoodoo.inspect.explain import explain_instant
 from timeline.errors import HoodooError, InvalidInputError
 
 SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64())])
@@ -83,7 +83,7 @@ def test_verbs_that_name_an_instant_accept_every_time_form(
     named = [forms(time)[number] for time in times]
     assert table.savepoint(named[1]).requested_time == times[1]
     assert table.resolve(named[1]).outcome.value == "published"
-    story = explain_instant(table, named[1])
+    story = explain_instant(table.context, named[1])
     assert (story.requested_time, story.zone.name) == (times[1], zone)
     assert table.rollback(named[2]).requested_time is not None
     assert table.restore(named[1]) is None  # nothing came after it

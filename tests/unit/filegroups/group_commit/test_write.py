@@ -11,7 +11,6 @@ import pytest
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.group_commit import commit_group as group_write
 from filegroups.group_commit.commit_group import (
-    GROUP_KEY,
     Answer,
     NotCommitted,
     are_compatible,
@@ -46,6 +45,7 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.begin import begin
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.model.commit_metadata import (
+    GROUP_KEY,
     CommitMetadata,
     ConcurrencyMode,
     TableType,

@@ -215,11 +215,11 @@ def test_a_wait_is_recorded_in_the_commit_and_in_contention():
         waited.append(upsert(later, [row("a", ts=3)], files=APART).requested_time)
 
     upsert(table, [row("a", ts=2)], meanwhile, files=APART)
-    (account,) = [one for one in list_instants(table) if one.requested_time == waited[0]]
+    (account,) = [one for one in list_instants(table.context) if one.requested_time == waited[0]]
     (wait,) = account.waits
     assert (wait["rule"], wait["kind"], wait["wait_ms"]) == ("C20", "announced_conflict", 140)
     assert account.lines()[-1].startswith("waited: 140 ms for what was announced before: ")
-    told = measure_contention(table)
+    told = measure_contention(table.context)
     assert told.waits == 1
     (meeting,) = [one for one in told.meetings if one.kind == "announced_conflict"]
     assert (meeting.times, meeting.written_again, meeting.lost_seconds) == (1, 0, 0.14)

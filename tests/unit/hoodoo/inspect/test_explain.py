@@ -14,7 +14,8 @@ import hoodoo
 from filegroups.writing.write_request import CommitResult
 from hoodoo.inspect import rejected_writes as given_up
 from hoodoo.inspect.contention import measure_contention
-from hoodoo.inspect.instants import explain_instant, list_instants, time_text
+from hoodoo.inspect.explain import explain_instant
+from hoodoo.inspect.instants import list_instants, time_text
 from hoodoo.inspect.rejected_writes import rejected_writes
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint
@@ -61,7 +62,7 @@ def test_an_instant_summary_names_writer_and_work(tmp_path: Path) -> None:
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=named
     ) as table:
         receipt = table.upsert(ROWS)
-        (account,) = list_instants(table)
+        (account,) = list_instants(table.context)
     assert account.who == "loader"
     assert account.rows_text == "+3"
     assert (account.slot_number, account.attempts, account.refusals) == (1, 1, ())
@@ -79,9 +80,9 @@ def test_a_pending_write_names_its_writer(tmp_path: Path) -> None:
             self.table, self.seen = table, dict[str, list[str]]()
 
         def emit(self, name: str, /, **_: Any) -> None:
-            for one in list_instants(self.table):
+            for one in list_instants(self.table.context):
                 if one.state == "inflight":
-                    account = explain_instant(self.table, one.requested_time)
+                    account = explain_instant(self.table.context, one.requested_time)
                     assert account.who == one.who
                     self.seen[one.who] = account.lines()
 
@@ -111,7 +112,7 @@ def test_a_rejected_attempt_is_reported_with_its_winner(tmp_path: Path) -> None:
         with hoodoo.open_table(tmp_path / "t", properties=MANY, events=rival) as slow:
             receipt = slow.upsert(ROWS.slice(0, 1))
         assert rival.receipt is not None
-        account = explain_instant(first, receipt.requested_time)
+        account = explain_instant(first.context, receipt.requested_time)
         assert (account.attempts, len(account.refusals)) == (2, 1)
         assert rival.receipt.requested_time in account.rejections_text[0]
         assert "by rival" in account.rejections_text[0]
@@ -134,20 +135,20 @@ def test_a_rejected_attempt_is_reported_when_its_final_write_is_archived(tmp_pat
         ):
             receipt = slow.upsert(ROWS.slice(0, 1))
         (refused,) = (one.instant for one in receipt.refusals)
-        before = explain_instant(table, refused)
+        before = explain_instant(table.context, refused)
         assert before.state == "refused"
         for _ in range(5):
             table.upsert(ROWS)
         table.services.archive()
-        assert explain_instant(table, receipt.requested_time).archived
-        assert explain_instant(table, refused) == before
+        assert explain_instant(table.context, receipt.requested_time).archived
+        assert explain_instant(table.context, refused) == before
 
 
 def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
     with hoodoo.create_table(tmp_path / "t", schema=ROWS.schema, record_key="id") as table:
         table.upsert(ROWS)
         with pytest.raises(InstantNotFoundError):
-            explain_instant(table, "20200101000000000")
+            explain_instant(table.context, "20200101000000000")
 
 
 def lost_write(path: Path) -> WriteConflictError:
@@ -175,7 +176,7 @@ def test_a_write_that_exhausted_its_budget_is_reported_and_counted(tmp_path: Pat
         table.upsert(ROWS)
         error = lost_write(tmp_path / "t")
         instant = error.fields["report"]["instant"]
-        account = explain_instant(table, instant)
+        account = explain_instant(table.context, instant)
         assert (account.state, account.who, account.attempts) == ("refused", "loser", 1)
         assert "by rival" in account.rejections_text[0]
         lines = account.lines()
@@ -186,7 +187,7 @@ def test_a_write_that_exhausted_its_budget_is_reported_and_counted(tmp_path: Pat
         )
         assert sum("the first commit wins" in line for line in lines) == 1
         assert "redone" not in "".join(lines)  # nothing was
-        told = measure_contention(table)
+        told = measure_contention(table.context)
         assert (told.writes, told.gave_up, told.refused_attempts) == (2, 1, 1)
         assert [(one.loser, one.winner) for one in told.meetings] == [("loser", "rival")]
         assert told.lines()[0] == (
@@ -213,9 +214,9 @@ def test_a_writer_without_a_name_is_its_process(tmp_path: Path) -> None:
         table.upsert(ROWS)
         with pytest.raises(WriteConflictError) as refused:
             slow.upsert(ROWS.slice(0, 1))
-        summary = explain_instant(table, refused.value.fields["report"]["instant"])
+        summary = explain_instant(table.context, refused.value.fields["report"]["instant"])
         assert summary.lines()[2] == f"by pid {summary.pid} on {summary.host}"
-        [conflict] = measure_contention(table).meetings
+        [conflict] = measure_contention(table.context).meetings
         assert conflict.loser == conflict.winner == summary.who
 
 
@@ -257,7 +258,7 @@ def test_a_write_with_a_slot_is_reported_as_committed_without_its_completed_file
         time = table.upsert(ROWS).requested_time
         (shown,) = (tmp_path / "t" / ".hoodie" / "timeline").glob(f"{time}_*.commit")
         shown.unlink()
-        lines = "\n".join(explain_instant(table, time).lines())
+        lines = "\n".join(explain_instant(table.context, time).lines())
         assert "committed, as number 1" in lines
         assert "do not repeat the write" in lines
         table.resolve(time)
@@ -306,7 +307,7 @@ def test_an_interrupted_rollback_or_restore_is_found_by_its_own_time(
             with pytest.raises(OutcomeUnknownError) as unknown:
                 undo()
         own = unknown.value.fields["requested_time"]
-        told = explain_instant(table, own)
+        told = explain_instant(table.context, own)
         assert (told.action, told.state) == (action, "decided")
         assert "committed, as number 3" in told.remarks[0]
         assert table.resolve(own).outcome is WriteOutcome.PUBLISHED
@@ -327,7 +328,7 @@ def test_a_write_is_not_reported_as_committed_while_it_is_being_removed(
             patch.setattr(settling, "data_files_of", cut_off)
             with pytest.raises(OutcomeUnknownError):
                 restore(table.context, kept)
-        (remark,) = explain_instant(table, gone).remarks
+        (remark,) = explain_instant(table.context, gone).remarks
         assert remark.startswith("rolled back by ")
         assert table.resolve(gone).outcome is WriteOutcome.NOT_PUBLISHED
 
@@ -353,9 +354,9 @@ def test_an_undecided_write_is_not_explained_without_its_slot_store(
     with hoodoo.open_table(path, properties=MANY) as table:
         for asked in (time, "20200101000000000"):
             with pytest.raises(UnsafeSetupError, match="another store"):
-                explain_instant(table, asked)
+                explain_instant(table.context, asked)
     with hoodoo.open_table(path, properties=elsewhere) as table:
-        assert explain_instant(table, time).remarks[0].startswith("committed, as number 1")
+        assert explain_instant(table.context, time).remarks[0].startswith("committed, as number 1")
 
 
 def test_a_savepoint_names_its_own_writer_and_not_that_of_its_commit(tmp_path: Path) -> None:
@@ -366,7 +367,7 @@ def test_a_savepoint_names_its_own_writer_and_not_that_of_its_commit(tmp_path: P
         table.upsert(ROWS)
     with hoodoo.open_table(path, properties=keeper) as table:
         savepoint(table.context)
-        told = {one.action: (one.who, one.slot_number) for one in list_instants(table)}
+        told = {one.action: (one.who, one.slot_number) for one in list_instants(table.context)}
     assert told == {"commit": ("loader", 1), "savepoint": ("keeper", 2)}
 
 
@@ -376,11 +377,11 @@ def test_a_plan_completed_by_another_engine_has_no_slot_number(tmp_path: Path) -
         for _ in range(2):
             table.bulk_insert(ROWS)
         table.services.cluster()
-        done = list_instants(table)[-1]
+        done = list_instants(table.context)[-1]
         assert (done.action, done.slot_number) == ("replacecommit", 4)
     max((path / ".hoodie" / ".hoodoo" / "slots").iterdir()).unlink()  # Java Hudi takes none
     with hoodoo.open_table(path, properties=MANY) as table:
-        assert list_instants(table)[-1].slot_number is None
+        assert list_instants(table.context)[-1].slot_number is None
 
 
 def cut_off(*_: object) -> None:
@@ -390,17 +391,17 @@ def cut_off(*_: object) -> None:
 def test_archived_instants_are_explained_too(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_clean_archive", tmp_path)
     with hoodoo.open_table(path) as table:
-        told = list_instants(table, archived=True)
+        told = list_instants(table.context, archived=True)
         archived = [account for account in told if account.archived]
         assert archived
         one = next(account for account in archived if account.action == "commit")
-        assert explain_instant(table, one.requested_time).archived
+        assert explain_instant(table.context, one.requested_time).archived
 
 
 def test_java_hudis_instants_have_no_invented_writer(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_part", tmp_path)
     with hoodoo.open_table(path) as table:
-        for account in list_instants(table):
+        for account in list_instants(table.context):
             assert (account.who, account.attempts, account.slot_number) == ("", None, None)
 
 
@@ -417,7 +418,7 @@ def test_conflicts_of_the_writers_of_a_table_are_summed_up(tmp_path: Path) -> No
         for _ in range(2):
             with hoodoo.open_table(path, properties=loader, events=Rival(other)) as slow:
                 slow.upsert(ROWS.slice(0, 1))
-        told = measure_contention(first)
+        told = measure_contention(first.context)
     assert (told.writes, told.refused_attempts, told.waits) == (5, 2, 0)
     [meeting] = told.meetings
     assert (meeting.loser, meeting.winner) == ("loader", "rival")
