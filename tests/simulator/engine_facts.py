@@ -1,10 +1,10 @@
 """
-A simulated engine table as ``ObservedTable``: what its bytes and its journal say happened.
+A simulated engine table as ``ObservedTable``, read from its bytes and its journal.
 
-The reading goes past every port, straight to the world's bytes, so that looking changes
-nothing and needs no engine that agrees with itself: slots are decoded one by one, base
-files are opened by name, permissions of deletes follow from the order of the journal. What
-never changes (slots, completed data files) is decoded once per world.
+The observer reads the simulated bytes directly and not through a port. So an observation changes
+nothing and does not rely on the engine's own view. It decodes slots one by one and opens base
+files by name; the order of the journal decides which deletes are permitted. Slots and completed
+data files never change, so each is decoded once per simulated system.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from timeline.snapshot import ActiveTimeline, Snapshot
 #: Key of the commit's extra metadata that names the client's operation.
 OPERATION_KEY = "simulation.operation"
 
-#: Folders below Hudi's own of which ``structure`` tells something.
+#: Subfolders of ``.hoodie`` that ``structure`` reads.
 _TOLD = (f"{SLOTS}/", f"{TIMELINE}/")
 _HISTORY_FOLDER = f"{HISTORY}/"
 
@@ -65,7 +65,7 @@ _KINDS = {
     EngineKind.COMMIT: ObservedSlotKind.COMMIT,
     EngineKind.PLAN: ObservedSlotKind.PLAN,
     EngineKind.ABORT: ObservedSlotKind.ABORT,
-    EngineKind.CANCEL: ObservedSlotKind.ABORT,  # both allow to delete what the target wrote
+    EngineKind.CANCEL: ObservedSlotKind.ABORT,  # both permit deletes of files that the target wrote
     EngineKind.CLEAN: ObservedSlotKind.CLEAN,
 }
 
@@ -93,18 +93,20 @@ class EngineObserver:
     _rows_of_files: dict[str, list[tuple[str, str | None]]] = field(default_factory=dict)
     _archived_by_file: dict[str, frozenset[str]] = field(default_factory=dict)
     _data_paths: dict[str, None] = field(default_factory=dict)
-    # What the slots, the timeline, the history told; None when they changed since.
+    # The last observation of slots, timeline and archive; None after a change.
     _by_slots: ObservedTable | None = None
     _instants_known: tuple[InstantFact, ...] | None = None
     _archived_known: frozenset[str] | None = None
     _seen: int = 0
     _slots_created: int = 0
-    _slots_judged: int = 0  # so many held, looked at by themselves
+    _slots_judged: int = 0  # number of slots that were checked one by one
     _owners: dict[str, str] = field(default_factory=dict)
     _deletions: list[DeletionFact] = field(default_factory=list)
 
     def of_copy(self, world: SimulatedSystem) -> EngineObserver:
-        """What is known already, for a copy of the world at this moment."""
+        """
+        Return an observer with the same decoded data, for a copy of the system at this moment.
+        """
         return replace(
             self,
             world=world,
@@ -120,7 +122,7 @@ class EngineObserver:
         )
 
     def check_step(self, _: SimulatedSystem) -> list[Violation]:
-        """I5 to I9, looked at again only when something that matters has changed."""
+        """Check I5 to I9 again, but only after a relevant change."""
         if not self._read_journal():
             return []
         facts = self.structure()
@@ -257,7 +259,7 @@ class EngineObserver:
         return tuple(found)
 
     def _instants(self) -> Iterator[InstantFact]:
-        """Every completed file by itself (a second one is a finding), then what is pending."""
+        """Return each completed file (a second one is a finding), then the pending instants."""
         ended: set[tuple[str, str]] = set()
         begun: list[tuple[str, tuple[str, str]]] = []
         for name in self.world.child_names(TIMELINE):
@@ -276,10 +278,11 @@ class EngineObserver:
 
     def _archived(self) -> frozenset[str]:
         """
-        Requested times in the files that the history's newest manifest names.
+        Requested times in the files that the newest manifest of the archive names.
 
-        Not ``_version_`` alone says which that is: an archiver that wakes may put it back for a
-        moment, looks again, and until then a whole manifest beyond it counts, as for the archiver.
+        ``_version_`` alone does not decide which manifest is the newest. An archiver that wakes may set
+        it back for a moment until it checks again. Until then a complete manifest with a greater number
+        counts, as it does for the archiver.
         """
         manifests = sorted(
             int(name.removeprefix("manifest_"))
@@ -349,12 +352,13 @@ class EngineObserver:
                 continue
             requested_time = _requested_time_of(path)
             if change.kind == "delete":
-                matters = True  # a new file nobody names yet breaks nothing
+                matters = True  # a new file that no slot names yet breaks nothing
                 self._data_paths.pop(path, None)
             elif requested_time is not None:
                 self._data_paths[path] = None
             if requested_time is None or change.actor == POWER_CUT:
-                continue  # nobody decided what a power cut takes; I7 says what it must not
+                # a power cut removed it, not a process; I7 checks what a power cut must keep
+                continue
             if change.kind == "delete":
                 self._deletions.append(
                     DeletionFact(
@@ -372,7 +376,7 @@ class EngineObserver:
         return matters
 
     def _is_told(self, path: str) -> bool:
-        """Whether a changed file of Hudi's folder is one of which ``structure`` tells."""
+        """Whether ``structure`` reads this changed file of ``.hoodie``."""
         if path.startswith(_HISTORY_FOLDER):
             self._archived_known = None
             return True
@@ -383,11 +387,11 @@ class EngineObserver:
 
     def _forget_former(self, path: str, requested_time: str) -> None:
         """
-        A name made again: what its owner deleted before was another file.
+        Forget earlier deletes of a name that exists again: they concern an earlier file.
 
-        Another process may draw the time of an instant that was abandoned without a trace;
-        then its own deletes no longer concern the instant that has the time now. Who looks from
-        outside may see the file again no sooner than the slot: deletes before that one are former.
+        Another process may draw the time of an instant that was abandoned without a trace. Then deletes
+        of the abandoned instant do not concern the new one. An outside observer may see the file again
+        only together with the slot, so deletes before the slot belong to the earlier file.
         """
         self._read_slots()
         taken = [slot.number for slot in self._slots if slot.requested_time == requested_time]
@@ -481,7 +485,7 @@ def _pending_facts(names: tuple[str, ...]) -> tuple[InstantFact, ...]:
 
 @lru_cache(maxsize=4_096)
 def _named(name: str) -> tuple[Instant | None, tuple[str, str]]:
-    """The instant of a name, and what its completed file would be told by."""
+    """The instant of a file name, and the key that identifies its completed file."""
     instant = parse_instant_name(name)
     if instant is None:
         return None, ("", "")

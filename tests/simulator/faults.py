@@ -1,10 +1,10 @@
 """
-Which faults a run may meet, and who chooses among the possible moves.
+The faults that a run may inject, and the policies that choose the next move.
 
-A policy sees the moves that are possible now and picks one. The random policy draws
-everything from one seed, its own habits included, so that different seeds explore
-different styles of schedules (swarm testing). The planned policy runs actors in order
-and injects named faults at named calls, for enumerations.
+A policy sees the moves that are possible now and picks one. The random policy draws everything
+from one seed, also its own habits, so that different seeds explore different styles of schedules
+(swarm testing). The planned policy runs actors in order and injects named faults at named calls,
+for enumerations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Move = tuple[str, int]
 
 
 class Fault(Enum):
-    """What can go wrong at one call (first group) or around it (second group)."""
+    """A fault at one call (first group) or around it (second group)."""
 
     CRASH_BEFORE = "crash_before"  # the process dies, the call was not applied
     CRASH_AFTER = "crash_after"  # the process dies, the call was applied
@@ -32,22 +32,22 @@ class Fault(Enum):
     AMBIGUOUS_LATE = "ambiguous_late"  # applied at some later moment
     DUPLICATED = "duplicated"  # applied, then answered as if the name had been taken (F16)
     LEASE_LOST = "lease_lost"  # the lock's present lease ends although its owner lives
-    TIME_JUMP = "time_jump"  # world time passes while nobody runs (pause of all)
+    TIME_JUMP = "time_jump"  # simulated time passes while no actor runs (all are paused)
     WALL_JUMP = "wall_jump"  # one actor's wall clock jumps, forwards or back
-    POWER_CUT = "power_cut"  # everybody dies, un-synced data is dropped or torn
+    POWER_CUT = "power_cut"  # all actors die, un-synced data is dropped or torn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """
-    How many faults of each kind a run may meet.
+    How many faults of each kind a run may inject.
 
     Args:
         budgets: Number of injections of each kind; kinds not named do not happen.
         rate: Chance for each step that a fault is drawn instead of a plain step.
         victims: Names of the actors that may be hit; empty is all.
-        time_jump_ms: How far ``TIME_JUMP`` goes.
-        wall_jump_ms: How far ``WALL_JUMP`` goes, one way or the other.
+        time_jump_ms: Length of ``TIME_JUMP``.
+        wall_jump_ms: Length of ``WALL_JUMP``, forward or back.
     """
 
     budgets: Mapping[Fault, int] | None = None
@@ -74,7 +74,7 @@ class Policy(Protocol):
 
 
 class Chooser(Protocol):
-    """What a policy may ask the run."""
+    """The part of a run that a policy may read."""
 
     def fault_moves(self) -> list[Move]:
         """The faults possible now."""
@@ -112,17 +112,17 @@ class RandomPolicy:
 
 class PctPolicy:
     """
-    Probabilistic concurrency testing: the most important task runs, importance changes rarely.
+    Probabilistic concurrency testing: run the task with the greatest priority.
 
-    Every task draws an importance when it is first seen; at ``depth - 1`` steps, drawn before,
-    the running one becomes the least important. A mistake that needs ``depth`` orderings among
-    n tasks and k steps is met with a chance of at least ``1 / (n * k ** (depth - 1))``.
+    Every task draws a priority when it first appears. At ``depth - 1`` steps, drawn before the run,
+    the running task gets the lowest priority. A mistake that needs ``depth`` orderings among
+    n tasks and k steps is found with a chance of at least ``1 / (n * k ** (depth - 1))``.
 
     Args:
         seed: Decides everything.
         rate: Chance for each step that a fault is drawn instead.
         depth: Orderings that a mistake may need.
-        steps: About how long a run is.
+        steps: Approximate length of a run.
     """
 
     def __init__(self, seed: int, rate: float, *, depth: int = 3, steps: int = 200) -> None:
@@ -158,7 +158,7 @@ def _drawn_fault(chance: random.Random, rate: float, run: Chooser) -> Move | Non
 
 
 class PlannedPolicy:
-    """Keeps the current actor running; injects the planned faults when their call comes."""
+    """Keep the current actor running; inject each planned fault at its call."""
 
     def __init__(self, planned: Sequence[PlannedFault] = ()) -> None:
         self._planned = {(fault.actor, fault.call): fault.fault for fault in planned}

@@ -1,10 +1,10 @@
 """
-What a port call touches: the ground on which two calls may or may not change places.
+The objects and folders that a port call reads or changes; they decide which calls commute.
 
-A footprint names objects and folders. Two calls meet when one changes what the other reads or
-changes; creates of different names in one folder do not meet, a listing meets them all, and two
-deletes of one name leave the same behind. A create of what is there, and a delete of what is
-not, only look. The order of slots against deletes of data counts as well, because the checks look at it.
+Two calls conflict when one changes an object that the other reads or changes. Creates of
+different names in one folder commute. A listing conflicts with both. Two deletes of one name have
+the same result. A create of an existing file, and a delete of a missing one, only read. The order
+of slots and data deletes counts too, because the checks depend on it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _ORDER = "\0order of slots and deletes"
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Objects read, changed, deleted; folders listed and changed (names come or go)."""
+    """Objects read, changed and deleted; folders listed and changed (names appear or disappear)."""
 
     reads: frozenset[str] = _NOTHING
     changes: frozenset[str] = _NOTHING
     deletes: frozenset[str] = _NOTHING
     lists: frozenset[str] = _NOTHING
     folders: frozenset[str] = _NOTHING
-    lock: str = ""  # what it does to the lock
+    lock: str = ""  # its effect on the lock
 
     def meets(self, other: Footprint) -> bool:
         """Whether the two must not change places unseen."""
@@ -46,7 +46,7 @@ class Footprint:
         )
 
     def waits_for(self, other: Footprint) -> bool:
-        """Whether this could not have been done before the other (a lock given back)."""
+        """Whether this call was impossible before the other one, which released a lock."""
         return self.lock == "acquire" and other.lock == "release"
 
     def and_also(self, other: Footprint) -> Footprint:
@@ -62,7 +62,7 @@ class Footprint:
 
 
 def footprint_of(world: SimulatedSystem, call: PortCall) -> Footprint:
-    """What a call would touch now."""
+    """The footprint that a call would have now."""
     if call.port == "lock":
         return Footprint(changes=frozenset({_LOCK}), lock=call.method)
     if call.port != "storage" or call.method == "sync_folders":
@@ -89,7 +89,7 @@ def footprint_of(world: SimulatedSystem, call: PortCall) -> Footprint:
 
 
 def _folders(world: SimulatedSystem, path: str) -> frozenset[str]:
-    """The folder of a path, and those above it that come or go with it."""
+    """The folder of a path, and the parent folders that appear or disappear with it."""
     found = set()
     folder = path.rpartition("/")[0]
     while True:
@@ -101,7 +101,7 @@ def _folders(world: SimulatedSystem, path: str) -> frozenset[str]:
 
 
 def footprint_of_fault(kind: str) -> Footprint:
-    """What a fault touches beside its call: a death, and a lost lease, may free the lock."""
+    """What a fault touches in addition to its call: a death or a lost lease may free the lock."""
     if kind in _FREE_THE_LOCK:
         return Footprint(changes=frozenset({_LOCK}))
     return Footprint()

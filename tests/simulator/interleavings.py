@@ -1,14 +1,14 @@
 """
-Every interleaving of a small scope, each once: stateless search that skips what cannot matter.
+Run every interleaving of a small scope once: a stateless search that skips equivalent orders.
 
-Two calls that touch different things may change places without anybody noticing, so one order
-of them stands for both. The search runs the scope again and again; after each run it looks for
-pairs of calls that met in one order and could have met in the other, and goes back there
-(dynamic partial order reduction with source sets); calls already tried at a place sleep until
-something touches what they touch (sleep sets). What is left out is equal to what was run.
+Two calls that touch different objects commute, so the search runs only one of their orders. It
+runs the scope again and again. After each run it finds pairs of calls that conflict and could
+also run in the other order, and goes back to that place (dynamic partial order reduction with
+source sets). Calls already tried at a place sleep until another call touches the same objects
+(sleep sets). Each interleaving that is left out is equivalent to one that was run.
 
-``tests.simulator.scheduler.explore`` finds equal moments instead: better for toys, where
-everything meets everything; here engines do most of their calls on files of their own.
+``tests.simulator.scheduler.explore`` finds equal states instead. That is better for toys, in which
+all calls conflict; engines make most of their calls on files of their own.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tests.simulator.world import CallKind, PortCall, SimulatedSystem
 #: A process of the search: a task's number, or ``LATE`` for the storage's late requests.
 LATE = -1
 
-#: One way in which a process can go on: usually one move, with a fault sometimes two.
+#: One way in which a process can continue: usually one move, with a fault sometimes two.
 Label = tuple[Move, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """
-    A fresh world with its actors, and who looks at it: after each event, at the end.
+    A new simulated system with its actors, and the checks after each event and at the end.
 
     ``begun`` runs actors, one after the other, until their next call contains this piece of
-    ``method path``, or to their ends where it is empty: the search begins there.
+    ``method path``, or to their ends if it is empty. The search starts there.
     """
 
     world: SimulatedSystem
@@ -49,10 +49,10 @@ class Scene:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """
-    What a search saw.
+    How much a search covered.
 
-    ``runs`` were played to an end, each of another class of interleavings; ``cut_short`` turned
-    out to repeat one; ``complete`` means that every class was run.
+    ``runs`` were played to the end, each from a different class of interleavings. ``cut_short`` ones
+    repeated an earlier run. ``complete`` means that every class was run.
     """
 
     runs: int
@@ -64,9 +64,9 @@ class Coverage:
 
 @dataclass(slots=True)
 class _Place:
-    """A moment on the present path, and what is left to try there."""
+    """A state on the present path, and the moves that remain to be tried there."""
 
-    labels: dict[int, list[Label]]  # of every process that can go on
+    labels: dict[int, list[Label]]  # of every process that can continue
     touched: dict[int, Footprint]  # by its next call
     sleeping: set[int]
     wanted: set[int]
@@ -75,11 +75,11 @@ class _Place:
 
     @property
     def moves(self) -> Label:
-        """What is done here on the present path."""
+        """The moves made here on the present path."""
         return self.labels[self.process][self.label]
 
     def turn_to_next(self) -> bool:
-        """Choose what was not tried yet; False when all is done."""
+        """Choose an untried move; return False when none is left."""
         if self.label + 1 < len(self.labels[self.process]):
             self.label += 1
             return True
@@ -93,7 +93,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Event:
-    """A call that was made: by whom, what it touched, and the events that led to it (bits)."""
+    """A call that was made: its process, its footprint, and the events that led to it (bits)."""
 
     process: int
     touched: Footprint
@@ -111,14 +111,14 @@ def cover(
     """
     Run every class of interleavings of a scope, with every fault the budgets allow.
 
-    Calls take no time here; time passes when nobody can go on, so whoever sleeps or waits
-    outlasts whoever runs.
+    Calls take no time here. Time passes only when no process can continue, so a process that sleeps
+    or waits outlasts each running one.
 
     Args:
-        make_scene: Builds a fresh world with its actors, always the same.
+        make_scene: Builds a new system with its actors, always the same.
         faults: Budgets, of crashes, lost leases and faults of one call; others do not happen.
-        crash_at: Calls before which an actor may die; those that change something when None,
-            since a death before a call that only looks is the death after the call before.
+        crash_at: Calls before which an actor may die. None means all calls that change something:
+            a death before a read is the death after the call before it.
         runs_max: Stop (not complete) after this many.
         steps_max: A longer run fails.
 
@@ -207,7 +207,7 @@ class _Path:
         return moves
 
     def _open(self, moves: Sequence[Move]) -> bool:
-        """Come to a new place; False when whoever can go on there sleeps."""
+        """Arrive at a new place; return False when all processes that can continue there sleep."""
         labels = self._labels(moves)
         touched = {process: self._touched(process) for process in labels}
         sleeping: set[int] = set()
@@ -288,7 +288,9 @@ class _Path:
         self._read_identity = len(self._run.tasks)
 
     def _record(self, at: int, process: int, touched: Footprint) -> None:
-        """Note the event, what led to it, and where it could have come the other way round."""
+        """
+        Record the event, the events that led to it, and where it could happen in the other order.
+        """
         events = self._events
         known = self._last.get(process, 0) | self._barrier
         led_by, covered = known, known
@@ -301,7 +303,8 @@ class _Path:
             led_by |= other.after
             if covered & bit:
                 continue
-            if touched.waits_for(other.touched):  # could not have come first: look further back
+            # could not have happened first: search further back
+            if touched.waits_for(other.touched):
                 covered |= bit
                 continue
             races.append(number)
@@ -312,7 +315,7 @@ class _Path:
             self._want_reversed(number, at)
 
     def _want_reversed(self, first: int, second: int) -> None:
-        """Ask the place of ``first`` for a run in which ``second`` comes before it."""
+        """Request, at the place of ``first``, a run in which ``second`` happens before it."""
         events, place = self._events, self._path[first]
         bit = 1 << first
         others = [n for n in range(first + 1, second) if not events[n].after & bit]

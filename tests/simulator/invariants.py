@@ -1,10 +1,10 @@
 """
 The promises I1 to I9 as checkers over ``ObservedTable``.
 
-``check_structure`` is cheap and may run after every step of a simulation: times, chains of
-base files, foreign and missing files, stray deletes. ``check_all`` adds what clients were
-told and what readers saw; it belongs to the end of a run, after late requests landed.
-Every checker returns all it finds and raises nothing, so that one broken promise does not
+``check_structure`` is cheap and may run after every step of a simulation: times, sources of base
+files, foreign and missing files, stray deletes. ``check_all`` adds the answers that clients got
+and the rows that readers saw. Call it at the end of a run, after late requests landed.
+Every checker returns all findings and raises nothing, so that one broken promise does not
 hide another.
 """
 
@@ -27,7 +27,7 @@ from tests.simulator.table_facts import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One broken promise: its id (``I1`` ...) and what was found."""
+    """One broken promise: its id (``I1`` ...) and the finding."""
 
     invariant: str
     found: str
@@ -38,21 +38,21 @@ class Violation:
 
 def check_structure(facts: ObservedTable, *, same_slots: bool = False) -> list[Violation]:
     """
-    I5 to I9: what must hold after every single step.
+    Check I5 to I9, which hold after every single step.
 
-    ``same_slots`` says that these slots held before: what looks at nothing else is left out.
+    ``same_slots`` means that these slots held before: checks that read only slots are left out.
     """
     checks = _BESIDE_SLOTS if same_slots else _SLOTS_ALONE + _BESIDE_SLOTS
     return [violation for check in checks for violation in check(facts)]
 
 
 def check_all(facts: ObservedTable) -> list[Violation]:
-    """I1 to I10: what must hold once everybody has ended."""
+    """Check I1 to I10, which hold at the end of a run."""
     checks = _CLIENTS + _SLOTS_ALONE + _BESIDE_SLOTS
     return [violation for check in checks for violation in check(facts)]
 
 
-# ---------------------------------------------------------------- what clients were told
+# ---------------------------------------------------------------- answers to clients
 
 
 def check_lost_updates(facts: ObservedTable) -> Iterator[Violation]:
@@ -88,7 +88,7 @@ def _why_lost(
     slots: Mapping[str, list[int]],
     invoked: Mapping[str, ClientEvent],
 ) -> str:
-    """What is wrong with one key of a published operation; empty when nothing is."""
+    """Return the defect of one key of a committed operation; empty when there is none."""
     mine = slots[operation][0]
     row = newest.get(key, ())
     later_or_mine = [
@@ -99,7 +99,7 @@ def _why_lost(
     if not row:
         if any(invoked[other].deletes for other in later_or_mine):
             return ""
-        return f"row {key} of {operation} (slot {mine}) is gone and nobody deleted it"
+        return f"row {key} of {operation} (slot {mine}) is lost and no operation deleted it"
     if operation in row:
         if invoked[operation].deletes and row[-1] == operation:
             return f"row {key} is still there after {operation} (slot {mine}) deleted it"
@@ -136,7 +136,7 @@ def check_honest_answers(facts: ObservedTable) -> Iterator[Violation]:
 
 
 def check_dirty_reads(facts: ObservedTable) -> Iterator[Violation]:
-    """I3: whatever a read returned belongs to a slot that its snapshot holds."""
+    """I3: each row that a read returned belongs to a slot of its snapshot."""
     slots = _slots_of_operations(facts)
     for event in _reads(facts):
         for key, operations in sorted((event.rows or {}).items()):
@@ -172,7 +172,7 @@ def check_repeatable_reads(facts: ObservedTable) -> Iterator[Violation]:
 
 
 def check_services_unseen(facts: ObservedTable) -> Iterator[Violation]:
-    """I10: what moves rows changes none; compared where both snapshots' files are there."""
+    """I10: services change no rows; compared where the files of both snapshots exist."""
     before: Mapping[str, tuple[str, ...]] | None = None
     for slot in _commits(facts):
         rows = facts.rows.get(slot.number)
@@ -184,15 +184,15 @@ def check_services_unseen(facts: ObservedTable) -> Iterator[Violation]:
         before = rows
 
 
-# ---------------------------------------------------------------- what the table says
+# ---------------------------------------------------------------- the table's content
 
 
 def check_base_chains(facts: ObservedTable) -> Iterator[Violation]:
     """
     I5: each base file's source is the newest base file of its file group before it.
 
-    Before its plan, where it carries one out: its own place is there, below whatever began
-    and was published since.
+    A base file of a plan is compared at the plan's position: below all writes that began and
+    committed after the plan.
     """
     newest: dict[tuple[str, str], tuple[str, str]] = {}  # requested time, path
     planned: dict[str, dict[tuple[str, str], tuple[str, str]]] = {}
@@ -232,7 +232,7 @@ def check_base_chains(facts: ObservedTable) -> Iterator[Violation]:
 
 
 def check_times(facts: ObservedTable) -> Iterator[Violation]:
-    """I6: slots without gap, times unique and ascending, timeline and slots tell the same."""
+    """I6: slots have no gap, times are unique and ascending, timeline and slots agree."""
     yield from _check_slot_times(facts)
     yield from _check_timeline_against_slots(facts)
 
@@ -303,7 +303,8 @@ def _check_timeline_against_slots(facts: ObservedTable) -> Iterator[Violation]:
     for requested_time, count in seen.items():
         if count > 1:
             yield _broken("I6", f"{requested_time} names {count} instants")
-    # PUB-3: whoever takes a slot settles all before the last, so only two may lack their files.
+    # PUB-3: before a writer takes a slot it applies all but the last, so only two may lack their
+    # files.
     last = facts.head - sum(slot.kind is ObservedSlotKind.COMMIT for slot in facts.slots[-1:])
     for own, slot in slot_times.items():
         settled = (
@@ -334,7 +335,7 @@ def needed_files(facts: ObservedTable) -> tuple[tuple[int, StatFact], ...]:
 
 
 def check_foreign_files(facts: ObservedTable) -> Iterator[Violation]:
-    """I8: readers and completed instants show nothing but what the slots up to there added."""
+    """I8: readers and completed instants show only files that the slots up to there added."""
     aborted = {slot.requested_time for slot in facts.slots if slot.kind is ObservedSlotKind.ABORT}
     recorded = {slot.requested_time: slot for slot in _commits(facts)}
     for requested_time in sorted(aborted & recorded.keys()):
@@ -383,7 +384,7 @@ class _Reading:
         self._logs: dict[tuple[str, str], list[tuple[str, StatFact]]] = defaultdict(list)
 
     def add(self, slot: SlotFact) -> None:
-        """Go on to the snapshot of this commit."""
+        """Advance to the snapshot of this commit."""
         bases, logs = self._bases, self._logs
         for stat in slot.stats:
             group = stat.file_group

@@ -1,4 +1,4 @@
-"""Who may delete what: the rights that slots and the own unpublished attempt give (I9)."""
+"""Permissions to delete: from slots, and from a writer's own uncommitted attempt (I9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulator.table_facts import DeletionFact, ObservedSlotKind, SlotFact
 
 
 class DeleteRules:
-    """Who may delete what: by path and instant, as a long run has as many deletions as slots."""
+    """Permissions to delete, by path and instant: a long run has as many deletions as slots."""
 
     def __init__(self, slots: Iterable[SlotFact]) -> None:
         self._cleaned: dict[str, int] = {}  # the first slots that allow it

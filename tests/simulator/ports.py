@@ -1,7 +1,7 @@
 """
 The simulated ports of one actor: clock, identity, events, executor, lock and client history.
 
-The engine under test gets these instead of the machine's, so one seed decides every
+The engine under test gets these instead of the system's ports. So one seed decides every
 clock, name, lock and background call, and a run can be repeated exactly. The storage
 has its own file, ``tests.simulator.sim_storage``.
 """
@@ -56,7 +56,7 @@ class SimClock:
     def sleep_ms(self, duration_ms: int) -> None:
         wake_ms = self._world.now_ms + max(duration_ms, 0)
 
-        def apply() -> None:  # outside a run nobody else moves the time
+        def apply() -> None:  # outside a run only this call moves the time
             self._world.now_ms = max(self._world.now_ms, wake_ms)
 
         call = PortCall(
@@ -141,9 +141,9 @@ class SimExecutor:
     Work of one actor, one task after the other; its port calls are the switching points.
 
     Args:
-        world: Whose time the background work follows.
-        actor: Who works.
-        events: Where failures of background work go.
+        world: Its time drives the background work.
+        actor: The worker.
+        events: Receives failures of background work.
         shuffled: Take the tasks in an order drawn from the actor's seed.
     """
 
@@ -190,7 +190,7 @@ class SimExecutor:
 def in_order(
     order: Iterable[int], work: Callable[[Task], Result], tasks: Sequence[Task]
 ) -> list[Result]:
-    """All tasks, one after the other in this order; the first failure when all have ended."""
+    """Run all tasks in this order, then raise the first failure."""
     results: dict[int, Result] = {}
     first: Exception | None = None
     for place in order:
@@ -281,7 +281,7 @@ class SimLock:
     """
     A lock whose lease lives as long as its owner's process, unless a fault takes it.
 
-    Who among the waiting gets it is a choice of the scheduler.
+    The scheduler chooses which waiting actor gets it.
     """
 
     provider = "simulated"
@@ -341,7 +341,7 @@ class SimLock:
 
 
 class ClientLog:
-    """What a client of the engine says about its operations, for the checkers."""
+    """The outcomes that a client of the engine reports for its operations, for the checkers."""
 
     def __init__(self, world: SimulatedSystem, actor: ActorState) -> None:
         self._world = world
@@ -352,7 +352,7 @@ class ClientLog:
         self._say(ClientEventKind.INVOKE, operation, keys=tuple(keys), deletes=deletes)
 
     def ok(self, operation: str) -> None:
-        """The engine said it is published."""
+        """The engine reported a commit."""
         self._say(ClientEventKind.OK, operation)
 
     def fail(self, operation: str) -> None:
@@ -397,9 +397,9 @@ class Actor:
         clock_offset_ms: Error of its wall clock.
         drift_ppm: How much faster its clocks run, parts in a million.
         start_after: Name of the actor whose end or crash starts this one; None at once.
-        shuffled: Its storage is far away, and its executor takes tasks in drawn order.
+        shuffled: Its storage is a high-latency store, and its executor takes tasks in drawn order.
         atomic_create: False gives it a storage without create-if-absent.
-        may_raise: What its body may end with; anything else fails the run.
+        may_raise: Errors that its body may end with; any other error fails the run.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """
-A simulated run in the form that the history checker judges, for every run that has a journal.
+A simulated run as a ``History`` for the history checker, from any run that has a journal.
 
-Operations are transactions, their slots the order of commits; what readers saw are full reads.
+Operations are transactions, their slots the order of commits; reads are full reads.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _ANSWERS = {ClientEventKind.OK: "ok", ClientEventKind.FAIL: "fail"}
 
 
 def recorded_run(facts: ObservedTable) -> History:
-    """What the clients of a simulated world did and saw; nothing may have been restored."""
+    """The history of the clients of a simulated system; the run must not contain a restore."""
     run = HistoryRecorder()
     for slot in facts.slots:
         if slot.replaces:
-            run.cleared = slot.number  # which rows an overwrite hid no client tells
+            run.cleared = slot.number  # no client reports which rows an overwrite hid
         for operation in slot.operations:
             run.transaction(operation, position=slot.number)
     for event in facts.history:

@@ -54,20 +54,20 @@ def run(
     steps_max: int = 20_000,
 ) -> Trace:
     """
-    Run actors to their ends and return what happened.
+    Run actors to their ends and return the trace.
 
     Args:
-        world: Where they act; it can be used again afterwards.
-        actors: Who acts.
-        seed: Decides every choice of the default policy and every actor's own chance.
-        faults: What may go wrong; nothing by default.
-        policy: Who chooses; ``RandomPolicy(seed, faults.rate)`` by default.
-        check_step: Looked at after every move (keep it cheap).
-        check_end: Looked at once, after everybody ended and all late requests landed.
-        steps_max: A longer run fails (somebody waits for ever or loops).
+        world: The system they act on; it can be used again afterwards.
+        actors: The processes of the scenario.
+        seed: Decides every choice of the default policy and every actor's random draws.
+        faults: Budgets of faults; none by default.
+        policy: Chooses the moves; ``RandomPolicy(seed, faults.rate)`` by default.
+        check_step: Runs after every move (keep it cheap).
+        check_end: Runs once, after all actors ended and all late requests landed.
+        steps_max: A longer run fails (an actor waits for ever or loops).
 
     Returns:
-        The trace; ``failure`` names what broke. Nothing is raised for a broken rule: call
+        The trace; ``failure`` names the broken rule. A broken rule raises nothing: call
         ``Trace.expect_ok``.
     """
     faults = faults or Faults()
@@ -110,21 +110,21 @@ def crash_points(
     check_step: Check | None = None,
 ) -> Iterator[CrashCase]:
     """
-    Kill one actor at each of its port calls in turn, in the schedule that runs actors in order.
+    Kill one actor at each of its port calls, in the schedule that runs actors in order.
 
-    An undisturbed run counts the victim's n port calls. Then follow n + 1 runs on fresh
-    worlds: a crash before each call, and one after the last call was applied. A crash
-    before call i + 1 is a crash after call i: the process has told nobody in between.
+    An undisturbed run counts the victim's n port calls. Then follow n + 1 runs on new systems: a
+    crash before each call, and one after the last call was applied. A crash before call i + 1 is
+    also a crash after call i, because the process makes no other call in between.
 
     Args:
-        make_run: Builds a fresh world with its actors; called n + 2 times.
+        make_run: Builds a new system with its actors; called n + 2 times.
         victim: Name of the actor that dies.
         seed: As in ``run``.
         check_end: As in ``run``.
         check_step: As in ``run``.
 
     Yields:
-        The undisturbed run first, then each variation; the caller looks at ``trace.failure``.
+        The undisturbed run first, then each variation; the caller checks ``trace.failure``.
     """
 
     def attempt(planned: Sequence[PlannedFault]) -> tuple[SimulatedSystem, Trace]:
@@ -183,7 +183,7 @@ def sweep(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """What ``explore`` saw; ``complete`` means that no schedule was left out."""
+    """The result of ``explore``; ``complete`` means that no schedule was left out."""
 
     runs: int
     states: int

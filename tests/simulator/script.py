@@ -1,8 +1,8 @@
 """
-A policy that plays one written interleaving: who runs up to which call, and what strikes there.
+A policy that plays one written interleaving: an actor, the call to run it to, and a fault.
 
-For tests that name a hole: each stage lets one actor run until its pending call is the one
-described, everybody else stands still. When the stages are over, the rest runs in order.
+For tests that name a hole: each stage lets one actor run until its next call is the one
+described, while all other actors pause. When the stages are over, the rest runs in order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Until:
     Run ``actor`` until its next call contains ``call`` (``method path``), not yet applied.
 
     Args:
-        actor: Who runs.
+        actor: Name of the actor.
         call: A piece of ``method path``.
-        fault: Strikes that call, which is thereby made.
+        fault: Hits that call, which is thereby made.
     """
 
     actor: str
@@ -39,14 +39,14 @@ class UntilEnd:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nobody runs while ``jumps`` times the run's ``time_jump_ms`` pass."""
+    """No actor runs while ``jumps`` times the run's ``time_jump_ms`` pass."""
 
     jumps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Start whatever background work is due, of whomever."""
+    """Start all background work that is due, of any actor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ ScriptStage: TypeAlias = Until | UntilEnd | Pause | Tick | Land | Fault
 
 class Script:
     """
-    Plays the stages one after the other; a bare ``Fault`` as a stage strikes everybody.
+    Plays the stages one after the other; a bare ``Fault`` as a stage hits all actors.
 
-    Give the run ``Faults(time_jump_ms=...)``: an actor that sleeps or waits in its stage
-    while others stand still is woken by such jumps.
+    Give the run ``Faults(time_jump_ms=...)``: such jumps wake an actor that sleeps or waits in its
+    stage while others pause.
     """
 
     def __init__(self, stages: Sequence[ScriptStage]) -> None:

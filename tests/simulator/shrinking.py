@@ -1,8 +1,8 @@
 """
 Make a failing schedule small: fewest faults first, then fewest changes of actor, then length.
 
-A list of moves is always a legal schedule, because ``ReplayPolicy`` skips what is not possible
-and then runs actors in order; so pieces can be taken out of it and tried again at will.
+A list of moves is always a legal schedule, because ``ReplayPolicy`` skips impossible moves
+and then runs actors in order. So pieces can be taken out of it and tried again at will.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def shrink(moves: Sequence[Move], attempt: Attempt, *, replays_max: int = 500) -
             pending_commit = best[:start] + best[start + piece :]
             found = attempt(pending_commit)
             replays += 1
-            # The tail goes for nothing: what is not listed is played in order anyway.
+            # The tail costs nothing: moves that are not listed run in order anyway.
             cheaper = found is not None and (
                 _cost(found) <= _cost(trace) and len(pending_commit) < len(best)
             )

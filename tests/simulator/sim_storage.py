@@ -1,10 +1,10 @@
 """
-The storage port of the simulated world: every call is a switching point before it is applied.
+The storage port of the simulated system: each call is a switching point before it is applied.
 
-Faults belong to the scheduler: this adapter only says what a call would do and which
-kind it is. ``open_output`` shows its name at once and its bytes at ``close``, the most
-awkward behaviour the port allows: a crash between the two leaves an empty file. Everything
-else keeps the port's contract, held by ``timeline.testing.storage_suite``.
+Faults belong to the scheduler: this adapter only gives the effect of a call and its kind.
+``open_output`` shows its name at once and its bytes at ``close``, the most awkward behaviour the
+port allows: a crash between the two leaves an empty file. Otherwise it keeps the port's contract,
+which ``timeline.testing.storage_suite`` checks.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Answer = TypeVar("Answer")
 
 class SimStorage:
     """
-    One actor's access to the world's objects.
+    One actor's access to the objects of the system.
 
     Args:
-        world: Where the bytes are.
-        actor: Who calls.
-        atomic_create: False makes create-if-absent look and write in two steps, for
-            showing what a storage without it breaks.
-        far: What need not be in order is handed to the executor at once.
+        world: Holds the bytes.
+        actor: The caller.
+        atomic_create: False makes create-if-absent read and write in two steps, to
+            show the damage on a storage without it.
+        far: Calls that need no order are handed to the executor at once.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class SimStorage:
 
         def apply() -> None:
             entry = self._world.files.get(path)
-            if entry is None:  # somebody deleted it meanwhile: like an unlinked descriptor
+            if entry is None:  # deleted meanwhile: like an unlinked descriptor
                 return
             entry.data = data
             entry.data_durable = True
@@ -258,8 +258,8 @@ class OutputFile(io.BytesIO):
     A file under construction.
 
     Args:
-        finish: Told its bytes by the close, once.
-        drop: Called instead, with what was raised, when the block ends by an error.
+        finish: Called once by the close, with the bytes.
+        drop: Called instead, with the error, when the block ends by an error.
     """
 
     def __init__(

@@ -1,15 +1,16 @@
 """
-One simulated run, move by move: actors as greenlets whose port calls wait to be chosen.
+One simulated run, move by move: actors are greenlets whose port calls wait to be chosen.
 
 Every actor is a greenlet that runs until its next port call. The call waits, unapplied,
-until a move picks it; between any two moves everybody else may run.
+until a move picks it. Between two moves every other actor may run.
 
 Moves:
 - ``step``: apply a task's pending call and let it run to its next one;
 - ``tick``: start one due background repetition (``Executor.every``) as a task of its own;
 - ``land``: the storage applies a request whose answer was lost;
 - a fault: see ``tests.simulator.faults.Fault``.
-World time moves by ``World.call_ms`` a call, by a fault, and otherwise only when nobody can run.
+Each call advances the simulated time by ``World.call_ms``. Otherwise only a fault advances it, or
+the run itself when no actor can run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.simulator.world import (
 from timeline.errors import StorageUnavailableError
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 
-#: Looks at the world and names what is broken; an empty sequence is well.
+#: Checks the system and returns the broken promises; an empty sequence means none.
 Check = Callable[[SimulatedSystem], Sequence[object]]
 
 _CALL_FAULTS = {
@@ -70,13 +71,13 @@ class SimTask:
 
 class Run:
     """
-    One run of some actors on one world, move by move.
+    One run of some actors on one simulated system, move by move.
 
     Args:
-        world: Kept between runs; a recovery may follow on it.
+        world: Kept between runs; a recovery may run on it afterwards.
         actors: In the order in which a planned schedule runs them.
-        seed: For the actors' own chance.
-        faults: Budgets of what may go wrong.
+        seed: For the random draws of the actors.
+        faults: Budgets of faults.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Run:
         return self._tasks
 
     def plain_moves(self) -> list[Move]:
-        """Moves without a fault; moves time forward when nobody could run; empty = ended."""
+        """Moves without a fault; advances time when no actor can run; empty at the end."""
         while True:
             moves: list[Move] = []
             bodies_left = False
@@ -143,7 +144,7 @@ class Run:
                 return moves
 
     def fault_moves(self) -> list[Move]:
-        """Faults that the budgets allow and that fit what is pending now."""
+        """Faults that the budgets allow and that fit the pending calls."""
         left = {fault for fault, count in self._budgets.items() if count > 0}
         victims = self.faults.victims
         moves: list[Move] = []
@@ -185,7 +186,7 @@ class Run:
         return any(task.actor.name == actor and task.ticker is None for task in self._live)
 
     def do(self, move: Move) -> None:
-        """Make one move; the world and the actors go on to their next calls."""
+        """Make one move; the system and the actors advance to their next calls."""
         kind, target = move
         self.trace.moves.append(move)
         self.world.step += 1
@@ -207,14 +208,14 @@ class Run:
                 self._apply(self._tasks[target], fault)
 
     def close(self) -> None:
-        """End whatever still runs, as crashed; nothing more is applied."""
+        """Crash all actors that still run; nothing more is applied."""
         for actor in self._actors:
             if not actor.dead and not actor.ended:
                 self._kill(actor)
         self.world.runner = None
 
     def state_key(self) -> tuple[object, ...]:
-        """What decides how this run can go on; needs ``World.exploring``."""
+        """The state that decides how this run can continue; needs ``World.exploring``."""
         return (
             self.world.digest(),
             self.world.now_ms,
@@ -232,10 +233,10 @@ class Run:
         )
 
     def finish(self, check: Check | None) -> None:
-        """After the last move: name a deadlock, then let the final check look."""
+        """After the last move: report a deadlock, then run the final check."""
         stuck = sorted({task.actor.name for task in self._live})
         if stuck:
-            self.fail(f"nobody can run, these wait for ever: {', '.join(stuck)}")
+            self.fail(f"no actor can run, these wait for ever: {', '.join(stuck)}")
         elif check is not None and self.trace.failure is None:
             self.judge(check)
 

@@ -1,5 +1,5 @@
 """
-Builds ``ObservedTable`` by hand: a correct little history, from which a test breaks one thing.
+Build an ``ObservedTable`` by hand: a correct short history, in which a test breaks one thing.
 
 Times are drawn like the engine draws them, each above all before, so a table that only
 uses the builder's verbs keeps every invariant; ``facts`` takes replacements for the rest.

@@ -1,7 +1,7 @@
 """
-What a table and its clients say happened, as plain values that the checkers judge.
+Observations of a table and its clients, as plain values for the checkers.
 
-The checkers know no engine: an adapter reads a table (simulated or real) into one
+The checkers know no engine. An adapter reads a table (simulated or real) into one
 ``ObservedTable``, or ``tests.simulator.table_builder`` makes one by hand. Paths of data
 files are table-relative.
 """
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class ClientEventKind(Enum):
-    """What a client says about one of its operations (``info`` = outcome unknown)."""
+    """What a client reports about one of its operations (``info`` = outcome unknown)."""
 
     INVOKE = "invoke"
     OK = "ok"
@@ -43,7 +43,7 @@ class ClientEvent:
 
 
 class ObservedSlotKind(Enum):
-    """What a slot decides (SLOT-4); other kinds are ``NOOP`` to the checkers."""
+    """The decision of a slot (SLOT-4); other kinds are ``NOOP`` to the checkers."""
 
     COMMIT = "commit"
     PLAN = "plan"
@@ -63,7 +63,7 @@ class StatFact:
     is_base: bool = True
     previous_base: str | None = None  # path of the base file it was merged from
     repeats: bool = False  # a log of nothing but rows that older logs have (log compaction)
-    change_logs: tuple[str, ...] = ()  # paths of the files beside it that tell what changed
+    change_logs: tuple[str, ...] = ()  # paths of the change logs of this file
 
     @property
     def file_group(self) -> tuple[str, str]:
@@ -74,10 +74,10 @@ class StatFact:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFact:
     """
-    One slot of the chain.
+    One slot of the commit log.
 
     ``requested_time`` is the instant's (abort: the target's). ``removes`` are the files a
-    clean may delete. ``operations`` are the client operations that this slot publishes.
+    clean may delete. ``operations`` are the client operations that this slot commits.
     """
 
     number: int
@@ -106,10 +106,10 @@ class InstantFact:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionFact:
     """
-    One data file that somebody deleted.
+    One data file that a process deleted.
 
-    ``head`` is the number of the newest slot at that moment, ``requested_time`` the one in
-    the file's name, ``owner`` the actor that wrote it.
+    ``head`` is the number of the newest slot at that moment. ``requested_time`` is the one in
+    the file's name. ``owner`` is the actor that wrote it.
     """
 
     path: str
@@ -123,10 +123,10 @@ class DeletionFact:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTable:
     """
-    Everything the checkers look at.
+    The input of all checkers.
 
     ``visible`` (files a reader would read) and ``rows`` (record key to operation ids) are
-    keyed by the number of the newest slot in the snapshot; the adapter gives the snapshots
+    keyed by the number of the newest slot in the snapshot. The adapter gives the snapshots
     it evaluated, at least the head's at the end of a run. ``floor`` is the oldest slot
     whose snapshot must still be readable.
     """

@@ -1,5 +1,5 @@
 """
-What happened in one simulated run: every move with its answer, and how the run ended.
+The record of one simulated run: every move with its answer, and how the run ended.
 
 Two runs are the same when their hashes are. A failing trace prints its last steps and
 one line that repeats it.
@@ -17,7 +17,7 @@ class SimulationFailed(AssertionError):  # noqa: N818 - reads as what a test rep
 
 
 class TraceStep(NamedTuple):
-    """One move: who, which call, what came of it; ``fault`` is empty for a plain step."""
+    """One move: actor, call and answer; ``fault`` is empty for a plain step."""
 
     actor: str
     call: str
@@ -31,8 +31,9 @@ class Trace:
     """
     The record of one run.
 
-    ``outcomes`` maps each actor to ``returned``, ``crashed`` or the name of what it raised.
-    ``errors`` keeps what was raised, with its traceback. ``moves`` repeats the run when given to ``ReplayPolicy``.
+    ``outcomes`` maps each actor to ``returned``, ``crashed`` or the name of the error it raised.
+    ``errors`` keeps each error with its traceback. ``moves`` repeats the run when given to
+    ``ReplayPolicy``.
     """
 
     scenario: str

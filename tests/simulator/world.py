@@ -1,9 +1,9 @@
 """
-The simulated world: the bytes, time, locks and requests that all actors of one run share.
+The simulated system: the bytes, time, locks and requests that all actors of one run share.
 
-It stands apart from the scheduler so that a test can prepare it, run several groups of
-actors on it one after the other and look at it afterwards. Nothing here chooses anything:
-every change is asked for by a port call or by a move of the scheduler.
+It is separate from the scheduler, so that a test can prepare it, run several groups of actors on
+it one after the other and check it afterwards. It chooses nothing: every change comes from a port
+call or from a move of the scheduler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timeline.ports.ports import Value
 #: 2026-01-01 00:00:00 UTC, when every simulated world begins.
 START_MS = 1_767_225_600_000
 
-#: Who the journal names for what a power cut took away.
+#: The actor that the journal names for data that a power cut removed.
 POWER_CUT = "power cut"
 
 
@@ -38,7 +38,7 @@ class ActorCrashed(BaseException):
 
 
 class CallKind:
-    """What a port call does to the world, which decides the faults that fit it."""
+    """The effect of a port call, which decides the faults that fit it."""
 
     READ = "read"
     CREATE = "create"
@@ -53,11 +53,11 @@ class PortCall:
     Args:
         port: Name of the port, for example ``storage``.
         method: Name of its method.
-        path: What it is about, for the trace.
-        apply: Does it and returns the answer, or raises what the port would raise.
+        path: The object of the call, for the trace.
+        apply: Applies the call and returns the answer, or raises the port's error.
         kind: One of ``CallKind``.
         ready: Whether it can be applied now; None is always.
-        wake_at: World time in ms at which it may become ready; None is never by time.
+        wake_at: Simulated time in ms at which it may become ready; None is never by time.
         late: Puts the call into the queue of late requests; only for ``CREATE``.
     """
 
@@ -91,10 +91,10 @@ class SimFile:
 
     data: bytes
     modified_ms: int
-    rewrites: int  # counts on over deletes, so that a version never comes back
+    rewrites: int  # keeps growing over deletes, so that no version repeats
     data_durable: bool
     name_durable: bool
-    durable_before: bytes | None = None  # what a power cut may bring back after a replace
+    durable_before: bytes | None = None  # the bytes that a power cut may restore after a replace
 
     def twin(self) -> SimFile:
         """The same object in another world; every schedule begins with dozens of them."""
@@ -130,7 +130,7 @@ class LateCreate:
 
 @dataclass(slots=True)
 class LockState:
-    """Who holds one lock."""
+    """The holder of one lock."""
 
     holdings: int = 0
     token: int | None = None  # the present holding, None when free
@@ -139,7 +139,7 @@ class LockState:
     ends_ms: int | None = None  # world time; None while a living owner renews it
 
     def is_free(self, now_ms: int) -> bool:
-        """Whether somebody may take it at world time ``now_ms``."""
+        """Whether an actor may take it at simulated time ``now_ms``."""
         return self.token is None or (self.ends_ms is not None and now_ms >= self.ends_ms)
 
 
@@ -157,7 +157,7 @@ class TickerState:
 
 @dataclass(slots=True)
 class ActorState:
-    """What one simulated process is: clock error, chance, background work, life."""
+    """The state of one simulated process: clock error, random draws, background work, life."""
 
     name: str
     index: int
@@ -222,7 +222,7 @@ class SimulatedSystem:
         self.now_ms = start_ms
         self.step = 0
         self.files: dict[str, SimFile] = {}
-        self.removed: dict[str, bytes] = {}  # what deleted objects held, for those who judge
+        self.removed: dict[str, bytes] = {}  # content of deleted objects, for the checkers
         self.late: list[LateCreate] = []
         self.locks: dict[str, LockState] = {}
         self.journal: list[Change] = []
@@ -237,7 +237,7 @@ class SimulatedSystem:
         self._folder_changes: dict[str, int] = {}
 
     def copy(self, scenario: str) -> SimulatedSystem:
-        """The same moment as a world of its own, with nobody in it: cheaper than making it again."""
+        """Copy this moment into a new system without actors: cheaper than to build it again."""
         other = SimulatedSystem(
             scenario=scenario,
             call_ms=self.call_ms,
@@ -260,7 +260,9 @@ class SimulatedSystem:
     def new_actor(
         self, name: str, seed: int, *, clock_offset_ms: int = 0, drift_ppm: int = 0
     ) -> ActorState:
-        """A process with its own chance; indexes go on over several runs on this world."""
+        """
+        Add a process with its own random draws; indexes continue over several runs on this system.
+        """
         self._actors += 1
         return ActorState(
             name=name,
@@ -353,14 +355,14 @@ class SimulatedSystem:
         return sorted(path for path in self.files if path.startswith(prefix))
 
     def land(self) -> LateCreate:
-        """Apply the oldest late request: create-if-absent, nobody sees its answer."""
+        """Apply the oldest late request: create-if-absent, its answer is lost."""
         request = self.late.pop(0)
         if request.path not in self.files:
             self.put(request.actor, request.path, request.data, durable=request.durable, new=True)
         return request
 
     def cut_power(self, chance: random.Random) -> None:
-        """Drop, tear or keep whatever was not synced; the caller kills the actors."""
+        """Drop, tear or keep un-synced data; the caller kills the actors."""
         for path in sorted(self.files):
             entry = self.files[path]
             if not entry.name_durable and chance.random() < 0.5:
@@ -385,7 +387,7 @@ class SimulatedSystem:
                 lock.ends_ms = self.now_ms + self.lease_ms
 
     def digest(self) -> bytes:
-        """Digest of what actors can observe here, times relative to now."""
+        """Digest of the state that actors can observe here, times relative to now."""
         now = self.now_ms
         content = [
             (path, entry.data, entry.rewrites, entry.modified_ms - now)
