@@ -1,8 +1,8 @@
 """
-Somebody sleeps before one of its calls and loses the lock, others end what it is at, then it wakes.
+An actor sleeps before one of its calls and loses the lock, others end its work, then it wakes.
 
-How such a run is played, and what must be true at its end whoever did what: the rows are those
-that the chain tells, nothing comes back that was taken away, nothing is pending or left over.
+This module plays such a run, and checks its end whatever the actors did: the rows equal the commit
+log, no removed file exists again, nothing is pending or left over.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def acting(
 
 
 def all_slots(world: SimulatedSystem) -> list[Slot]:
-    """Every slot there ever was, also what an archiver collected."""
+    """Return every slot there ever was, also truncated ones."""
     data = {path: one for path, one in world.removed.items() if path.startswith(f"{SLOTS}/")}
     data |= {path: world.files[path].data for path in world.paths_below(SLOTS)}
     return [
@@ -101,7 +101,7 @@ def all_slots(world: SimulatedSystem) -> list[Slot]:
 
 
 def told_by_chain(slots: Sequence[Slot], jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Record key to operation; services change no row, what was called void never happened."""
+    """Record key to operation; services change no row, and a void slot decided nothing."""
     void = {one.requested_time for one in slots if one.kind is SlotKind.VOID}
     states: dict[str, dict[str, str]] = {}
     before: dict[str, dict[str, str]] = {}
@@ -129,7 +129,7 @@ def told_by_chain(slots: Sequence[Slot], jobs: Mapping[str, Sequence[str]]) -> d
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """A world, who sleeps, who comes meanwhile, and what clears up in the end."""
+    """A simulated system, its sleeper S, the actors meanwhile, and the final cleanup."""
 
     before: SimulatedSystem
     jobs: Mapping[str, Sequence[str]]
@@ -141,12 +141,13 @@ class Story:
     pauses: Sequence[ScriptStage] = ()
     jump_ms: int = 10
     finish: Callable[[TableContext], object] = lambda _: None
-    rows: Callable[[SimulatedSystem], list[str]] | None = None  # instead of those the chain tells
+    # expected rows; None means those of the commit log
+    rows: Callable[[SimulatedSystem], list[str]] | None = None
     judge: Callable[[SimulatedSystem], list[str]] | None = None  # instead of all that
 
 
 def sweep(story: Story, *, every: int = 1) -> list[str]:
-    """What is wrong, for each call before which S slept."""
+    """Return the findings for each call before which S slept."""
     found: list[str] = []
     calls = 0
     while True:
@@ -169,7 +170,7 @@ def sweep(story: Story, *, every: int = 1) -> list[str]:
 
 
 def judged(world: SimulatedSystem, story: Story) -> list[str]:
-    """A survivor ends what is left, writes and cleans; then all is as the chain tells."""
+    """Let a survivor end the remaining work, write and clean; then compare with the commit log."""
     if story.judge is not None:
         return story.judge(world)
     back = [str(one) for one in comebacks(world)]

@@ -2,8 +2,8 @@
 The simulator at scale: ``make sim``, ``make sim SEED=S3:17``, ``make nightly``.
 
 Plays schedules of all families on all cores, every exhaustive scope, the corpus of seeds that
-once failed, and some schedules twice; prints what was run, met and found. Ends with status 1
-when something is broken, each failure with the line that runs it again.
+once failed, and some schedules twice. Prints the counts of runs, faults and findings. Ends with
+status 1 after a violation; each failure has the line that runs it again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.simulator.faults import Fault
 
 CORPUS = Path(__file__).with_name("seeds.txt")
 BLOCK = 100
-#: What a run of thousands must have met, or the faults have stopped to bite (I20).
+#: Events that a run of thousands must contain; otherwise the faults no longer work (I20).
 MUST_HAPPEN = (
     "archiving.batches_left",
     "archiving.batches_taken_over",
@@ -54,14 +54,14 @@ MUST_HAPPEN = (
     "write.refused",
 )
 FAILURES_TOLD = 5
-AHEAD = 4  # blocks given to a process before their turn
+AHEAD = 4  # blocks given to a process in advance
 ENOUGH_TO_MEET_ALL = 10_000
 TOLD_EVERY_S = 60.0
 
 
 @dataclass(kw_only=True)
 class Tally:
-    """What some schedules came to."""
+    """The results of some schedules."""
 
     schedules: Counter[str] = field(default_factory=Counter)
     steps: int = 0
@@ -91,10 +91,10 @@ class Tally:
 
 def begin_work() -> None:
     """
-    What a process does before its first schedule.
+    Prepare a process for its first schedule.
 
-    What the engine's modules hold stays: looking for cycles took a sixth of the time. It ends
-    with the process that gives it work, also when that is killed.
+    Objects of the engine's modules stay alive: collecting cycles took a sixth of the time. The process
+    ends with its parent, also when the parent is killed.
     """
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
@@ -109,7 +109,7 @@ def _end_with_parent() -> None:
 
 
 def play_block(names: Sequence[tuple[str, int]], *, hashes: bool = False) -> Tally:
-    """Play these schedules, in one process; remember what their traces were if wanted."""
+    """Play these schedules in one process; keep the hashes of their traces if requested."""
     tally = Tally()
     started = time.thread_time()
     for family, number in names:
@@ -147,7 +147,7 @@ def lanes_of(workers: int) -> list[frozenset[str]]:
 def blocks(
     schedules: int, first: int, lane: frozenset[str]
 ) -> Iterator[tuple[int, list[tuple[str, int]]]]:
-    """What is in this lane of the next block, and how many blocks were before it."""
+    """Yield this lane's part of the next block, and the number of blocks before it."""
     for place in range(-(-schedules // BLOCK)):
         names = [each for each in numbered(first + place, BLOCK) if each[0] in lane]
         if names:
@@ -166,11 +166,11 @@ def processes(workers: int, *, hash_seed: int = 0) -> ProcessPoolExecutor:
 
 class Players:
     """
-    Processes that have families of their own, and play those of others when these are done.
+    Processes with families of their own, which play other families when these are done.
 
-    A process remembers what it did (``RememberedWorkload``): two that played all families alike
-    would both have to do all of it once. Where they do (``mixed``), other schedules come before
-    each than where they do not, which must not show in its trace.
+    A process remembers its work (``RememberedWorkload``). Two that played all families alike
+    would both have to do all of it once. With ``mixed`` each schedule follows other schedules than
+    without, and this must not change its trace.
     """
 
     def __init__(self, workers: int, *, hash_seed: int = 0, mixed: bool = False) -> None:
@@ -194,9 +194,9 @@ class Players:
         tell: Callable[[Tally], None] = lambda _: None,
     ) -> Tally:
         """
-        Play that many; no work is given out after the first few failures, or when time is up.
+        Play that many; stop after the first few failures, or when time is up.
 
-        The traces of the first ``hashed`` are remembered; ``tell`` hears after each block.
+        The traces of the first ``hashed`` are kept; ``tell`` runs after each block.
         """
         whole = Tally()
         ends = time.monotonic() + seconds_max
@@ -228,7 +228,7 @@ class Players:
 
 
 class Progress:
-    """Says each failure at once, and each minute how far a long run has come and how fast it goes."""
+    """Prints each failure at once, and each minute the progress and speed of a long run."""
 
     def __init__(self, schedules: int) -> None:
         self._schedules = schedules
@@ -254,7 +254,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What the search through one scope came to."""
+    """The result of the search through one scope."""
 
     scope: str
     line: str
@@ -283,7 +283,7 @@ def search_scope(name: str) -> Searched:
 def search_all(pool: ProcessPoolExecutor, *, nightly: bool) -> list[Searched]:
     """Every scope; the big ones at night."""
     names = [scope.id for scope in SCOPES if nightly or not scope.nightly]
-    # The big ones first, or the last of them would have one core, and the other nothing to do.
+    # The big ones first. Otherwise one core would run the last of them while the other is idle.
     begun = {name: pool.submit(search_scope, name) for name in sorted(names, key=_small)}
     return [begun[name].result() for name in names]
 

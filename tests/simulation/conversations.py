@@ -1,13 +1,12 @@
 """
-Work that was done before is not done again: what it asked its storage, was told, and came to.
+Skip work that was done before: remember its storage questions, the answers and the result.
 
-Thousands of schedules merge the same rows into the same file. Work that is decided by its
-arguments and by the answers it gets asks the same next question whenever the answers so far
-were the same, so its questions are kept as a tree of answers. Every question is still put to
-the storage at hand, by whoever works now: the world, its faults and all that others do between
-two calls are as if the work were done. Only the work between two calls is left out. An answer
-that was never heard, or a failure, sends it back to the real work, which is told what was
-answered so far and goes on from there.
+Thousands of schedules merge the same rows into the same file. The work depends only on its
+arguments and on the answers of the storage. If the answers so far are the same, it asks the same
+next question. So its questions are kept as a tree of answers. Every question still goes to the
+present storage, from the present actor: faults and the calls of other actors between two calls
+work as if the work were done. Only the computation between two calls is skipped. After an unknown
+answer or a failure, the real work runs: it gets the answers so far and continues from there.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Result = TypeVar("Result")
 
 #: Name of the call and its arguments.
 Question: TypeAlias = tuple[Any, ...]
-#: A question, its answer or what was raised instead.
+#: A question, its answer or the error that was raised instead.
 Said: TypeAlias = tuple[Question, Any, Exception | None]
 
 _ANSWERS_MAX = 32  # ends that one key's conversation may have
@@ -35,7 +34,7 @@ _ANSWERS_MAX = 32  # ends that one key's conversation may have
 
 @dataclass(slots=True)
 class _Asks:
-    """A question, and how it goes on after each answer."""
+    """A question, and the next node for each answer."""
 
     question: Question
     then: dict[Hashable, _Asks | _Ends] = field(default_factory=dict)
@@ -57,9 +56,9 @@ class Conversations(Generic[Result]):
     Results of one kind of work.
 
     Args:
-        most: Keys that are kept. Those that were met once go first, in their order: half of all
-            are never met again, and would drive out those that are. Three quarters may be kept
-            longer, then they are taken for met once.
+        most: Number of keys to keep. Keys that were used once are dropped first, in their order:
+            half of all are never used again, and would drive out the others. Three quarters may be
+            kept longer; then they count as used once.
     """
 
     def __init__(self, most: int) -> None:
@@ -71,16 +70,17 @@ class Conversations(Generic[Result]):
 
     def result(self, key: Hashable, world: Ports, work: Callable[[Ports], Result]) -> Result:
         """
-        What the work comes to in this world.
+        Return the result of the work in this world.
 
         Args:
-            key: Equal where everything is equal that decides the work, but for answers.
-            world: Its storage is asked, and its executor for the order of tasks.
-            work: Uses the storage and ``executor.map`` of the world it gets, and nothing else of
-                any world. Nobody changes what it returns.
+            key: Equal if all inputs of the work are equal, apart from the answers of the storage.
+            world: Its storage answers, and its executor gives the order of tasks.
+            work: Uses only the storage and ``executor.map`` of the world it gets. Callers must not
+                change the result.
 
         Raises:
-            Whatever the work raises, and an ``AssertionError`` where the key does not decide it.
+            Exception: Any error of the work.
+            AssertionError: The key does not determine the work.
         """
         asked = _Asked(world)
         known = self._met(key)
@@ -118,7 +118,7 @@ class Conversations(Generic[Result]):
 
 
 def _follow(node: _Asks | _Ends | None, asked: _Asked) -> _Ends | None:
-    """Put the known questions; None where the real work must go on."""
+    """Ask the known questions; return None when the real work must run."""
     while isinstance(node, _Asks):
         try:
             answer = asked.ask(*node.question)
@@ -159,7 +159,7 @@ class _Asked:
         self.said: list[Said] = []
 
     def begin_again(self) -> None:
-        """The real work begins; what was said so far is said again."""
+        """Start the real work; it first gets the recorded answers."""
         self._told = iter(tuple(self.said))
 
     def ask(self, *question: Any) -> Any:
@@ -180,7 +180,7 @@ class _Asked:
         self.said.append((question, answer, None))
         return answer
 
-    # ------------------------------------------------------------ what the work calls
+    # ------------------------------------------------------------ calls of the work
 
     def open_input(self, path: str) -> Any:
         return _native(self.ask("open_input", path))
@@ -195,7 +195,7 @@ class _Asked:
         self.ask("create", path, data, durable)
 
     def open_output(self, path: str) -> OutputFile:
-        """Its bytes are one question; where the work failed, the real file is told how."""
+        """Its bytes are one question; if the work failed, the real file gets the error."""
         self.ask("open_output", path)
         return OutputFile(
             partial(self.ask, "close", path),
@@ -206,7 +206,7 @@ class _Asked:
         """In the order in which the executor at hand takes them; all of them, as of the port."""
         return in_order(self.ask("order", len(tasks)), work, tasks)
 
-    # ------------------------------------------------------------ what the world answers
+    # ------------------------------------------------------------ answers of the world
 
     def _open_input(self, path: str) -> bytes:
         with self._world.storage.open_input(path) as source:

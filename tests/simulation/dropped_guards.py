@@ -1,9 +1,9 @@
 """
 The engine with one guard dropped, each as a change of the context its actors work with.
 
-The classes in ``mutants.py`` serve the tests that name a hole; these and those together are what
-``make mutants`` tries. Nothing is patched: chain, ports, pin or limits of another class
-stand where the engine's own would. ``guards.py`` is the table of them.
+The classes in ``mutants.py`` serve the tests that name a hole. ``make mutants`` tries both these
+and those. Nothing is patched: a commit log, ports, a low-water mark or limits of another class
+replace the engine's own. ``guards.py`` is the table of them.
 """
 
 from __future__ import annotations
@@ -146,14 +146,14 @@ class StopsAtAnothers(CommitLog):
 
 
 class TrustsTheAddress(CommitLog):
-    """Takes what is at the table's address for the table (SLOT-9, SLOT-10)."""
+    """Trusts the table's address: does not notice another table there (SLOT-9, SLOT-10)."""
 
     def assert_same_table(self) -> None:
         pass
 
 
 class HelpsUnseen(CommitLog):
-    """Helps on another's slot and never looks where it did (SLOT-10)."""
+    """Helps to apply a slot and never checks in which table it did so (SLOT-10)."""
 
     def will_create_file(self, slot: Slot) -> None:
         pass
@@ -168,7 +168,7 @@ class Batchless(CommitLog):
 
 
 class LooksForBatchesFirst(CommitLog):
-    """Looks for its batch before it begins, not in its base snapshot (BATCH-1)."""
+    """Searches for its batch before it begins, not in its base snapshot (BATCH-1)."""
 
     _looked = False
 
@@ -180,7 +180,7 @@ class LooksForBatchesFirst(CommitLog):
 
 
 class WithoutKind(CommitLog):
-    """Does not see slots of some kinds where it judges or looks back."""
+    """Ignores slots of some kinds in validation and later checks."""
 
     hidden: frozenset[SlotKind] = frozenset()
 
@@ -195,7 +195,7 @@ class WithoutKind(CommitLog):
 
 
 class SeesNoCommits(CommitLog):
-    """A rollback that does not look whether its target was published (RB-3)."""
+    """A rollback that does not check whether its target was committed (RB-3)."""
 
     def read(self, number: int) -> Slot | None:
         slot = super().read(number)
@@ -205,13 +205,13 @@ class SeesNoCommits(CommitLog):
 
 
 class SeesNoCleans(WithoutKind):
-    """Who reads or writes does not look for cleans above its state (CLN-3, RDL-2)."""
+    """A reader or writer that does not check for cleans after its state (CLN-3, RDL-2)."""
 
     hidden = frozenset({SlotKind.CLEAN})
 
 
 class SeesNoCancels(WithoutKind):
-    """An executor that does not look for a cancel of its plan (PLAN-4)."""
+    """An executor that does not check for a cancel of its plan (PLAN-4)."""
 
     hidden = frozenset({SlotKind.CANCEL})
 
@@ -251,7 +251,7 @@ class Replaces(Wrapped):
 
 
 class ReplacesAll(Wrapped):
-    """No create-if-absent at all (CAP-1): looks, then writes."""
+    """No create-if-absent at all (CAP-1): reads, then writes."""
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         if self._inner.stat(path) is not None:
@@ -276,7 +276,7 @@ class HelpsNobody(Wrapped):
 
 
 class KeepsData(Wrapped):
-    """Forgets to delete what was aborted (RB-6) or superseded (PUB-1)."""
+    """Forgets to delete files that were aborted (RB-6) or superseded (PUB-1)."""
 
     def delete(self, path: str) -> None:
         if path.startswith(".hoodie"):
@@ -311,7 +311,7 @@ class CreatesLoosely(Wrapped):
 
 
 class SeesNoPending(Wrapped):
-    """A turn that does not know what is pending (GC-1, PUB-6)."""
+    """A commit section that does not know the pending instants (GC-1, PUB-6)."""
 
     def names(self, folder: str) -> Any:
         names = self._inner.names(folder)
@@ -321,7 +321,7 @@ class SeesNoPending(Wrapped):
 
 
 class SeesNoLeases(Wrapped):
-    """A clean that does not look at the leases of readers (CLN-1, RDL-1)."""
+    """A clean that ignores the leases of readers (CLN-1, RDL-1)."""
 
     def names(self, folder: str) -> Any:
         return [] if folder == READERS else self._inner.names(folder)
@@ -386,7 +386,7 @@ class KeepsNewestBoundary(Wrapped):
 
 
 class AsksNewestBoundary(Wrapped):
-    """Looks for its batch in the present boundary only, not in those it names (BATCH-2)."""
+    """Searches its batch only in the newest truncation point, not in earlier ones (BATCH-2)."""
 
     def read(self, path: str) -> Any:
         data = self._inner.read(path)

@@ -72,13 +72,13 @@ CLEANING = CleaningSettings(commits_retained=RETAINED)
 MakeContext = Callable[[EngineWorld], TableContext]
 
 
-#: What is done to every context that actors open while a mutant is tried (``mutation``).
+#: The change to every context that actors open while a mutant is tried (``mutation``).
 _MUTATIONS: list[Callable[[TableContext], TableContext]] = []
 
 
 @contextmanager
 def mutation(change: Callable[[TableContext], TableContext] | None) -> Iterator[None]:
-    """Within, whoever opens the table works with a mutant of the engine; None changes nothing."""
+    """Within the block, every actor works with a mutant of the engine; None changes nothing."""
     if change is None:
         yield
         return
@@ -109,7 +109,7 @@ def ports_of(ports: ActorPorts) -> EngineWorld:
 
 
 def outside(world: SimulatedSystem, name: str = "outside") -> EngineWorld:
-    """Ports of somebody who acts between runs: every call is made at once."""
+    """Ports of an actor that acts between runs: every call is made at once."""
     return ports_of(make_ports(world, world.new_actor(name, seed=0)))
 
 
@@ -206,7 +206,7 @@ def do_write(ports: ActorPorts, context: TableContext, job: Job) -> CommitResult
 
 
 def client_write(ports: ActorPorts, context: TableContext, job: Job) -> CommitResult | HoodooError:
-    """Write and tell the history what the engine answered."""
+    """Write, and record the engine's answer in the history."""
     deletes = job.kind is WriteOperation.DELETE
     ports.client.invoke(job.operation, job.keys, deletes=deletes)
     try:
@@ -289,7 +289,7 @@ def roll_back_dead_writers(context: TableContext, timeline: ActiveTimeline | Non
 
 
 def undoer(undo: Undo = roll_back_dead_writers, name: str = "R") -> Actor:
-    """Rolls back, once, whoever seems dead."""
+    """Rolls back, once, every writer whose heartbeat is expired."""
 
     def body(ports: ActorPorts) -> None:
         context = open_table(ports_of(ports))
@@ -331,11 +331,11 @@ def heal(
     before_cleaning: Callable[[TableContext], None] = lambda _: None,
 ) -> Trace:
     """
-    Let a survivor write and clean after everything went wrong; then everything must hold.
+    Let a survivor write and clean after all faults; then all invariants must hold.
 
-    The survivor begins after the leases and heartbeats of the dead have ended; other services
-    than cleaning that have work left come before it. What a dead clustering gave up is published
-    as replaced: it goes once so many commits came that retention lets it go.
+    The survivor begins after the leases and heartbeats of the dead have ended. Services other
+    than cleaning that have work left run before it. File groups of a dead clustering are committed
+    as replaced: cleaning deletes them after as many commits as retention asks for.
     """
     final = Job(operation="final", keys=("a1", "z9"))
 
@@ -367,7 +367,7 @@ def heal(
 
 
 def unnamed(told: ObservedTable) -> list[str]:
-    """Data files that no slot published."""
+    """Data files that no slot committed."""
     named = {stat.path for slot in told.slots for stat in slot.stats}
     named.update(log for slot in told.slots for stat in slot.stats for log in stat.change_logs)
     return [path for path in told.files if path not in named]
@@ -463,7 +463,7 @@ def play(
 
 
 def found_by(world: SimulatedSystem, trace: Trace) -> str:
-    """What the checks find in a played run and after it healed; empty when all is well."""
+    """Return the findings in a played run and after its healing; empty when all is well."""
     if trace.failure is not None:
         return trace.failure
     return heal(world, EngineObserver(world, commits_retained=RETAINED)).failure or ""
@@ -494,7 +494,7 @@ def check_files_in_slot_order(
     facts = (known or EngineObserver(world)).structure()
     created: dict[str, int] = {}
     for place, change in enumerate(world.journal):
-        if change.kind in ("create", "write"):  # what needs no atomic create is written there
+        if change.kind in ("create", "write"):  # calls that need no atomic create are written there
             created.setdefault(change.path, place)
     never = len(world.journal)
     shown = {

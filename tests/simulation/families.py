@@ -39,7 +39,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         id="S2",
         about="writers that append to the same logs, optimistic and non-blocking",
-        actors="2 or 3 writers of a merge-on-read table, beside them up to two compactors",
+        actors="2 or 3 writers of a merge-on-read table and up to two compactors",
         faults="deaths, unknown answers, lost leases, pauses",
         checks="as S1; non-blocking: rows by plans and requested times (NBCC-2, NBCC-3)",
         build=appending,
@@ -56,7 +56,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         id="S4",
-        about="clustering beside updates, inserts and overwrites",
+        about="clustering with concurrent updates, inserts and overwrites",
         actors="1 or 2 executors, a writer",
         faults="a death, an unknown answer",
         checks="as S1, and I10",
@@ -65,16 +65,16 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         id="S5",
-        about="cleaning beside a reader and a writer",
+        about="cleaning with a concurrent reader and writer",
         actors="cleaner, reader, writer",
         faults="deaths, silence, a pause",
-        checks="as S1, and I3, I4 of what the reader saw",
+        checks="as S1, and I3, I4 of the reader's rows",
         build=cleaning,
         share=7,
     ),
     Family(
         id="S6",
-        about="two who roll back, and an owner that is taken for dead and wakes",
+        about="two rollbacks, and an owner that is treated as dead and wakes",
         actors="2 rollbackers, a writer, the remains of a dead one",
         faults="long pauses, lost leases, unknown answers, a death",
         checks="as S1",
@@ -82,7 +82,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         id="S7",
-        about="archiving beside writers, another archiver and a reader",
+        about="archiving with concurrent writers, another archiver and a reader",
         actors="1 or 2 archivers, a writer, sometimes a reader",
         faults="pauses above the grace, deaths, silence, unknown answers, lost leases",
         checks="as S1; archived stays archived (GC-3)",
@@ -94,7 +94,7 @@ FAMILIES: tuple[Family, ...] = (
         about="a forced restore among writers, with the remains of a dead one",
         actors="restorer, 1 or 2 writers",
         faults="a death, an unknown answer, pauses, lost leases",
-        checks="a survivor writes and cleans; rows are what the chain says, folded",
+        checks="a survivor writes and cleans; rows equal the folded commit log",
         build=restoring,
         share=5,
     ),
@@ -102,7 +102,7 @@ FAMILIES: tuple[Family, ...] = (
         id="S9",
         about="heartbeats under a storage that does not answer",
         actors="2 writers, a rollbacker",
-        faults="much silence, unknown answers, pauses around what a heartbeat may miss",
+        faults="much silence, unknown answers, pauses near the tolerated gap of a heartbeat",
         checks="as S1",
         build=silent_storage,
     ),
@@ -111,7 +111,7 @@ FAMILIES: tuple[Family, ...] = (
         about="the storage-based lock against a model of its store (others: in their suites)",
         actors="2 or 3 contenders for the lock file in an object store, 1 or 2 holdings each",
         faults="silence, unknown answers, deaths, pauses above the lease, clocks that jump",
-        checks="I15: one holder by its own clock, tokens ascend, nobody gives back another's",
+        checks="I15: one holder by its own clock, tokens ascend, no actor releases another's lock",
         build=locking,
         share=5,
     ),
@@ -133,7 +133,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         id="S13",
-        about="a power cut that takes or tears what was not synced",
+        about="a power cut that drops or tears un-synced data",
         actors="writer, cleaner or second writer",
         faults="one power cut",
         checks="as S1, always healed (I16)",
@@ -142,7 +142,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         id="S14",
-        about="a column comes while others write",
+        about="a column is added while others write",
         actors="a writer with a new column, another writer",
         faults="deaths, unknown answers, a lost lease",
         checks="as S1",
@@ -161,16 +161,16 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         id="S16",
         about="the table is dropped and made again under a writer",
-        actors="2 writers that have it open, and who drops it, makes it again and writes",
+        actors="2 writers that have it open; a third drops it, creates it again and writes",
         faults="lost leases, pauses, unknown answers; sometimes deaths and silence as well",
-        checks="the new table holds its own and nothing else, nobody is told ok in vain, all go on",
+        checks="the new table holds its own rows only, no lost write is acknowledged, all continue",
         build=dropped,
         share=3,
     ),
     Family(
         id="S17",
-        about="writers far away behind commits whose files are missing",
-        actors="1 to 3 writers without a lock, sometimes who rolls back or a cleaner",
+        about="writers on a high-latency store after commits whose files are missing",
+        actors="1 to 3 writers without a lock, sometimes a rollback or a cleaner",
         faults="deaths, silence, unknown answers, pauses, a clock that jumps",
         checks="as S1; files in slot order, two commits without one at the most",
         build=far_away,
@@ -187,7 +187,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         id="S19",
-        about="a restore to a savepoint above an archive, and what comes before the next write",
+        about="a restore to a savepoint above an archive, and services before the next write",
         actors="restorer; sometimes compactor or clusterer, cleaner, archiver, a writer",
         faults="a death, unknown answers, pauses, lost leases",
         checks="before and after a survivor moves rows and writes: rows as the chain says, verify",
@@ -201,9 +201,9 @@ BY_ID = {family.id: family for family in FAMILIES}
 
 def numbered(block: int, size: int) -> list[tuple[str, int]]:
     """
-    The schedules of a block: families in turn by their shares, spread as evenly as they go.
+    The schedules of a block: families alternate by their shares, spread as evenly as possible.
 
-    Numbers go on from block to block, so that any number of blocks repeats none.
+    Numbers continue from block to block, so that any number of blocks repeats none.
     """
     sections = sorted(
         ((section + 0.5) / family.share, at)

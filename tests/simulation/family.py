@@ -46,7 +46,7 @@ class Prepared:
     @staticmethod
     def of(world: SimulatedSystem) -> Prepared:
         facts = EngineObserver(world, commits_retained=RETAINED)
-        facts.facts()  # what is there already is decoded once
+        facts.facts()  # existing content is decoded once
         return Prepared(world=world, facts=facts)
 
     def fresh(self, scenario: str) -> tuple[SimulatedSystem, EngineObserver]:
@@ -69,10 +69,10 @@ def no_finding(_: SimulatedSystem) -> Sequence[object]:
 @dataclass(frozen=True, kw_only=True)
 class Story:
     """
-    What one schedule is made of.
+    The parts of one schedule.
 
-    ``judged_at_end`` is False where rows are judged by ``judge`` alone (a restore takes what
-    clients were told). ``heals`` lets a survivor write, serve and clean afterwards; then nothing
+    ``judged_at_end`` is False if rows are judged by ``judge`` alone (a restore removes rows that
+    clients know). ``heals`` lets a survivor write, serve and clean afterwards; then nothing
     may be pending or left over.
     """
 
@@ -85,7 +85,7 @@ class Story:
     judge: Callable[[SimulatedSystem], Sequence[object]] = no_finding
     judged_at_end: bool = True
     steps: int = 200  # about how long it is, for PCT
-    restrain: Callable[[Policy], Policy] = unrestrained  # from what the story rules out
+    restrain: Callable[[Policy], Policy] = unrestrained  # removes moves that the story excludes
 
 
 Change = Callable[[TableContext], TableContext]
@@ -112,7 +112,7 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What came of one schedule."""
+    """The result of one schedule."""
 
     name: str
     world: SimulatedSystem
@@ -130,7 +130,7 @@ class Played:
         return len(self.trace.steps) + (len(self.healing.steps) if self.healing else 0)
 
     def told(self, last: int = 80) -> str:
-        """What a developer needs: the failure, the end of the story, how to run it again."""
+        """Text for a developer: the failure, the end of the story, how to run it again."""
         broken = self.healing or self.trace
         return (
             f"{self.name}: {self.failure}\n{broken.story(last)}\n"
@@ -154,9 +154,9 @@ def play_schedule(
     change: Change | None = None,
 ) -> Played:
     """
-    Everything that this schedule means; with another policy the same work in another order.
+    Play one schedule; with another policy the same work in another order.
 
-    ``change`` makes mutants of the actors' engine; whoever heals and judges is as ever.
+    ``change`` makes mutants of the actors' engine; healing and judging use the real engine.
     """
     name = f"{family.id}:{number}"
     if family.build is None:

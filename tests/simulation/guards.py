@@ -1,7 +1,7 @@
 """
-The table of guards: each dropped once, and what must notice.
+The table of guards: each is dropped once, and a schedule or test must find it.
 
-Most are looked for in the schedules of some families; a few have a written interleaving or a
+Most are found in the schedules of some families; a few have a written interleaving or a
 small scope that shows them at once.
 """
 
@@ -73,12 +73,12 @@ def unchanged(context: TableContext) -> TableContext:
 
 
 def told(play: Callable[[], tuple[SimulatedSystem, Trace]]) -> Callable[[], str]:
-    """What is found after a written interleaving."""
+    """Return the findings after a written interleaving."""
     return lambda: found_by(*play())
 
 
 def in_scope(name: str, change: Change) -> Callable[[], str]:
-    """What the search through a scope finds of a mutant."""
+    """Return the findings about a mutant of the search through a scope."""
 
     def explore() -> str:
         with mutation(change):
@@ -173,13 +173,14 @@ def collide() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """One guard, what the engine does without it, and where that is looked for first."""
+    """One guard, the engine's behaviour without it, and the schedules to search first."""
 
     name: str
     rule: str
     change: Change = unchanged
     families: tuple[str, ...] = ("S1",)
-    story: Callable[[], str] | None = None  # a written interleaving or a scope, what it shows
+    # a written interleaving or a scope that shows the mutant
+    story: Callable[[], str] | None = None
     story_name: str = ""
 
 

@@ -27,7 +27,7 @@ LIMIT = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of one mutant; ``tried`` counts schedules from the first one on."""
+    """The result of one mutant; ``tried`` counts schedules from the first one on."""
 
     guard: str
     rule: str
@@ -48,7 +48,7 @@ def known_kills() -> dict[str, str]:
 
 
 def try_one(guard: Guard, name: str) -> str:
-    """What a schedule shows of the mutant; empty when nothing."""
+    """Return the failure that a schedule shows of the mutant; empty when nothing."""
     family, number = of_name(name)
     try:
         return play_schedule(family, number, change=guard.change).failure or ""
@@ -57,13 +57,13 @@ def try_one(guard: Guard, name: str) -> str:
 
 
 def names_for(guard: Guard, limit: int) -> list[str]:
-    """The first schedules of the guard's families in turn."""
+    """The first schedules of the guard's families, alternating."""
     rounds = range(-(-limit // len(guard.families)))
     return [f"{family}:{number}" for number in rounds for family in guard.families][:limit]
 
 
 def judge(place: int, *, search: bool, limit: int) -> Verdict:
-    """Find what kills one mutant."""
+    """Find the schedule that kills one mutant."""
     guard = GUARDS[place]
     common = {"guard": guard.name, "rule": guard.rule}
     if guard.story is not None:
@@ -88,7 +88,7 @@ def judge(place: int, *, search: bool, limit: int) -> Verdict:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--search", action="store_true", help="from the first schedule on")
-    parser.add_argument("--keep", action="store_true", help="write what was found into kills.txt")
+    parser.add_argument("--keep", action="store_true", help="write the results into kills.txt")
     parser.add_argument("--limit", type=int, default=LIMIT)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)

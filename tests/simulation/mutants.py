@@ -1,8 +1,8 @@
 """
-The engine with one rule taken away, each through a seam; ``mutants.md`` lists who catches which.
+The engine with one rule removed, each by a replaced class; ``mutants.md`` lists the killers.
 
-Nothing is patched: a context, a chain, a timeline or a limit of another class goes in where
-the real one would.
+Nothing is patched: a context, a commit log, a timeline or a limit of another class replaces
+the real one.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ForgetfulChain(CommitLog):
 
 
 class BlindChain(CommitLog):
-    """Shows claims without what ``_blur`` takes away."""
+    """Hides the part of the write sets that ``_blur`` removes."""
 
     def between(self, after: int, last: int) -> list[Slot]:
         return [
@@ -121,7 +121,7 @@ class FileIdChain(BlindChain):
 
 
 class AbortlessChain(CommitLog):
-    """Does not look for an abort of itself (PUB-6)."""
+    """Does not check for an abort of itself (PUB-6)."""
 
     def between(self, after: int, last: int) -> list[Slot]:
         return [slot for slot in super().between(after, last) if slot.kind is not SlotKind.ABORT]
@@ -203,7 +203,7 @@ class _RequestedWindowChain(CommitLog):
 
 
 def requested_window(world: EngineWorld) -> TableContext:
-    """Takes for rivals only what was requested after itself (hole 20)."""
+    """Treats only instants requested after itself as concurrent (hole 20)."""
     context = open_table(world)
     commit_log = _RequestedWindowChain(
         world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max
@@ -225,7 +225,7 @@ class _NoHelperContext(TableContext):
 
 
 def no_helper(world: EngineWorld) -> TableContext:
-    """Believes every slot settled (PUB-3)."""
+    """Assumes that every slot is applied (PUB-3)."""
     return with_context(_NoHelperContext)(world)  # type: ignore[operator,no-any-return]
 
 
@@ -239,14 +239,14 @@ class NeverFenced(HeartbeatLimits):
 
 
 def unfenced(world: EngineWorld) -> TableContext:
-    """A writer whose heartbeat comes back after any pause."""
+    """A writer that writes heartbeats again after any pause."""
     beat = LIMITS.heartbeat
     limits = NeverFenced(interval_ms=beat.interval_ms, misses=beat.misses)
     return open_table(world, replace(LIMITS, heartbeat=limits))
 
 
 def delete_dead_writers(context: TableContext, timeline: ActiveTimeline | None = None) -> None:
-    """Deletes what seems dead without an abort slot (holes 6 and 8, RB-1)."""
+    """Deletes expired writers without an abort slot (holes 6 and 8, RB-1)."""
     storage = context.ports.storage
     pending = (timeline or context.active()).pending_ingestion
     times = tuple(instant.requested_time for instant in pending)
@@ -296,7 +296,7 @@ class _EagerTimeline(ActiveTimeline):
 
 
 class WaitsForAll(TableContext):
-    """Gives way to whoever announced the same, began it before or later (BEG-8)."""
+    """Waits for every announced conflicting write, whether it began before or later (BEG-8)."""
 
     def active(self) -> ActiveTimeline:
         real = super().active()

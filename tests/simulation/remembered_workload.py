@@ -1,10 +1,9 @@
 """
-The shipped local workload, which does not do again what it did in another schedule.
+The shipped local workload, without the work that it did in another schedule.
 
 A simulated write is three quarters work on rows: a dozen of them, the same ones in thousands of
-schedules. What is decided by the rows, the rules and the tasks alone is done by
-``LocalWorkload`` once; where files are read and written the storage is asked each time
-(``conversations``).
+schedules. ``LocalWorkload`` does once all work that only the rows, the rules and the tasks decide.
+Reads and writes of files ask the storage each time (``conversations``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """
 Small scopes of the shipped engine, run in every interleaving (``tests.simulator.interleavings``).
 
-A scope is a handful of actors that do one thing each on a world prepared once. Nobody queues for
-a lock unless the scope says so, nobody pauses between attempts, beats are rare, and a rollbacker
-takes everybody for dead at any moment (HB-4): what is left is the protocol's own order of calls.
+A scope has a few actors that do one thing each on a system that is prepared once. Actors take no
+commit lock unless the scope says so, and do not pause between attempts. Heartbeats are rare, and a
+rollback treats every writer as dead at any moment (HB-4). So only the protocol's own order of
+calls remains.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ QUEUED = replace(AT_ONCE, publish_lock=CommitLockMode.LOCK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impatient(HeartbeatLimits):
-    """Takes everybody for dead (HB-4)."""
+    """Treats every writer as dead (HB-4)."""
 
     @property
     def tolerated_ms(self) -> int:
@@ -79,7 +80,7 @@ SUSPICIOUS = replace(AT_ONCE, heartbeat=Impatient(interval_ms=RARELY_MS))
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What is explored; ``nightly`` ones take minutes."""
+    """One small scope; ``nightly`` ones take minutes."""
 
     id: str
     about: str
@@ -165,9 +166,9 @@ def scene(
 ONE_DEATH = Faults(budgets={Fault.CRASH_BEFORE: 1})
 
 
-#: The last call before a writer publishes: its data is written.
+#: The last call before a writer commits: its data is written.
 WRITTEN = "sync_folders a"
-#: The decisive call, after all that was to be looked at.
+#: The call that decides, after all validation.
 SLOT = "create .hoodie/.hoodoo/slots"
 
 
@@ -185,7 +186,7 @@ def in_a_queue() -> Scene:
 
 
 def behind_the_dead(commits: int, **begun: str) -> Scene:
-    """Two writers far away, and before them commits whose files are missing (PUB-3)."""
+    """Two writers on a high-latency store, after commits whose files are missing (PUB-3)."""
     before = prepared(without_files, commits)
     return scene(
         before,
@@ -276,7 +277,9 @@ def cleaning_and_writing() -> Scene:
 
 
 def beside_a_cleaner(read: Callable[[ActorPorts], None], until: str) -> Scene:
-    """A reader that has come so far; two writers superseded its rows, a cleaner will delete them."""
+    """
+    A reader that ran up to a call; two writers superseded its rows, a cleaner will delete them.
+    """
     return scene(
         prepared(sliced),
         lambda: [
@@ -290,7 +293,7 @@ def beside_a_cleaner(read: Callable[[ActorPorts], None], until: str) -> Scene:
 
 
 def holding_and_cleaning() -> Scene:
-    """A reader is about to lease what two writers superseded and a cleaner will delete."""
+    """A reader is about to lease files that two writers superseded and a cleaner will delete."""
 
     def read(ports: ActorPorts) -> None:
         context = opened()(ports_of(ports))
@@ -307,7 +310,7 @@ def holding_and_cleaning() -> Scene:
 
 
 def listing_and_cleaning() -> Scene:
-    """A reader that holds nothing is about to list what two writers superseded, as above."""
+    """A reader without a lease is about to list files that two writers superseded, as above."""
 
     def read(ports: ActorPorts) -> None:
         context = opened()(ports_of(ports))
@@ -316,7 +319,7 @@ def listing_and_cleaning() -> Scene:
         except SnapshotExpiredError:
             ports.events.emit("sim.expired")
             return
-        assert "a1" in rows["id"].to_pylist(), "RDL-2: a row is missing in what was read"
+        assert "a1" in rows["id"].to_pylist(), "RDL-2: the read misses a row"
 
     return beside_a_cleaner(read, "list a")
 
@@ -341,7 +344,7 @@ def writing_on_cleaned_ground() -> Scene:
 SCOPES: tuple[Scope, ...] = (
     Scope(
         id="X1",
-        about="two writers of one file group publish",
+        about="two writers of one file group commit",
         clauses="SLOT-1 PUB-3 PUB-4 PUB-5 PUB-7",
         make=partial(overlapping, A=WRITTEN, B=WRITTEN),
     ),
@@ -379,13 +382,13 @@ SCOPES: tuple[Scope, ...] = (
     ),
     Scope(
         id="X7",
-        about="a log writer publishes while a compaction is planned",
+        about="a log writer commits while a compaction is planned",
         clauses="PLAN-1 PLAN-2 TL-SUCC-1",
         make=planning,
     ),
     Scope(
         id="X8",
-        about="two executors of one plan, one at its slot, each takes the other for dead",
+        about="two executors of one plan, one at its slot, each treats the other as dead",
         clauses="HB-4 SLOT-5",
         make=two_executors,
     ),
@@ -410,7 +413,7 @@ SCOPES: tuple[Scope, ...] = (
     ),
     Scope(
         id="X12",
-        about="a cleaner at its slot, and a writer that publishes",
+        about="a cleaner at its slot, and a writer that commits",
         clauses="CLN-1 CLN-2",
         make=cleaning_and_writing,
     ),
@@ -429,13 +432,13 @@ SCOPES: tuple[Scope, ...] = (
     ),
     Scope(
         id="X20",
-        about="two writers far away publish behind two commits that show nothing yet",
+        about="two writers on a high-latency store commit after two commits without files",
         clauses="PUB-3 PAR-1 HELP-1",
         make=partial(behind_the_dead, 2, A="sync_folders a", B="sync_folders b"),
     ),
     Scope(
         id="X21",
-        about="the same at their slots, one may die, a request may come to nothing",
+        about="the same at their slots, one may die, a request may be lost",
         clauses="PUB-3 PAR-1 HELP-1 UNK-5",
         make=partial(behind_the_dead, 2, A=SLOT, B=SLOT),
         faults=Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.UNAVAILABLE: 1}),
@@ -467,14 +470,14 @@ SCOPES: tuple[Scope, ...] = (
     ),
     Scope(
         id="X16",
-        about="a writer that has written, and one who takes it for dead",
+        about="a writer that has written, and a rollback that treats it as dead",
         clauses="HB-4 RB-10",
         make=partial(suspected, A=WRITTEN),
         nightly=True,
     ),
     Scope(
         id="X17",
-        about="two who roll back the same dead writer, one may die",
+        about="two rollbacks of the same dead writer, one may die",
         clauses="RB-5 HELP-1",
         make=two_rollbackers,
         faults=ONE_DEATH,

@@ -40,14 +40,16 @@ RULES = ArchiveRules.from_properties(
         "hoodoo.batch.boundary.ids": "1",
     }
 )
-#: So many old batches were archived, cut by cut: the next cut leaves those of the last boundary in
-#: its file, or takes over what is in an earlier one.
+#: Number of old batches to archive, truncation by truncation. The next truncation leaves those of
+#: the last truncation point in its file, or takes over an earlier file.
 LEAVES, TAKES_OVER = 9, 12
 KEYS = ("a1", "b1")
 
 
 def grown(archived: int) -> SimulatedSystem:
-    """A batch and an archive in turn, so that boundaries have their ids; then three batches more."""
+    """
+    Alternate a batch and an archive, so that truncation points have their ids; add three batches.
+    """
     world = seeded("remembering")
 
     def body(ports: ActorPorts) -> None:
@@ -70,7 +72,7 @@ def batch(operation: str) -> Job:
 
 
 def sender(name: str, operations: Sequence[str]) -> Actor:
-    """Sends again what was sent; a second commit of it would have its operation twice (I12)."""
+    """Repeats batches; a second commit of one would have its operation twice (I12)."""
 
     def body(ports: ActorPorts) -> None:
         context = patiently(ports, archives.registered)
@@ -115,14 +117,16 @@ def remembering(draw: random.Random, name: str) -> Story:
 
 
 def forgotten(world: SimulatedSystem) -> Sequence[Violation]:
-    """What came back, and acknowledged batches, or files of boundaries, that nobody knows now."""
+    """
+    Removed things that exist again, and acknowledged batches or truncation files that are lost.
+    """
     found = archives.comebacks(world)
 
     class Report:
         def problem(self, kind: str, path: str, message: str) -> None:
             found.append(Violation(invariant="BATCH-2", found=f"{kind}: {path}: {message}"))
 
-    world.now_ms += world.lease_ms  # who died behind its slot may have the lock until then
+    world.now_ms += world.lease_ms  # a writer that died after its slot may have the lock until then
     auditor = open_table(outside(world, "auditor"))
     check_batches(auditor, Report())
     told = {e.operation for e in world.history if e.kind is ClientEventKind.OK}

@@ -49,18 +49,18 @@ from timeline.properties.properties_file import decode_table_descriptor
 from timeline.properties.setting_enums import CommitLockMode
 
 REFUSED = "sim.refused_as_another"
-MADE_ANEW_MS = 20  # nobody drops a table and makes another within a millisecond
+MADE_ANEW_MS = 20  # no user drops a table and makes another within a millisecond
 OWN = "n"  # the partition of the new table's rows
 BELOW = (".hoodie/timeline", ".hoodie/.hoodoo", ".hoodie", "a", "b", "c")
-UNKNOWN = {Fault.AMBIGUOUS_APPLIED: 2, Fault.AMBIGUOUS_LOST: 2}  # what lands late, lands
+UNKNOWN = {Fault.AMBIGUOUS_APPLIED: 2, Fault.AMBIGUOUS_LOST: 2}  # a late request always lands
 
 
 def dropped(draw: random.Random, name: str) -> Story:
     """
-    Writers with the old table open, and one who drops it, makes another and writes to it.
+    Writers with the old table open; one more drops it, makes another and writes to it.
 
-    Who dies, or never hears which table it is in, between its slot and that look may leave the
-    file that shows it: that is not judged there.
+    A writer may die between its slot and its check of the table, or never get the answer. Then the
+    file that shows its slot may stay: the check ignores it.
     """
     world, _ = prepared(draw.choice((small, sliced))).fresh(name)
     whole = draw.random() < 0.7
@@ -81,7 +81,7 @@ def dropped(draw: random.Random, name: str) -> Story:
 
 
 def opening_surely(draw: random.Random) -> MakeContext:
-    """As ``opening``; who does not hear an answer asks on for long."""
+    """As ``opening``, but it repeats a request without an answer for a long time."""
     limits = replace(LIMITS, publish_lock=draw.choice(list(CommitLockMode)))
 
     def make(engine: EngineWorld) -> TableContext:
@@ -103,7 +103,7 @@ def dropper(draw: random.Random) -> Actor:
         ports.clock.sleep_ms(pause_ms)
         for folder in folders:
             engine.storage.delete_folder(folder)
-        engine.storage.delete_folder(".hoodie")  # what writers left there meanwhile
+        engine.storage.delete_folder(".hoodie")  # files that writers left there meanwhile
         ports.clock.sleep_ms(MADE_ANEW_MS)
         made = new_table_properties(
             "t",
@@ -123,12 +123,11 @@ def dropper(draw: random.Random) -> Actor:
 
 def judge(whole: bool, world: SimulatedSystem) -> Sequence[object]:
     """
-    The new table holds what it was given, and whoever comes writes on.
+    The new table holds exactly its own rows, and every later writer continues.
 
-    Nobody was told that a write is published whose slot is in a table it was not made for. What an
-    old writer puts into the folders between the drop and its next look is not judged: where
-    nothing was archived yet it counts by the rule for old tables (GC-7), so the new table's rows
-    have a partition of their own.
+    No client got an acknowledgement for a slot in a table that the write was not made for. Files that
+    an old writer creates between the drop and its next check are ignored. If nothing was archived yet
+    they count by the rule for old tables (GC-7), so the new table's rows have their own partition.
     """
     found = survive(world)
     if not found:
@@ -137,7 +136,7 @@ def judge(whole: bool, world: SimulatedSystem) -> Sequence[object]:
         late = [slot for slot in slots if slot.table_id != present]
         own = [slot for slot in slots if slot.table_id == present]
         ok = {one.operation for one in world.history if one.kind is ClientEventKind.OK}
-        found = [f"{one} is in no table, and was told ok" for one in ok & operations(late)]
+        found = [f"{one} is in no table, but was acknowledged" for one in ok & operations(late)]
         found += lost(world, {one for one in ok & operations(own) if one.startswith("D")})
         if whole:
             found += [f"{one} of the new table was refused" for one in refused(world)]
@@ -146,7 +145,7 @@ def judge(whole: bool, world: SimulatedSystem) -> Sequence[object]:
 
 
 def survive(world: SimulatedSystem) -> list[str]:
-    """Commits until every number is passed that somebody took; what stands in their way."""
+    """Commit until all used slot numbers are passed; return the obstacles."""
     world.now_ms += 4 * TOLERATED_MS
     last = max((slot.number for slot in slots_of(world)), default=0)
     ports = make_ports(world, world.new_actor("survivor", seed=0))
@@ -160,7 +159,7 @@ def survive(world: SimulatedSystem) -> list[str]:
                 return []
     except HoodooError as error:
         return [f"a survivor cannot write: {error!r}"]
-    return ["a survivor's slots do not come past those of others"]
+    return ["a survivor's slots do not pass those of others"]
 
 
 def slots_of(world: SimulatedSystem) -> list[Slot]:
@@ -193,15 +192,15 @@ def lost(world: SimulatedSystem, acked: set[str]) -> list[str]:
 
 def refused(world: SimulatedSystem) -> list[str]:
     """
-    Writes to the new table that were told it is another.
+    Writes to the new table that failed because the table seems to be another one.
 
-    One that meets the file which an old writer shows until its last look may fail by that, once.
+    A file that an old writer shows until its last check may fail a write in this way, once.
     """
     return [str(fields["operation"]) for fields in events_of(world, REFUSED)]
 
 
 def strangers(world: SimulatedSystem, own: set[str]) -> list[str]:
-    """What the timeline shows as completed, of another table."""
+    """Completed instants on the timeline that belong to another table."""
     shown = filter(None, map(parse_instant_name, world.child_names(TIMELINE)))
     return [
         f"the timeline shows {one.requested_time} of another table"

@@ -1,4 +1,6 @@
-"""Stories of what is not ours alone: the lock file of an object store (S10), an engine without slots (S15)."""
+"""
+Stories with foreign parts: the lock file of an object store (S10), an engine without slots (S15).
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def in_seconds(time_ms: int) -> int:
 
 
 class LockFacts(Unjudged):
-    """I15: who holds what, and what every content of the lock file followed."""
+    """I15: the holders, and the content that every content of the lock file followed."""
 
     def __init__(self, world: SimulatedSystem) -> None:
         super().__init__(world)
@@ -111,7 +113,7 @@ class LockFacts(Unjudged):
 
 
 def why_not(before: LockRecord, written_ms: int, after: LockRecord, now_ms: int) -> Sequence[str]:
-    """What is wrong with one content of the lock file after another."""
+    """Return the defects of one content of the lock file after another."""
     if after.nonce == before.nonce:
         return ["a holding that was given back lives again"] * (before.expired > after.expired)
     wrong = []
@@ -200,7 +202,7 @@ def locking(
 
 
 def still_free(world: SimulatedSystem) -> Sequence[object]:
-    """Whatever happened: once every lease has ended, the next one gets the lock."""
+    """In every run: after all leases ended, the next client gets the lock."""
     ahead_ms = _WALL_JUMPS_MAX * 60_000  # all jumps of one clock, a minute each
     world.now_ms += 2 * TERMS.validity_ms + ahead_ms
     ports = make_ports(world, world.new_actor("survivor", seed=0))
@@ -216,9 +218,10 @@ def still_free(world: SimulatedSystem) -> Sequence[object]:
 
 class Sparing:
     """
-    A policy without what nobody can do anything against from this side (FOR-8).
+    A policy without the faults that this side cannot prevent (FOR-8).
 
-    Where it draws by itself, it often takes the lease from who is about to take a slot.
+    When it draws a move itself, it often takes the lease from an actor that is about to take a
+    slot.
     """
 
     def __init__(self, policy: Policy, world: SimulatedSystem, seed: str) -> None:

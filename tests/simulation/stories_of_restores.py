@@ -1,4 +1,4 @@
-"""A restore to a savepoint that lies above what is archived, beside services and writers: S19."""
+"""A restore to a savepoint above the archived instants, with services and writers: S19."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from timeline.model.commit_metadata import TableType
 from timeline.model.slot import SlotKind
 from timeline.rollback.rollback import rollback_dead_writers
 
-#: The keys of each write. Each letter is a partition: b1 and c1 lie in archived files alone.
+#: The keys of each write. Each letter is a partition: b1 and c1 are in archived files alone.
 JOBS = {
     "seed": ("a1", "b1"),
     "low": ("a2", "c1"),
@@ -108,7 +108,7 @@ def told_by_chain(world: SimulatedSystem, first: int) -> dict[str, str]:
 
 
 def restoring_below_an_archive(draw: random.Random, name: str) -> Story:
-    """Compaction, clustering and cleaning come before the next write, or beside the restore."""
+    """Compaction, clustering and cleaning run before the next write, or during the restore."""
     table_type = draw.choice((COW, MOR, MOR))
     archived = draw.random() < 0.7
     before = prepared(saved_above_an_archive, table_type, archived)
@@ -146,7 +146,7 @@ def _cluster(context: TableContext) -> None:
 
 
 def _findings(world: SimulatedSystem, first: int) -> list[Violation]:
-    """A survivor ends what was left, moves rows, writes and cleans; rows are what the chain says."""
+    """A survivor ends the work, moves rows, writes and cleans; rows equal the commit log."""
     found: list[Violation] = []
 
     def look(when: str) -> None:

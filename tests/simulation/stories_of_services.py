@@ -1,4 +1,4 @@
-"""Stories of table services beside writers: S3 to S8."""
+"""Stories of table services and concurrent writers: S3 to S8."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def cleaning(draw: random.Random, name: str) -> Story:
 
 
 def undoing(draw: random.Random, name: str) -> Story:
-    """Two who roll back, one who may be taken for dead and wakes."""
+    """Two rollbacks, and an owner that may be treated as dead and wakes."""
     world, facts = prepared(left_by_the_dead).fresh(name)
     make = opening(draw)
     actors = [

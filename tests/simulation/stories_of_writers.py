@@ -1,4 +1,4 @@
-"""Stories of writers, among themselves and beside trouble: S1, S2, S9, S11 to S14, S17."""
+"""Stories of writers, alone and with faults: S1, S2, S9, S11 to S14, S17."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def appending(draw: random.Random, name: str) -> Story:
 
 
 def non_blocking(draw: random.Random, name: str) -> Story:
-    """Writers of one bucket beside compactions; the rows are those that the slots define."""
+    """Writers of one bucket and concurrent compactions; the slots define the rows."""
     world, facts = prepared(free.empty, "S2").fresh(name)
     actors = free.writers()[: draw.choice((2, 3))]
     services = draw.choice(((), (free.compact,), (free.compact_unclaimed, free.compact_logs)))
@@ -198,7 +198,7 @@ def batches(draw: random.Random, name: str) -> Story:
 
 
 def power_cuts(draw: random.Random, name: str) -> Story:
-    """Everybody dies at once, and what was not synced is gone or torn; then the survivor."""
+    """All actors die at once, un-synced data is lost or torn; then the survivor runs."""
     table_type = draw.choice((COW, MOR))
     world, facts = prepared(sliced, table_type).fresh(name)
     actors = [

@@ -1,4 +1,4 @@
-"""What the stories of all families are made of: worlds that are prepared once, and draws of work."""
+"""Parts of the stories of all families: systems that are prepared once, and drawn work."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def left_by_the_dead() -> SimulatedSystem:
 
 
 def without_files(commits: int) -> SimulatedSystem:
-    """Writers without a lock died right behind their slots, so many one after the other."""
+    """That many writers without a lock died right after their slots, one after the other."""
     world = small()
     for number, key in enumerate(("a1", "b1")[:commits]):
         job = Job(operation=f"dead{number}", keys=(key, f"{'de'[number]}1"))
@@ -92,7 +92,7 @@ def without_files(commits: int) -> SimulatedSystem:
 
 
 def _behind_its_slot(before: SimulatedSystem, job: Job, attempt: int) -> SimulatedSystem:
-    """Which of the calls under way together comes first is drawn from the actor's name."""
+    """The actor's name decides which of the concurrent calls happens first."""
     world = before.copy(f"{before.scenario}-{attempt}")
     dead = writer(f"{job.operation}-{attempt}", [job], make_context=lock_free, shuffled=True)
     play(world, [dead], [Until(dead.name, f"create {SLOTS}/", Fault.CRASH_AFTER)])
@@ -109,7 +109,7 @@ def lock_free(engine: EngineWorld) -> TableContext:
     return open_table(engine, replace(LIMITS, publish_lock=CommitLockMode.NONE))
 
 
-# ---------------------------------------------------------------- what actors do
+# ---------------------------------------------------------------- work of actors
 
 
 def limits_of(draw: random.Random) -> TableLimits:
@@ -169,7 +169,7 @@ def heals(draw: random.Random) -> bool:
 
 
 class Unjudged(EngineObserver):
-    """A restore takes rows that clients were told are there: only the chain can tell."""
+    """A restore removes rows that clients know: only the commit log decides."""
 
     def check_step(self, _: SimulatedSystem) -> list[Violation]:
         return []

@@ -134,10 +134,10 @@ def _faults(draw: random.Random) -> Faults:
 
 def _jobs(draw: random.Random, name: str, own: str) -> list[Job]:
     """
-    Two to four writes: overlapping upserts mostly, then whatever else a writer can do.
+    Two to four writes: mostly overlapping upserts, then any other operation of a writer.
 
-    A delete names a row that is there and that nobody else makes anew before (only B deletes);
-    overwrites stay in the writer's own partition, whose keys never change.
+    A delete names an existing row that no other actor inserts again before (only B deletes).
+    Overwrites stay in the writer's own partition, whose keys never change.
     """
     jobs = []
     kinds = [WriteOperation.UPSERT] * 5

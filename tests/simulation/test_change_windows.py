@@ -1,9 +1,9 @@
 """
-Windows of changes, read beside writers, services and deaths: each change is told exactly once.
+Windows of changes during writes, services and deaths: each change appears exactly once.
 
-A reader takes one window after the other, from the newest completion time it saw to the next.
-The images of a window, applied to the state before it, must leave the state after it; its rows
-are those of that state which the window wrote. At the end all windows are read once more.
+A reader reads one window after the other, from the newest completion time it saw to the next.
+The images of a window, applied to the state before it, must leave the state after it. Its rows
+are the rows of that state which the window wrote. At the end all windows are read once more.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Deed:
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """What a seed plays: the table, who writes how, which services run."""
+    """The drawn parts of a seed: the table, the writers and their operations, the services."""
 
     table_type: TableType
     properties: dict[str, str]
@@ -95,7 +95,7 @@ def game_of(seed: int) -> Game:
     def deed(name: str) -> Deed:
         kind = draw.choice(kinds)
         keys = tuple(draw.sample(KEYS, draw.choice((1, 1, 2))))
-        if kind is INSERT:  # promises nothing about known keys, so it takes keys of its own
+        if kind is INSERT:  # promises nothing about known keys, so it uses keys of its own
             keys = tuple(f"{key[0]}-{name}" for key in keys)
         return Deed(name=name, kind=kind, keys=keys)
 
@@ -157,12 +157,12 @@ def acting(name: str, game: Game, *acts: Callable[[TableContext], object]) -> Ac
     return Actor(name=name, body=body)
 
 
-# ---------------------------------------------------------------- what a reader is told
+# ---------------------------------------------------------------- what a reader sees
 
 
 @dataclass
 class Windows:
-    """The states a reader saw, with the greatest completion time of each, and what was wrong."""
+    """The states a reader saw, with the greatest completion time of each, and the findings."""
 
     game: Game
     seen: list[tuple[str, State]] = field(default_factory=list)
@@ -211,7 +211,7 @@ class Windows:
         lacking = {key: row for key, row in wanted.items() if told.get(key) != row}
         more = {key: row for key, row in told.items() if key not in wanted}
         if "clean" in self.game.services:
-            lacking = {}  # where files are gone, rows come in the range of their newer write
+            lacking = {}  # if files are deleted, rows appear in the range of their newer write
         if self.game.free:
             more = {key: row for key, row in more.items() if time_of(row) not in inside}
         if lacking or more:
@@ -237,7 +237,7 @@ def plain(state: State) -> dict[str, str]:
 
 
 def replayed(before: State, images: list[dict[str, Any]]) -> dict[str, str] | str:
-    """What the images leave of a state, or which of them does not fit."""
+    """The state after the images of a window, or the image that does not fit."""
     state = plain(before)
     for change in images:
         old, new = change["before"], change["after"]
@@ -274,7 +274,7 @@ def started(game: Game) -> SimulatedSystem:
 
 
 def played(seed: int) -> tuple[Windows, str]:
-    """A game; what was wrong in it, empty when all is well."""
+    """Play a game; return the findings, empty when all is well."""
     game = game_of(seed)
     world = started(game)
     windows = Windows(game)
@@ -320,7 +320,7 @@ def test_each_change_is_returned_in_one_window(part: int) -> None:
 
 
 def test_windows_by_requested_times_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who began early and completed late would be told in no window, or in another one."""
+    """A write that began early and completed late would be in no window, or in another one."""
 
     def by_requested(
         self: Snapshot, since: InstantTime, until: InstantTime | None

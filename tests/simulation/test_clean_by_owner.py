@@ -1,8 +1,8 @@
 """
-Cleans beside other engines: nothing is deleted that another one kept before they showed (FOR-9).
+Cleans with other engines: no file is deleted that another engine pinned before (FOR-9).
 
-A cleaner of ours is stopped or dies between its slot and its files, its lease ends, and Java Hudi,
-which saw nothing of the clean, makes a savepoint of a state that the clean is about to take.
+A cleaner of ours is stopped or dies between its slot and its files, and its lease ends. Java Hudi
+saw nothing of the clean. It makes a savepoint of a state that the clean is about to remove.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def cleaning(context: TableContext) -> None:
 
 
 def much_written(name: str) -> tuple[SimulatedSystem, Callable[[TableContext], object]]:
-    """A table of which a clean takes the first states; and who keeps the first of them."""
+    """
+    A table of which a clean removes the first states, and a function that pins the first of them.
+    """
     world = seeded(name, ("a1",))
     kept = shared(outside(world)).active().newest_completed_write
     assert kept is not None
@@ -83,7 +85,7 @@ def much_written(name: str) -> tuple[SimulatedSystem, Callable[[TableContext], o
 def kept_beside(
     calls: Sequence[str], fault: Sequence[Fault], ours: MakeContext = shared
 ) -> SimulatedSystem:
-    """J keeps a state while A is between its clean's slot and file; then somebody writes."""
+    """J pins a state while A is between its clean's slot and file; then another writer writes."""
     world, keep_first = much_written("clean-kept-beside")
     actors = [acting("A", ours, cleaning), acting("J", foreign, keep_first)]
     play(world, actors, [*cut_short(calls, fault), UntilEnd("J")])
@@ -144,7 +146,11 @@ def test_a_late_first_file_of_an_ended_clean_is_deleted() -> None:
 def test_a_visible_clean_is_finished_by_any_process(
     calls: Sequence[str], fault: Sequence[Fault]
 ) -> None:
-    """It may have begun to delete, or nothing came since. Its owner deletes nothing once the lock is another's."""
+    """
+    It may have begun to delete, or no commit followed.
+
+    Its owner deletes nothing once it lost the lock.
+    """
     world, _ = much_written("clean-shown")
     later = acting("B", shared, lambda context: apply_pending_slots(context, "settle"))
     play(world, [acting("A", shared, cleaning), later], [*cut_short(calls, fault), UntilEnd("B")])
@@ -158,7 +164,11 @@ def test_a_visible_clean_is_finished_by_any_process(
 
 
 def as_java(keep: Callable[[TableContext], object]) -> Callable[[TableContext], object]:
-    """Makes a savepoint beside a pending clean, too: Java asks finished ones only."""
+    """
+    Makes a savepoint despite a pending clean, as Java does:
+
+    Java checks only completed cleans.
+    """
 
     def keeps(context: TableContext) -> None:
         storage = context.ports.storage
@@ -173,7 +183,9 @@ def as_java(keep: Callable[[TableContext], object]) -> Callable[[TableContext], 
 
 @pytest.mark.spec("RST-4")
 def test_a_paused_helper_leaves_no_file_of_an_ended_clean() -> None:
-    """B finishes what A's death left, and sleeps over the inflight file; C ends it meanwhile."""
+    """
+    B finishes the clean after A's death, and sleeps at the inflight file; C ends it meanwhile.
+    """
     world, keep_first = much_written("clean-helper")
     later = acting("B", shared, lambda context: apply_pending_slots(context, "settle"))
     writes = writer("C", [Job(operation="C", keys=("b1",))], make_context=shared, answers={})
@@ -193,7 +205,7 @@ def test_a_paused_helper_leaves_no_file_of_an_ended_clean() -> None:
 
 @FAULTS
 def test_a_clean_without_deletes_is_ended_when_a_commit_came_first(fault: Sequence[Fault]) -> None:
-    """Its requested file is there; a helper that looks sees that another engine kept a state."""
+    """Its requested file exists; a helper that checks sees that another engine pinned a state."""
     world, keep_first = much_written("clean-requested")
     began = [*stopped(INFLIGHT[:4], ()), Until("A", LOOK, *fault)]
     actors = [acting("A", shared, cleaning), acting("J", foreign, as_java(keep_first))]

@@ -45,7 +45,7 @@ def rolls_back(context: TableContext) -> None:
 def test_a_concurrent_clean_restores_no_restored_away_file(
     what: Callable[[TableContext], None], table_type: TableType
 ) -> None:
-    """What has pending files and no completed one any more is no dead write that published."""
+    """An instant with pending files and without a completed file is not a dead committed write."""
     world = seeded("beside", ("a1", "b1"), table_type=table_type)
     context = open_table(outside(world, "old"))
     plan = plan_for("gone", WriteOperation.DELETE_PARTITION, delete_partitions=("a",))
@@ -56,7 +56,7 @@ def test_a_concurrent_clean_restores_no_restored_away_file(
             Until("R", "list .hoodie/.temp"),
             Until("R", "delete .hoodie/timeline/"),  # the completed file goes
             Until("R", "list .hoodie/.temp"),
-            Until("K", "acquire"),  # it takes what has no completed file for a dead write
+            Until("K", "acquire"),  # it treats an instant without a completed file as a dead write
             UntilEnd("R"),
             UntilEnd("K"),
         ]
@@ -67,7 +67,7 @@ def test_a_concurrent_clean_restores_no_restored_away_file(
     assert script.played, trace.story()
     found = [rows_now(world)]
     ports = make_ports(world, world.new_actor("later", seed=0))
-    for _ in range(4):  # a clean deletes what is hidden for good
+    for _ in range(4):  # a clean deletes hidden files for good
         later = open_table(ports_of(ports))
         do_write(ports, later, Job(operation="later", keys=("b1",)))
         clean(later, CLEANING)

@@ -1,8 +1,8 @@
 """
 A committer that dies at each of its calls while its writers live on (GRP-4 to GRP-6).
 
-No write has a batch id: each writer finds out by the instant its files were written for what
-became of them, and writes again only what is not, and never will be, published.
+No write has a batch id. Each writer looks up its outcome by the instant of its files, and writes
+again only rows that are not and never will be committed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from timeline.model.file_names import HEARTBEATS, MARKERS
 from timeline.model.slot import Slot, SlotKind
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
-UPSERTS = plan_for("group")  # what all members ask for
+UPSERTS = plan_for("group")  # the request of all members
 INSERTS = plan_for("group", WriteOperation.INSERT)  # done twice, they are there twice
 
 #: Upserts of D and E insert one key, which shows when their files are written.
@@ -61,7 +61,7 @@ SEEDED = ("b1", "b2", "b3", "e1")
 
 @dataclass
 class Writers:
-    """The writers' processes: what they know when the committer is gone."""
+    """The writers' processes: their state when the committer is dead."""
 
     plan: WriteRequest = UPSERTS
     members: dict[str, Member] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Writers:
 
 
 def committer(writers: Writers, *, sleeps: str = "") -> Actor:
-    """Publishes what the writers offer, group after group, as long as it lives."""
+    """Commits the offered writes, group after group, as long as it lives."""
 
     def body(ports: ActorPorts) -> None:
         context = patiently(ports, open_table)
@@ -125,7 +125,7 @@ def stranger() -> Actor:
 def go_on(
     world: SimulatedSystem, writers: Writers, *others: Actor, faults: Faults | None = None
 ) -> Trace:
-    """Each writer that has no answer finds out, and writes by itself what is not published."""
+    """Each writer without an answer looks up its outcome, and writes uncommitted rows by itself."""
 
     def writer(name: str) -> Actor:
         def body(ports: ActorPorts) -> None:
@@ -155,12 +155,12 @@ def at_rest(world: SimulatedSystem) -> Trace:
 
 
 def findings(world: SimulatedSystem, writers: Writers) -> list[str]:
-    """What is wrong at rest: rows, receipts, or something left over."""
+    """Return the findings at rest: rows, commit results, or something left over."""
     context = open_table(outside(world))
     slots = context.commit_log.between(0, context.commit_log.head())
     published = {one.requested_time for one in slots if one.kind is SlotKind.COMMIT}
     found = [
-        f"{name} was told of an instant that is none"
+        f"{name} got an instant that does not exist"
         for name, receipt in writers.receipts.items()
         if receipt.requested_time not in published
     ]
@@ -176,7 +176,7 @@ def findings(world: SimulatedSystem, writers: Writers) -> list[str]:
     expected = dict.fromkeys(SEEDED, "seed")
     expected |= {key: name for name, keys in writers.keys.items() for key in keys}
     if writers.plan is UPSERTS and rows.get("d1") in "DE":
-        expected["d1"] = rows["d1"]  # whoever was the last
+        expected["d1"] = rows["d1"]  # the last writer decides
     expected |= dict.fromkeys(STRANGER, "S") if rows["e1"] == "S" else {}
     found += [f"{key} is of {rows.get(key)}" for key in expected if rows.get(key) != expected[key]]
     left = [str(one) for one in context.active().pending]
@@ -191,7 +191,7 @@ def _writes_in(slot: Slot) -> int:
 
 
 def deaths(plan: WriteRequest, *, every: int = 1) -> Iterator[tuple[Writers, list[str]]]:
-    """The committer dies at each of its calls, and the writers go on: what is wrong then."""
+    """The committer dies at each of its calls, and the writers continue: the findings then."""
     all_writers: list[Writers] = []
 
     def make_run() -> tuple[SimulatedSystem, Sequence[Actor]]:
@@ -227,7 +227,7 @@ def test_writers_continue_after_their_committer_dies_at_any_call(
     assert alone > 20
 
 
-#: What a writer does to find out; without one of it something is lost or doubled.
+#: Steps of a writer that looks up its outcome; without one of them a row is lost or doubled.
 MUTANTS: dict[str, tuple[str, Callable[..., object]]] = {
     "writes again at once": ("member.Member.resolve", lambda *_: None),
     "goes on beside a pending instant": ("member.rollback", lambda *_: None),

@@ -1,8 +1,8 @@
 """
-Compaction beside writers: every death, two executors, a cancel that meets a completion.
+Compaction and concurrent writers: every death, two executors, a cancel during a completion.
 
-After each a survivor comes and finishes what is planned; then the rows must be those of the
-writers alone, and nothing may be left over.
+After each a survivor finishes all plans; then the rows must be those of the writers alone, and
+nothing may be left over.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def logged(scenario: str) -> SimulatedSystem:
 
 
 def planned(scenario: str) -> SimulatedSystem:
-    """The same with a plan for both that nobody has begun."""
+    """The same with a plan for both that no executor has begun."""
     world = logged(scenario)
     run_round(open_table(outside(world, "planner")), SERVICE, Phase.SCHEDULE, now=True)
     return world
@@ -83,7 +83,7 @@ def execute(context: TableContext) -> None:
 
 
 def execute_unclaimed(context: TableContext) -> None:
-    """As one who takes the other executor for dead at any moment (HB-4)."""
+    """Execute although another executor may work; it counts as dead at any moment (HB-4)."""
     storage = context.ports.storage
     for one in pending_plans(context.active()):
         storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
@@ -162,7 +162,7 @@ def test_another_executor_finishes_after_every_death() -> None:
 
 @pytest.mark.parametrize("second", [execute_unclaimed, call_off], ids=["executor", "canceller"])
 def test_one_plan_has_one_end(second: Callable[[TableContext], None]) -> None:
-    """Two executors, or one and a canceller, beside a writer, in any order and with a death."""
+    """Two executors, or one and a canceller, with a writer, in any order and with a death."""
     ended = set()
     for seed in range(300 if NIGHTLY else 15):
         world = planned("two-ends")
@@ -182,7 +182,7 @@ def test_one_plan_has_one_end(second: Callable[[TableContext], None]) -> None:
 
 
 def test_concurrent_planning_and_writing_lose_no_log() -> None:
-    """PLAN-2: a log is in the plan or on top of it, whoever is late."""
+    """PLAN-2: a log is in the plan or on top of it, whichever commits later."""
     for seed in range(300 if NIGHTLY else 5):
         world = logged("plan-and-log")
         actors = [
@@ -221,7 +221,7 @@ def test_log_compactor_killed_at_every_call() -> None:
 
 
 def test_log_compaction_concurrent_with_a_compaction_and_writers() -> None:
-    """LC-1: it never lies on top of newer rows."""
+    """LC-1: it is never on top of newer rows."""
     for seed in range(300 if NIGHTLY else 5):
         world = twice_logged("two-compactions")
         actors = [

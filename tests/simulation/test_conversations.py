@@ -1,4 +1,4 @@
-"""What is remembered of work over a storage, and what every schedule must still meet itself."""
+"""The remembered part of work over a storage, and the faults that every schedule still gets."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_a_key_that_does_not_determine_the_work_is_reported() -> None:
 @pytest.mark.parametrize(
     ("met", "done"),
     [
-        ("abacab", "abcb"),  # of those met once the first goes
-        ("aabcda", "abcd"),  # before what was met again
+        ("abacab", "abcb"),  # of those used once the first is dropped
+        ("aabcda", "abcd"),  # before those used again
         ("aabbcbab", "abca"),  # of those the last to be used stays
     ],
 )

@@ -1,8 +1,9 @@
 """
-What a service decided on is collected before it has its turn.
+Slots that a service based its decision on are truncated before its commit section.
 
-A decision holds no pin: a beat of the same process lets go of what it looked at, and another's
-archive goes past it. Then the service decides anew; nobody is told of a slot that is missing.
+A decision holds no low-water mark: a heartbeat of the same process releases the slots it read, and
+another process archives past them. Then the service decides again; no caller gets an error about
+a missing slot.
 """
 
 from __future__ import annotations

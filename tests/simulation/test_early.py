@@ -1,8 +1,8 @@
 """
-Giving way to announced writes: nobody computes in vain, nobody waits for ever, no row is lost.
+Waiting for announced writes: no useless work, no endless wait, no lost row.
 
-The greater requested time waits for the smaller one. What it must not come to: two that wait for
-each other, one that waits for the dead, and one that holds what the other needs.
+The greater requested time waits for the smaller one. Forbidden: two writers that wait for each
+other, one that waits for a dead one, and one that holds a lock the other needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from timeline.ports.ports import Ports as EngineWorld
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 NAMES = ("A", "B", "C", "D")
-ANNOUNCED = "create .hoodie/.temp/"  # a marker comes after the inflight file
+ANNOUNCED = "create .hoodie/.temp/"  # a marker follows the inflight file
 Answers = dict[str, CommitResult | HoodooError]
 
 
@@ -111,7 +111,9 @@ def test_a_writer_that_waits_for_a_dead_one_continues(call: str) -> None:
 
 
 def test_four_writers_of_one_file_group_all_commit() -> None:
-    """Queue held or not, deaths or lost leases: each wait ends, and everything told is there."""
+    """
+    With commit lock or not, with deaths or lost leases: each wait ends, acknowledged rows exist.
+    """
     waited = 0
     for seed in range(200 if NIGHTLY else 5):
         world = seeded("early-crowd", ("a1",))
@@ -180,7 +182,7 @@ def test_mutant_that_waits_for_later_writers_too_is_found() -> None:
 
 
 def test_mutant_that_waits_for_no_announced_write_is_found() -> None:
-    """B publishes while A computes: A has done it in vain."""
+    """B commits while A computes: A's work is useless."""
     world = seeded("early-rude", ("a1",))
     actors = [
         writer(name, [Job(operation=name, keys=("a1", name))], make_context=open_table)

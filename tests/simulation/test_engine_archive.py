@@ -1,8 +1,8 @@
 """
-Archiving under fire: killed at every call, raced by writers and another archiver, outslept.
+Archiving under faults: killed at every call, raced by writers and another archiver, paused.
 
-Every operation that was ever acknowledged must stay visible, on the active timeline or in the
-history; no instant comes back to the timeline once it is archived.
+Every acknowledged operation must stay visible, on the active or the archived timeline. An archived
+instant never returns to the active timeline.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def expect_whole(world: SimulatedSystem, facts: EngineObserver, why: str) -> Non
     context = registered(ports_of(ports))
     rollback_dead_writers(context)
     for operation in ("final1", "final2"):
-        world.now_ms += GRACE_MS + 1  # what was rolled back may be swept by then
+        world.now_ms += GRACE_MS + 1  # rolled back files may be swept by then
         answer = client_write(ports, context, Job(operation=operation, keys=("a1", "z9")))
         assert not isinstance(answer, HoodooError), f"{why}: {answer}"
         archive(context, RULES)
@@ -228,7 +228,9 @@ def test_writers_and_archivers_race(seed: int) -> None:
 def waking_owner(
     *, sleep_ms: int, pins: bool = True
 ) -> tuple[SimulatedSystem, EngineObserver, list[Violation], str]:
-    """W took its slot and sleeps before its completed file; others help it, go on and archive."""
+    """
+    W took its slot and sleeps before its completed file; others help it, continue and archive.
+    """
     world = grown(2)
     facts = EngineObserver(world, commits_retained=RETAINED)
     see = registered if pins else blind_to_pins
@@ -260,7 +262,7 @@ def blind_to_pins(world: object) -> TableContext:
 
 
 class Without:
-    """A storage in which one folder is always empty, and what is created there vanishes."""
+    """A storage in which one folder is always empty, and new files in it vanish."""
 
     def __init__(self, inner: Storage, folder: str) -> None:
         self._inner = inner
@@ -345,7 +347,7 @@ def test_a_slot_of_an_unregistered_process_decides_nothing() -> None:
 
 
 def hanging_beat(beat: Callable[[TableContext], None] = raise_low_water_mark) -> str:
-    """W's beat hangs before its pin is shown; what W knows of the chain is collected meanwhile."""
+    """W's heartbeat hangs before it shows its low-water mark; slots that W knows are truncated."""
     world = grown(2)
     facts = EngineObserver(world, commits_retained=RETAINED)
 
@@ -379,7 +381,10 @@ def hanging_beat(beat: Callable[[TableContext], None] = raise_low_water_mark) ->
 
 
 def trusted_at_once(context: TableContext) -> None:
-    """A beat after which a pin is trusted without a look at the boundary (mutant of GC-4)."""
+    """
+    A heartbeat that trusts its low-water mark without a check of the truncation point (mutant of
+    GC-4).
+    """
     context.commit_log.cached_head()
     context.low_water_mark.written_at_ms = context.ports.clock.monotonic_ms()
     raise_low_water_mark(context)
@@ -426,7 +431,7 @@ def test_an_archiver_with_an_older_listing_does_not_lower_the_version() -> None:
 
 @pytest.mark.spec("GC-6")
 def test_a_rollback_that_was_archived_while_its_owner_paused_is_not_started_again() -> None:
-    """Its slot makes the pending files, too, and there are none of what is archived."""
+    """Its slot also creates the pending files, and an archived instant has none."""
     world = copied(4)
     newest = open_table(outside(world)).commit_log.read(5)
     assert newest is not None

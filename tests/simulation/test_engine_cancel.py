@@ -1,9 +1,9 @@
 """
-A writer that goes first and the executor of the clustering it meets, in the simulated world.
+A writer with priority and the executor of the clustering it conflicts with, simulated.
 
-Each is killed at every call beside the other, and both meet in seeded orders. Of a plan's
-end there is exactly one: its result or its cancel. Rows are exact whoever won, and a mutant
-that completes without looking whether its plan still stands is found.
+Each is killed at every call while the other runs, and both run in seeded orders. A plan has
+exactly one end: its result or its cancel. Rows are exact in both cases. A mutant that completes
+without a check of its plan is found.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from timeline.snapshot import ActiveTimeline
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 _STRATEGY = find_strategy("prefer_writer")
 assert _STRATEGY is not None
-#: Every clustering that it meets would refuse the writer, as beside another engine.
+#: Every conflicting clustering would reject the writer, as with another engine.
 FIRST = replace(
     LIMITS,
     clustering_updates=ClusteringUpdates.REJECT,
@@ -119,7 +119,7 @@ def test_preferred_writer_killed_at_every_call() -> None:
 
 
 def story(seed: int, actors: Callable[[], Sequence[Actor]]) -> tuple[str, set[SlotKind]]:
-    """What the checks find when these meet in an order of the seed, and how plans ended."""
+    """Run the actors in an order of the seed; return the findings and the ends of the plans."""
     world = planned_world("cancel-seeds")
     facts = EngineObserver(world, commits_retained=RETAINED)
     faults = Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.AMBIGUOUS_APPLIED: 1})
@@ -146,7 +146,7 @@ def crowd(make_context: MakeContext = open_table) -> Sequence[Actor]:
 
 
 class Stubborn(TableContext):
-    """Believes every plan pending that was ever made: looks for no cancel (CAN-1)."""
+    """Treats every plan that was ever made as pending: does not check for a cancel (CAN-1)."""
 
     def active(self) -> ActiveTimeline:
         timeline = super().active()
@@ -163,7 +163,7 @@ class Stubborn(TableContext):
 
 @pytest.mark.spec("CAN-1")
 def test_mutant_that_completes_a_cancelled_plan_is_found() -> None:
-    """The files of a cancelled plan are gone, and its result would hide what the writer wrote."""
+    """The files of a cancelled plan are deleted, and its result would hide the writer's rows."""
     stubborn = partial(crowd, with_context(Stubborn))
     assert any(story(seed, stubborn)[0] for seed in range(30))
 

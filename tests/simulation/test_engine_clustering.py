@@ -1,8 +1,8 @@
 """
-Clustering in the simulated world: killed at every call, beside a writer, by two executors.
+Clustering in the simulated system: killed at every call, with a writer, by two executors.
 
-After each story the rows are exact, nothing is pending and nothing is left over; a mutant
-that does not look again at its completion loses a write, and is found.
+After each story the rows are exact, nothing is pending and nothing is left over. A mutant
+that does not validate again at its completion loses a write, and is found.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def clusterer(
     rounds: int = 1,
     make_context: MakeContext = open_table,
 ) -> Actor:
-    """Plans, unless somebody else does, and carries out."""
+    """Plans, unless another process does, and executes."""
 
     def body(ports: ActorPorts) -> None:
         context = patiently(ports, make_context)
@@ -85,7 +85,7 @@ def clusterer(
 
 
 def successor(name: str = "D") -> Actor:
-    """Another worker: comes when the first one's claim has ended, settles and does what it left."""
+    """Another worker: starts after the first one's lease, applies slots and finishes its work."""
     return clusterer(name, pause_ms=5_000, rounds=2)
 
 
@@ -138,7 +138,7 @@ def test_clusterer_killed_at_every_call_during_a_write() -> None:
 
 
 def story(seed: int, actors: Callable[[], Sequence[Actor]]) -> str:
-    """What the checks find when these meet in an order of the seed; empty when all is well."""
+    """Run the actors in an order of the seed; return the findings, empty when all is well."""
     world = small_files("clustering-seeds")
     facts = EngineObserver(world, commits_retained=RETAINED)
     faults = Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.AMBIGUOUS_APPLIED: 1})
@@ -168,7 +168,7 @@ def test_two_executors_and_two_writers_in_any_order_lose_nothing() -> None:
 
 @pytest.mark.spec("CL-1")
 def test_mutant_that_does_not_validate_again_in_its_commit_section_is_found() -> None:
-    """CL-1: between the look and the slot a writer publishes, and its rows vanish."""
+    """CL-1: between the refresh and the slot a writer commits, and its rows vanish."""
     blind = partial(crowd, mutants.with_chain(mutants.BlindChain))
     found = [story(seed, blind) for seed in range(30)]
     assert any("I1" in failure for failure in found)
@@ -192,8 +192,8 @@ def outslept() -> list[str]:
     """
     C sleeps before its first file, of the group of partition a, which a writer changes.
 
-    D completes the plan without that group, writers go on, and what is old is cleaned and
-    archived. Returns what is wrong when C has woken and ended.
+    D completes the plan without that group, writers continue, and old files are cleaned and
+    archived. Returns the findings after C has woken and ended.
     """
     world = small_files("outslept-clusterer", TableType.COPY_ON_WRITE)
     later = [Job(operation=f"later{number}", keys=("a2",)) for number in range(5)]

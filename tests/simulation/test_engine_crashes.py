@@ -1,8 +1,8 @@
 """
-Every death, one by one: a writer, a cleaner, a rollbacker killed at each of their port calls.
+Every death, one by one: a writer, a cleaner, a rollback killed at each of their port calls.
 
-After each a survivor comes, and everything must hold: rows exact, nothing pending, nothing
-left over. The same with a power cut at each call, which also drops what was not synced.
+After each a survivor runs, and all invariants must hold: rows exact, nothing pending, nothing
+left over. The same with a power cut at each call, which also drops un-synced data.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def appending(kind: WriteOperation) -> tuple[SimulatedSystem, Sequence[Actor]]:
 
 
 def rebasing() -> tuple[SimulatedSystem, Sequence[Actor]]:
-    """A met B's publication and has to merge one file group again."""
+    """A conflicted with B's commit and has to merge one file group again."""
     world = seeded("crash-rebase", KEYS)
     return world, [
         writer("A", [Job(operation="A", keys=("a1", "c1"))]),
@@ -122,7 +122,7 @@ def test_appender_killed_at_every_call(kind: WriteOperation) -> None:
 
 
 def logging_changes(kind: WriteOperation) -> tuple[SimulatedSystem, Sequence[Actor]]:
-    """A writes change logs beside its base files, B overlaps with it afterwards."""
+    """A writes change logs for its base files, B overlaps with it afterwards."""
     cdc = {
         "hoodie.table.cdc.enabled": "true",
         "hoodie.table.cdc.supplemental.logging.mode": "DATA_BEFORE_AFTER",
@@ -149,7 +149,7 @@ def replayed(world: SimulatedSystem) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", [WriteOperation.UPSERT, WriteOperation.DELETE])
 def test_writer_of_change_logs_killed_at_every_call(kind: WriteOperation) -> None:
-    """Changes tell how the table came to be, whoever died; no log outlives its writer."""
+    """Changes explain the table's state after every death; no log outlives its writer."""
     cases = list(crash_points(partial(logging_changes, kind), "A"))
     assert len(cases) >= 30
     assert any(path.endswith(".cdc") for path in cases[0].world.files)
@@ -223,7 +223,7 @@ def test_writer_killed_at_every_call_of_a_rebase() -> None:
 
 
 class _PowerCut(PlannedPolicy):
-    """Everybody dies before step number ``at``; what was not synced may be gone or torn."""
+    """All actors die before step number ``at``; un-synced data may be lost or torn."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ class _PowerCut(PlannedPolicy):
 
 @pytest.mark.parametrize("seed", range(20 if NIGHTLY else 1))
 def test_power_cut_at_every_call_of_a_write_and_of_a_clean(seed: int) -> None:
-    """LOC-2: what was acknowledged survives, what was torn is never visible."""
+    """LOC-2: acknowledged data survives, torn data is never visible."""
     makes = [partial(writing, WriteOperation.UPSERT), cleaning]
     if NIGHTLY:
         makes.append(partial(appending, WriteOperation.UPSERT))

@@ -87,7 +87,7 @@ class _BrokenLock(SimLock):
 
 
 def test_an_error_after_the_slot_deletes_no_committed_file() -> None:
-    """The failed write cleaned its data files away although its slot stood, and said "failed"."""
+    """The failed write deleted its data files although its slot existed, and reported "failed"."""
     world = seeded("finding-3")
     told: list[object] = []
 
@@ -103,7 +103,7 @@ def test_an_error_after_the_slot_deletes_no_committed_file() -> None:
 
 
 def test_a_helper_that_cannot_apply_anothers_slot_raises_for_its_own_write() -> None:
-    """It said "published, do not repeat": the other's instant, not its own."""
+    """It reported "published, do not repeat" about the other writer's instant, not its own."""
     world = seeded("finding-4")
     crashed = play(
         world,
@@ -154,7 +154,7 @@ class _Unanswered(PlannedPolicy):
 
 
 def test_a_begin_that_fails_after_its_requested_file_stops_its_heartbeat() -> None:
-    """A living process must not keep an instant alive that nobody works on."""
+    """A living process must not keep an instant alive that no thread works on."""
     world = seeded("finding-5")
 
     def body(ports: ActorPorts) -> None:
@@ -176,9 +176,10 @@ def test_a_begin_that_fails_after_its_requested_file_stops_its_heartbeat() -> No
 @pytest.mark.spec("RB-10")
 def test_a_file_written_after_the_listing_of_its_rollback_is_deleted_by_a_later_clean() -> None:
     """
-    A's rollback deleted what it had listed; A then wrote a file and failed to clean up (seed 1976).
+    A's rollback deleted the files it had listed; A then wrote a file and failed to clean up (seed
+    1976).
 
-    Nothing told of it any more, and Java takes it for committed once the timeline is archived.
+    Nothing named the file any more, and Java treats it as committed once the timeline is archived.
     """
     world = seeded("finding-6")
     stages = [

@@ -1,8 +1,8 @@
 """
-Going back under fire: savepoint, restore and rollback killed at every call, and among writers.
+Going back under faults: savepoint, restore and rollback killed at every call, and with writers.
 
-What the table must show is folded from the chain alone: a commit adds its rows, a restore
-goes back to the state of its target. Every run ends with a survivor's write and clean.
+The expected rows are folded from the commit log alone: a commit adds its rows, a restore
+returns to the state of its target. Every run ends with a survivor's write and clean.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ KEYS = ("a1", "b1")
 JOBS = {
     "seed": KEYS,
     "old1": ("a1", "c1"),
-    "old2": ("a1", "a2", "b1"),  # a2 must not come back with a1's file
+    "old2": ("a1", "a2", "b1"),  # a2 must not exist again with a1's file
     "dead": ("a1", "d1"),
     "W": ("a1", "e1"),
     "V": ("b1",),
@@ -119,7 +119,7 @@ def saving(table_type: TableType) -> tuple[SimulatedSystem, Sequence[Actor]]:
 
 
 def keeping(table_type: TableType) -> tuple[SimulatedSystem, Sequence[Actor]]:
-    """A savepoint, given up again and made again."""
+    """A savepoint, deleted and made again."""
     world = grown(table_type)
     target = time_of(world, "old1")
 
@@ -150,7 +150,7 @@ def told_by_chain(world: SimulatedSystem) -> dict[str, str]:
 
 
 def expect_whole(world: SimulatedSystem, why: str, story: str) -> None:
-    """A survivor writes and cleans; then the table shows what the chain says and nothing else."""
+    """A survivor writes and cleans; then the table equals the commit log exactly."""
 
     def body(ports: ActorPorts) -> None:
         context = open_table(ports_of(ports))
@@ -221,7 +221,7 @@ def restoring_beside_java() -> tuple[SimulatedSystem, Sequence[Actor]]:
 
 
 def test_other_engines_see_a_restore_from_before_its_slot_until_its_end() -> None:
-    """Java begins nothing while one is pending; written between, its files would lie on nothing."""
+    """Java begins nothing while one is pending; its log files would have no base file."""
     for case in crash_points(restoring_beside_java, "R"):
         context = open_table(outside(case.world, "heir"))
         last = context.commit_log.read(context.commit_log.head())

@@ -17,7 +17,7 @@ CHUNKS = 8
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SEEDS_A_CHUNK = 2_500 if NIGHTLY else 8  # of an ordinary day: make sim
 KEPT = Path(__file__).with_name("seeds.txt")
-#: What a long run must have met at least once, or the faults have stopped to bite (I20).
+#: Events that a long run must contain at least once; otherwise the faults no longer work (I20).
 MUST_HAPPEN = (
     "begin.redrawn",
     "cleaning.done",

@@ -1,9 +1,9 @@
 """
-The engine on a store without an atomic create, its slots decided elsewhere (SLOT-6).
+The engine on a store without an atomic create, with a slot store elsewhere (SLOT-6).
 
 The simulated storage only writes; a second one, which creates atomically, is the slot store. It
-keeps slots where the storage would have them, so that checks and survivors of the other
-scenarios see them. Every scenario is played again with a rule taken away that must be missed.
+keeps slots at the paths of the storage, so that checks and survivors of the other scenarios
+see them. Every scenario is played again with one rule removed, and must then fail.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SimSlots:
 
 
 class ReadsThenWrites(SimSlots):
-    """Looks for the row, then puts it (hole 4)."""
+    """Reads the row, then puts it (hole 4)."""
 
     def create(self, path: str, data: bytes) -> None:
         if self._storage.stat(_place(path)) is not None:
@@ -87,7 +87,7 @@ def _place(path: str) -> str:
 
 
 class Decided(ExternalSlotStorage):
-    """Its slots lie where the storage would have them, so that survivors need no slot store."""
+    """Keeps its slots at the paths of the storage, so that survivors need no slot store."""
 
     def __init__(self, ports: ActorPorts, slots: SimSlots) -> None:
         super().__init__(ports.storage, slots, where="sim", key="t", ids=ports.ids)
@@ -127,7 +127,7 @@ def test_writer_killed_at_every_call() -> None:
 
 
 def compacting() -> tuple[SimulatedSystem, Sequence[Actor]]:
-    """One plans and is killed, another of the same kind comes, and neither has atomic creates."""
+    """One plans and is killed, another of the same kind follows, and neither has atomic creates."""
     world, actors = compactions.compacting()
     next_one = compactions.serving("D", compactions.compact)
     return adopted(world), [
@@ -137,7 +137,9 @@ def compacting() -> tuple[SimulatedSystem, Sequence[Actor]]:
 
 
 def unsettled() -> set[int]:
-    """Numbers of slots below others whose files never came, over every death of a planner."""
+    """
+    Numbers of slots below others whose files were never created, over every death of a planner.
+    """
     found = set()
     for case in crash_points(compacting, "C"):
         why = f"call {case.call} {case.fault}"
@@ -149,7 +151,7 @@ def unsettled() -> set[int]:
 
 
 def test_a_plan_without_its_file_is_applied_by_the_next_process() -> None:
-    """PUB-3: its requested file is fixed by its slot, and no claim may stand in the way."""
+    """PUB-3: its slot fixes its requested file, and no lease may block it."""
     assert unsettled() == set()
 
 
@@ -233,7 +235,7 @@ def test_hole_1_mutant_that_reserves_nothing_is_found(monkeypatch: pytest.Monkey
 
 
 def zombie(slots: Callable[[ActorPorts], SimSlots], call: str) -> tuple[SimulatedSystem, Trace]:
-    """A loses its lease right before its slot; B publishes; A wakes and goes on."""
+    """A loses its lease right before its slot; B commits; A wakes and continues."""
     world = adopted(seeded("hole-4-elsewhere"))
     actors = [
         elsewhere(writer("A", [Job(operation="A", keys=("a1", "a2"))]), slots),
@@ -265,7 +267,7 @@ def all_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def played(
         world: SimulatedSystem, actors: Sequence[Actor], *args: object, **options: object
     ) -> Trace:
-        if len(actors) == 1:  # who makes the table before the scenario
+        if len(actors) == 1:  # the process that makes the table before the scenario
             return play(world, actors, *args, **options)
         return play(adopted(world), [elsewhere(actor) for actor in actors], *args, **options)
 
@@ -275,7 +277,7 @@ def all_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.spec("GC-2")
 @pytest.mark.usefixtures("all_elsewhere")
 def test_a_truncated_number_that_a_stalled_creator_takes_again_decides_nothing() -> None:
-    """SlateDB's RFC-0026: no slot store keeps deleted numbers, so the boundary tells."""
+    """SlateDB's RFC-0026: no slot store keeps deleted numbers, so the truncation point decides."""
     assert archives.late_creator() == ""
 
 

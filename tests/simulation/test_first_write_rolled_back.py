@@ -29,7 +29,7 @@ from timeline.model.commit_metadata import TableType
 def test_rows_of_a_rolled_back_first_write_are_invisible(
     first: bool, table_type: TableType, dies: bool
 ) -> None:
-    """Nothing was archived, and what lies below the timeline does not count for that alone."""
+    """Nothing was archived, and a time below the timeline alone makes nothing committed."""
     start = () if first else ("z0",)
     make = seeded if start else lambda name, _, **how: new_world(name, **how)
     world = make("undone", start, table_type=table_type)

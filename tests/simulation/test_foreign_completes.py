@@ -1,4 +1,6 @@
-"""RB-12, FOR-4: another engine completes what ours ended or carried out; it reads no slots."""
+"""
+RB-12, FOR-4: another engine, which reads no slots, completes an instant that ours ended or ran.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,7 @@ def test_a_plan_that_was_completed_and_cancelled_at_once_keeps_its_files(
 def test_a_plan_that_java_restored_away_stays_restored_away(
     make: Callable[[EngineWorld], TableContext],
 ) -> None:
-    """Its files are gone, so nobody could carry it out."""
+    """Its files are deleted, so no executor could finish it."""
     world = compactions.logged("restored")
     context = make(outside(world, "planner"))
     first, second = context.active().completed_writes
@@ -147,7 +149,7 @@ def test_a_plan_that_java_restored_away_stays_restored_away(
 
 
 def restore_as_java(storage: Storage, kept: Instant, gone: tuple[Instant, ...]) -> None:
-    """What came after an instant goes, with its files, and one restore is left."""
+    """Delete all instants after one instant, with their files, and leave one restore."""
     names = [n for n in storage.names(TIMELINE) if n[:17] > kept.requested_time]
     times = tuple(one.requested_time for one in gone)
     for path in data_files_of(storage, *times):

@@ -1,8 +1,8 @@
 """
-A group that dies at each of its calls, or meets others (GRP-1 to GRP-3).
+A group that dies at each of its calls, or conflicts with others (GRP-1 to GRP-3).
 
-All members die with their process. Whoever takes over repeats each write by its batch id:
-then every row is there once, whatever the group had decided.
+All members die with their process. The successor repeats each write by its batch id. Then
+every row exists once, whatever the group had decided.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from timeline.model.slot import Batch, SlotKind
 from timeline.rules.conflicts import NoConflict
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
-SHARED = plan_for("group")  # what all members ask for
+SHARED = plan_for("group")  # the request of all members
 
-#: Two that meet in one base file, two that insert one key: joined they are two writes (GRP-7).
+#: Two that share a base file, two that insert one key: joined they are two writes (GRP-7).
 MEMBERS = {"B": ("b1",), "C": ("b2",), "D": ("d1",), "E": ("d1", "d2")}
 STRANGER = ("b3", "e1")  # in the base file of B and C
 SEEDED = ("b1", "b2", "b3", "e1")
@@ -59,7 +59,7 @@ EXPECTED = {key: name for name, keys in MEMBERS.items() for key in keys if key !
 
 @dataclass
 class Told:
-    """What the members were answered before their process ended."""
+    """The answers that members got before their process ended."""
 
     receipts: dict[str, CommitResult] = field(default_factory=dict)
 
@@ -88,7 +88,7 @@ def planned(name: str) -> WriteRequest:
 
 
 def group(told: Told, *, joined: bool) -> Actor:
-    """The threads of one process: together, then whoever is left by itself."""
+    """The threads of one process: together, then each remaining one alone."""
 
     def body(ports: ActorPorts) -> None:
         context = patiently(ports, open_table)
@@ -135,7 +135,7 @@ def takes_over(world: SimulatedSystem) -> Trace:
 
 
 def findings(world: SimulatedSystem, told: Told, *, strangers: bool) -> list[str]:
-    """What is wrong at rest: rows, receipts, or something left over."""
+    """Return the findings at rest: rows, commit results, or something left over."""
     context = open_table(outside(world))
     published: dict[str, tuple[str, Batch]] = {}
     found: list[str] = []
@@ -147,17 +147,17 @@ def findings(world: SimulatedSystem, told: Told, *, strangers: bool) -> list[str
     for name, keys in MEMBERS.items():
         time, batch = published[f"source/{name}"]
         if batch.rows_inserted + batch.rows_updated != len(keys):
-            found.append(f"the rows of {name} are not told exactly: {batch}")
+            found.append(f"the rows of {name} are not listed exactly: {batch}")
         receipt = told.receipts.get(name)
         if receipt is None:
             continue
         if receipt.requested_time != time:
-            found.append(f"{name} was told of another instant")
+            found.append(f"{name} got another instant")
         if (receipt.rows_inserted, receipt.rows_updated) != (
             batch.rows_inserted,
             batch.rows_updated,
         ):
-            found.append(f"{name} was told of other rows: {receipt}")
+            found.append(f"{name} got other rows: {receipt}")
     rows = rows_now(world)
     expected = dict.fromkeys(SEEDED, "seed") | EXPECTED
     expected |= dict.fromkeys(STRANGER, "S") if strangers else {}

@@ -30,7 +30,7 @@ def test_mutant_is_killed_by_a_stored_schedule(name: str) -> None:
 
 
 def test_schedule_that_kills_a_mutant_shrinks_to_its_essential_moves() -> None:
-    """Two changes of actor and no fault: one publishes while the other has looked already."""
+    """Two changes of actor and no fault: one commits after the other has refreshed."""
     guard = GUARDS[PLACES["judges nothing"]]
     family, number = of_name(known_kills()[guard.name])
     whole = play_schedule(family, number, change=guard.change)

@@ -1,8 +1,8 @@
 """
-Sealed slots under crashes, lost answers and rivals (SLOT-7): the chain is never torn.
+Linked slots under crashes, lost answers and concurrent writers (SLOT-7): no link breaks.
 
-Whoever takes a number seals upon the slot that is there, whatever it met before; a chain that a
-sound engine wrote must never look as if somebody had edited it.
+A writer links its slot to the slot that exists, whatever happened before. The commit log of a
+correct engine must never seem edited.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from timeline.truncation import read_truncation_point
 KEY = b"k" * 32
 SIGNED = SlotSigning(evidence=TamperEvidence.HMAC, keys=(KEY,))
 SEEDS = range(10)
-#: The calls of a publication beside other engines, up to the last look at its lock.
+#: The calls of a commit with other engines, up to the last check of its lock.
 UNTIL_SHOWN = shared.BEFORE["the lock's second proof"]
 
 
@@ -52,7 +52,7 @@ def sealing(
 
 
 def torn(world: SimulatedSystem) -> list[int]:
-    """Numbers of slots whose seal is not that of the slot before, or that nobody signed."""
+    """Numbers of slots whose link does not fit the slot before, or that are unsigned."""
     found = []
     before = {0: NOTHING_BEFORE}
     truncation_point = read_truncation_point(shared.outside(world, "auditor").storage)
@@ -81,7 +81,7 @@ def test_no_schedule_breaks_the_hash_chain() -> None:
 
 
 def outrun(kind: type[CommitLog] = CommitLog) -> SimulatedSystem:
-    """B publishes while A is about to send its slot, which then is lost."""
+    """B commits while A is about to send its slot, which then is lost."""
     world = seeded("sealed")
     jobs = {name: [Job(operation=name, keys=(key,))] for name, key in (("A", "a1"), ("B", "b1"))}
     with mutation(partial(sealing, SIGNED, kind=kind, publish_lock=CommitLockMode.NONE)):

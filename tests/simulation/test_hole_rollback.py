@@ -38,7 +38,7 @@ PAUSE = Pause(TOLERATED_MS // 10 + 50)
 
 
 def paused(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
-    """A stands still for longer than others tolerate; then its heartbeat thread wakes first."""
+    """A pauses for longer than others tolerate; then its heartbeat thread wakes first."""
     world = seeded("hole-5")
     actors = [writer("A", [Job(operation="A", keys=("a1",))], make_context=make_context)]
     stages: list[ScriptStage] = [Until("A", "open_output"), PAUSE, Tick(), UntilEnd("A")]
@@ -54,7 +54,7 @@ def beats_of_first_instant(world: SimulatedSystem) -> int:
 
 
 def test_hole_5_no_heartbeat_is_written_after_a_pause() -> None:
-    """HB-3: the writer fences itself for good and begins anew."""
+    """HB-3: the writer fences itself for good and begins again."""
     world, trace = paused(open_table)
     assert found_by(world, trace) == ""
     assert beats_of_first_instant(world) == 1
@@ -82,7 +82,7 @@ def woken(undo: Undo, make_context: MakeContext = open_table) -> tuple[Simulated
 
 
 def test_hole_6_a_resumed_writer_cannot_commit_after_its_rollback() -> None:
-    """Its slot is taken by the abort; it begins anew and its rows are there in the end."""
+    """The abort takes its slot; it begins again and its rows exist in the end."""
     world, trace = woken(roll_back_dead_writers)
     assert trace.failure is None
     assert rows_now(world) == {"a1": "A", "a2": "A", "b1": "seed"}
@@ -96,7 +96,7 @@ def test_hole_6_mutant_that_deletes_without_an_abort_slot_is_found() -> None:
 
 
 def test_hole_6_a_writer_that_committed_first_is_helped_and_not_rolled_back() -> None:
-    """A stands still between its slot and its completed file (RB-3)."""
+    """A pauses between its slot and its completed file (RB-3)."""
     world = seeded("hole-6-helped")
     actors = [writer("A", [Job(operation="A", keys=("a1", "a2"))]), undoer()]
     stages: list[ScriptStage] = [
@@ -115,7 +115,7 @@ def test_hole_6_a_writer_that_committed_first_is_helped_and_not_rolled_back() ->
 
 @pytest.mark.parametrize("call", ["open_output", "close", "marker", ".inflight", "sync_folders"])
 def test_hole_6_a_writer_rolled_back_at_any_step_leaves_no_file_and_retries(call: str) -> None:
-    """RB-10: it deletes what it wrote after its abort."""
+    """RB-10: it deletes the files it wrote after its abort."""
     world = seeded("hole-6-any")
     actors = [writer("A", [Job(operation="A", keys=("a1", "c1"))]), undoer()]
     stages: list[ScriptStage] = [Until("A", call), PAUSE, UntilEnd("R"), UntilEnd("A")]
@@ -128,7 +128,7 @@ def test_hole_6_a_writer_rolled_back_at_any_step_leaves_no_file_and_retries(call
 
 
 def just_committed(undo: Undo) -> tuple[SimulatedSystem, Trace]:
-    """R listed A as pending; A publishes and removes its heartbeat; R looks for the heartbeat."""
+    """R listed A as pending; A commits and removes its heartbeat; R then checks the heartbeat."""
     world = seeded("hole-8")
     actors = [writer("A", [Job(operation="A", keys=("a1", "a2"))]), undoer(undo)]
     stages: list[ScriptStage] = [

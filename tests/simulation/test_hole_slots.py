@@ -1,7 +1,7 @@
 """
-Holes of publishing: lost leases, two rollbackers, lost answers, helpers, batches (4, 7, 15, 17).
+Holes of committing: lost leases, two rollbacks, lost answers, helpers, batches (4, 7, 15, 17).
 
-A lease is no fence and an answer may be lost; the slot decides all the same.
+A lease is no fence and an answer may be lost; the slot decides in each case.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def kinds_of(world: SimulatedSystem) -> list[str]:
 
 
 def zombie(make_context: MakeContext, call: str) -> tuple[SimulatedSystem, Trace]:
-    """A loses its lease right before its slot; B publishes; A wakes and goes on."""
+    """A loses its lease right before its slot; B commits; A wakes and continues."""
     world = seeded("hole-4")
     actors = [
         writer("A", [Job(operation="A", keys=("a1", "a2"))], make_context=make_context),
@@ -145,7 +145,7 @@ def test_hole_7_mutant_that_overwrites_the_abort_slot_is_found() -> None:
 
 
 def unanswered(make_context: MakeContext, call: str, fault: Fault) -> tuple[SimulatedSystem, Trace]:
-    """One create of A goes wrong; B publishes into the same file group afterwards."""
+    """One create of A goes wrong; B commits into the same file group afterwards."""
     world = seeded("hole-17")
     actors = [
         writer("A", [Job(operation="A", keys=("a1", "a2"))], make_context=make_context),
@@ -180,7 +180,7 @@ def test_hole_17_mutant_that_takes_a_lost_answer_for_a_failure_is_found(
 
 @pytest.mark.parametrize("fault", UNANSWERED)
 def test_hole_17_no_lost_create_makes_a_write_report_a_wrong_outcome(fault: Fault) -> None:
-    """Every create of a writer in turn (marker, requested, inflight, slot, completed)."""
+    """Every create of a writer in order (marker, requested, inflight, slot, completed)."""
 
     def attempt(call: int | None) -> tuple[SimulatedSystem, Trace]:
         world = seeded("hole-17-all")
@@ -207,7 +207,7 @@ def test_hole_17_no_lost_create_makes_a_write_report_a_wrong_outcome(fault: Faul
 
 
 def crashed_publication(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
-    """A dies between its slot and its completed file; B comes."""
+    """A dies between its slot and its completed file; B follows."""
     world = seeded("helper")
     actors = [
         writer("A", [Job(operation="A", keys=("a1",))]),
@@ -251,7 +251,7 @@ def test_a_writer_that_finds_an_unapplied_commit_helps_it_instead_of_being_rejec
 
 
 def repeated_batch(fault: Fault, *, batch_id: str | None) -> tuple[SimulatedSystem, Trace]:
-    """The answer to the slot is lost for so long that the client gives up, and comes again."""
+    """The answer to the slot is lost for so long that the client stops, and repeats the batch."""
     world = seeded("batch")
 
     def body(ports: ActorPorts) -> None:

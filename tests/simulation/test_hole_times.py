@@ -206,13 +206,13 @@ def test_beg_5_a_begin_takes_the_lock_when_others_keep_committing() -> None:
     assert trace.failure is None
     assert len(events_of(world, "begin.redrawn")) == 3
     acquired = [step for step in trace.steps if step.call == "lock.acquire" and step.actor == "A"]
-    assert len(acquired) == 2  # once to begin, once to publish
+    assert len(acquired) == 2  # once to begin, once to commit
     assert rows_now(world)["a1"] == "A"
 
 
 def test_process_never_draws_a_requested_time_twice() -> None:
     """
-    An abandoned instant leaves no trace; with a clock that stands still its time was drawn again.
+    An abandoned instant leaves no trace; with a frozen clock its time was drawn again.
 
     Found by the first seeds of the swarm: the second attempt then used the file names of the
     first, which late requests and straggling tasks still know.

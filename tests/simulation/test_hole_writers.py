@@ -67,7 +67,7 @@ def both_entered(how: Enter) -> Callable[[SimulatedSystem], list[str]]:
 
 
 def two_newcomers(how: Enter) -> tuple[SimulatedSystem, list[Actor]]:
-    """One locks in its process, the other by ZooKeeper; both come at the same moment."""
+    """One locks in its process, the other by ZooKeeper; both start at the same moment."""
     world = new_world("hole-13")
 
     def newcomer(name: str, provider: str) -> Actor:
@@ -115,7 +115,7 @@ def second_writer(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
 
 @pytest.mark.spec("SGL-1")
 def test_hole_13_a_single_writer_detects_a_second_one_and_no_row_is_lost() -> None:
-    """SGL-1: the slots decide in this mode too, so it is a warning that names the other."""
+    """SGL-1: the slots decide in this mode too, so it is a warning that names the other writer."""
     world, trace = second_writer(single)
     assert found_by(world, trace) == ""
     noticed = events_of(world, "writer.second_noticed")
@@ -179,8 +179,8 @@ def test_hole_3_a_delete_of_an_absent_key_conflicts_with_its_first_insert() -> N
     """
     B deletes a1 and a9; meanwhile A updates a1 and inserts a9 into another file group.
 
-    B takes the later slot and deletes A's a1, but its look at the table did not show A's a9: the
-    outcome would fit no order of the two. File groups do not meet; found by a seed.
+    B takes the later slot and deletes A's a1, but its base snapshot did not show A's a9. The outcome
+    would fit no serial order. Their file groups do not overlap; found by a seed.
     """
     world = seeded("hole-3-delete")
     files = replace(FILES, sizes=SizeSettings(small_file_bytes=0, auto_split=False, insert_rows=1))
@@ -228,7 +228,7 @@ def test_hole_9_mutant_that_knows_file_ids_only_is_found() -> None:
 
 
 def test_hole_9_an_insert_conflicts_with_an_earlier_overwrite() -> None:
-    """The other way round: the claim of the overwrite stands against the insert."""
+    """The reverse case: the write set of the overwrite conflicts with the insert."""
     world = seeded("hole-9-insert", ("a1", "b1"))
     actors = [
         writer("A", [Job(operation="A", keys=("a1",), kind=WriteOperation.INSERT_OVERWRITE)]),

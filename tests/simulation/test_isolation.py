@@ -1,8 +1,8 @@
 """
-Isolation levels in any order and with deaths: what was read and written has a serial order.
+Isolation levels in any order and with deaths: reads and writes have a serial order.
 
-Every order of the published transactions is tried, which needs no theory: one in which each
-read what the ones before it left, and all together leave what the table shows.
+Every order of the committed transactions is tried, which needs no theory. One must exist in which
+each read the state that the ones before it left, and all together leave the table's state.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ START: State = {"a1": "seed", "a2": "seed", "b1": "seed"}
 
 @dataclass(frozen=True, kw_only=True)
 class Deed:
-    """What a client does: read whole partitions, and write something then."""
+    """The work of a client: read whole partitions, then write."""
 
     name: str
     reads: tuple[str, ...]  # none: it is blind
@@ -132,7 +132,7 @@ def client(name: str, log: Log, level: Isolation, *deeds: Deed) -> Actor:
     return Actor(name=name, body=body)
 
 
-# ---------------------------------------------------------------- what must hold
+# ---------------------------------------------------------------- invariants
 
 
 def published(world: SimulatedSystem) -> list[str]:
@@ -165,7 +165,7 @@ def explains(order: Sequence[Done], last: State) -> bool:
 
 
 def rows_at_the_end(world: SimulatedSystem) -> list[dict[str, Any]]:
-    """Once a survivor's write made visible what a dead one decided, whose lock may outlive it."""
+    """After a survivor's write applied the slot of a dead one, whose lock may outlive it."""
     context = open_table(outside(world))
     context.ports.clock.sleep_ms(world.lease_ms)
     write(context, plan_for("last"), LocalWorkload(context.ports, rows_of("last", ["z1"])))
@@ -186,7 +186,7 @@ def unexplained(world: SimulatedSystem, trace: Trace, log: Log, level: Isolation
     return f"no order explains {done} -> {last}\n{trace.story()}"
 
 
-# ---------------------------------------------------------------- who acts
+# ---------------------------------------------------------------- actors
 
 
 def skewed(log: Log, level: Isolation, deeds: int = 2) -> list[Actor]:
@@ -198,7 +198,10 @@ def skewed(log: Log, level: Isolation, deeds: int = 2) -> list[Actor]:
 
 
 def mixed(log: Log, level: Isolation) -> list[Actor]:
-    """A delete by predicate, a blind insert, one who read after it, and one who may pass it."""
+    """
+    A delete by predicate, a blind insert, one that read after it, and one that may commit before
+    it.
+    """
     return [
         client("D", log, level, Deed(name="D", reads=("a",), keys=("a1",), kind=DELETE)),
         client("I", log, level, Deed(name="I", reads=(), keys=("a5",), kind=BULK, pause_ms=5)),
@@ -208,7 +211,7 @@ def mixed(log: Log, level: Isolation) -> list[Actor]:
 
 
 def built_on(log: Log, level: Isolation) -> list[Actor]:
-    """One who read before an insert, and changes what was changed after it."""
+    """One that read before an insert, and changes rows that were changed after it."""
     return [
         client("I", log, level, Deed(name="I", reads=(), keys=("a5", "b5"))),
         client("U", log, level, Deed(name="U", reads=(), keys=("b5",), pause_ms=20)),
@@ -228,7 +231,7 @@ def asking(log: Log, level: Isolation) -> list[Actor]:
 
 
 def passed_by(log: Log, level: Isolation) -> list[Actor]:
-    """Two who may pass an insert, until one who read it writes where they write as well."""
+    """Two that may commit before an insert, until a reader of it writes the same rows."""
     mine = [
         client(name, log, level, Deed(name=name, reads=("a",), keys=("b1",), pause_ms=5))
         for name in ("T", "V")
@@ -288,21 +291,21 @@ def test_write_serializable_does_not_keep_the_order_of_the_timeline() -> None:
 
 
 class JudgedAtBeginOnly(ReadValidation):
-    """What is published while files are written is not looked at."""
+    """Ignores commits made while files are written."""
 
     def reads_first(self, check: Any, mine: Any) -> Any:
         return check
 
 
 class JudgedSinceBegin(ReadValidation):
-    """What was published between the reads and the begin is not looked at."""
+    """Ignores commits between the reads and the begin."""
 
     def validate_before_begin(self, mine: Any) -> Rejected | None:
         return None
 
 
 class ForgetsAtEachLook(ReadValidation):
-    """Each look judges what is new alone, so nobody knows what was passed."""
+    """Each refresh validates only new commits, so earlier verdicts are lost."""
 
     def validate_reads(self, mine: Any, rivals: Any) -> Rejected | None:
         self._rivals.clear()
@@ -310,14 +313,14 @@ class ForgetsAtEachLook(ReadValidation):
 
 
 class MissesDeletes(ReadValidation):
-    """A change counts by what came alone, not by what was there."""
+    """A change counts by its new rows alone, not by its old rows."""
 
     def had_no_match(self, group: Any) -> bool:
         return True
 
 
 class MissesUpdates(ReadValidation):
-    """A change counts by what was there alone, not by what came."""
+    """A change counts by its old rows alone, not by its new rows."""
 
     def wrote_no_match(self, rival: Any, item: Any) -> bool:
         return True

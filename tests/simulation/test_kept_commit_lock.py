@@ -54,7 +54,7 @@ open_impatient = opens(lock_short_ms=IMPATIENT_MS)
 def test_no_writer_conflicts_more_often_than_the_commit_lock_permits(
     make_context: Opens, refusals_max: int
 ) -> None:
-    """Four writers of one file group, two writes each: somebody must have asked for the queue."""
+    """Four writers of one file group, two writes each: at least one must retry under the lock."""
     queued = 0
     for seed in range(300 if NIGHTLY else 6):
         world = seeded("held-queue", ("a1",))

@@ -1,8 +1,8 @@
 """
-Inserts that drop known keys, updates and deletes of the same few keys: each key is there once.
+Inserts that drop known keys, updates and deletes of the same few keys: each key exists once.
 
-The published writes, one after the other in the timeline's order, must leave what the table
-shows. Keys lie in base files, in logs, below logs that deleted them, and compactions drop those.
+The committed writes, in the timeline's order, must leave the table's rows. Keys are in base files,
+in logs, and below logs that deleted them; compactions drop those.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Deed:
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """What a seed plays: the table before, who writes how, who serves."""
+    """The drawn parts of a seed: the table before, the writers and the services."""
 
     table_type: TableType
     start: State
@@ -139,7 +139,7 @@ def after(state: State, deed: Deed) -> State:
 
 
 def expected(start: State, deeds: list[Deed]) -> State:
-    """What the published writes leave, one after the other in the timeline's order."""
+    """The state after the committed writes, in the timeline's order."""
     state = start
     for deed in deeds:
         state = after(state, deed)

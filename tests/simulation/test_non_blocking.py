@@ -1,8 +1,8 @@
 """
-Non-blocking writers in one bucket, with services beside them (NBCC-1 to NBCC-5).
+Non-blocking writers in one bucket, with concurrent services (NBCC-1 to NBCC-5).
 
-What the table must show is computed here from its slots alone, without a word of the reader:
-of the logs on top of the newest plan or base file that of the greatest requested time counts.
+This module computes the expected rows from the slots alone, without the reader: of the logs on top
+of the newest plan or base file, the one with the greatest requested time counts.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def compact_logs(context: TableContext) -> None:
 
 
 def compact_unclaimed(context: TableContext) -> None:
-    """Plan and carry out, as one who takes any other executor for dead (HB-4)."""
+    """Plan and execute; treats any other executor as dead (HB-4)."""
     for one in pending_plans(context.active()):
         if one.action is Action.COMPACTION:
             context.ports.storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
@@ -148,7 +148,7 @@ def compact_unclaimed(context: TableContext) -> None:
     compact(context)
 
 
-# ---------------------------------------------------------------- what must be there
+# ---------------------------------------------------------------- expected rows
 
 
 def slots_of(world: SimulatedSystem) -> list[Slot]:
@@ -160,7 +160,7 @@ def slots_of(world: SimulatedSystem) -> list[Slot]:
 
 
 def operation_of(slot: Slot) -> str | None:
-    """The client's operation that a slot published."""
+    """The client's operation that a slot committed."""
     if slot.kind is not SlotKind.COMMIT or slot.action is not Action.DELTACOMMIT:
         return None
     metadata = decode_commit(slot.body, path=f"slot {slot.number}")
@@ -205,7 +205,9 @@ def read_rows(world: SimulatedSystem) -> dict[str, str]:
 
 
 def expect_defined(world: SimulatedSystem, trace: Trace, jobs: Sequence[Job], why: str) -> None:
-    """The rows are the defined ones now, and when a survivor has tidied up; nobody was refused."""
+    """
+    The rows are the expected ones now, and after a survivor has tidied up; no write was rejected.
+    """
     assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
     told = [(name, fields) for _, _, name, fields in world.events]
     assert not [one for one in told if one[0] in ("sim.redone", "sim.refused")], why
@@ -233,7 +235,7 @@ def expect_defined(world: SimulatedSystem, trace: Trace, jobs: Sequence[Job], wh
     assert not left, f"{why}: {left}"
 
 
-# ---------------------------------------------------------------- who acts
+# ---------------------------------------------------------------- actors
 
 #: Every writer changes the same key, and one of its own; all begin in an empty bucket.
 JOBS = (
@@ -296,7 +298,7 @@ def test_three_writers_and_a_compactor_in_any_order() -> None:
 
 
 def test_both_kinds_of_compaction_concurrent_with_writers() -> None:
-    """NBCC-5: a log compaction never covers a log that lies between those it puts together."""
+    """NBCC-5: a log compaction never covers a log between those it merges."""
     for seed in range(400 if NIGHTLY else 15):
         world = empty("free-services")
         facts = EngineObserver(world, commits_retained=RETAINED)
@@ -310,7 +312,7 @@ def test_both_kinds_of_compaction_concurrent_with_writers() -> None:
 
 
 class UnslottedPlans(CommitLog):
-    """Plans as Java does: the requested file decides, nobody takes a number for it (PLAN-1)."""
+    """Plans as Java does: the requested file decides, and no slot exists for it (PLAN-1)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
         return slot.kind is SlotKind.PLAN or super().take(slot, **looks)

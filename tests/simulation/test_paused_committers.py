@@ -1,8 +1,8 @@
 """
-A committer of a host that sleeps before each of its calls, and its writers go on without it.
+A committer of a host that sleeps before each of its calls, while its writers continue without it.
 
-Each of them finds out what became of its rows and writes by itself what is not published (GRP-6);
-then the committer wakes and goes on. No write has a batch id: done twice, rows are there twice.
+Each looks up the outcome of its rows and writes the uncommitted ones by itself (GRP-6). Then the
+committer wakes and continues. No write has a batch id: a repeated write leaves its rows twice.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from timeline.model.slot import SlotKind
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 MODES = {"ours": OURS, "none": LOCK_FREE, "shared": SHARED}
-#: Keys that are written again: b1 by who clears up, d1 by whoever of two was the last.
+#: Keys that are written again: b1 by the cleanup, d1 by the later one of two writers.
 ALSO = {"b1": ("final",), "d1": ("D", "E")}
 
 
 @dataclass
 class Wire(Loopback):
-    """Its writer may give it up while the committer sleeps, but not amid an answer of its own."""
+    """Its writer may abandon it while the committer sleeps, but not during an answer of its own."""
 
     answering: bool = False
 
@@ -65,7 +65,7 @@ class Wire(Loopback):
 
 @dataclass
 class Host:
-    """The committer and its writers, anew for every call it sleeps before."""
+    """The committer and its writers, created again for every call it sleeps before."""
 
     plan: WriteRequest
     writers: Writers = field(default_factory=Writers)
@@ -95,7 +95,7 @@ class Host:
                     self.tell(context, name, answer)
 
     def tell(self, context: TableContext, name: str, answer: Answer) -> None:
-        """What a writer does with its answer, or without one."""
+        """Record a writer's answer, or resolve its write without one."""
         wire = self.wires[name]
         if isinstance(answer, CommitResult) and not wire.closed:
             told = WasCommitted(
@@ -130,7 +130,7 @@ class Host:
         return act
 
     def wrong(self, world: SimulatedSystem) -> list[str]:
-        """What is not there once, or was told otherwise."""
+        """Rows that do not exist exactly once, or have another answer."""
         slots, told = all_slots(world), self.writers.receipts
         void = {one.number - 1 for one in slots if one.kind is SlotKind.VOID}
         commits = [one for one in slots if one.kind is SlotKind.COMMIT and one.number not in void]
@@ -143,7 +143,7 @@ class Host:
         ]
         written = sum(map(_writes_in, commits))
         if not len(told) <= written <= len(told) + len(self.unknown):
-            found.append(f"{written} writes were published, not those of {sorted(told)}")
+            found.append(f"{written} writes were committed, not those of {sorted(told)}")
         rows = rows_now(world)
         return found + [
             f"{key} is of {rows.get(key)}, not {name}"

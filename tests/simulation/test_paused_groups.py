@@ -1,8 +1,8 @@
 """
-A group commit whose committer sleeps before each of its calls in turn, and others go back (GRP-1).
+A group commit whose committer sleeps before each of its calls, while others roll back (GRP-1).
 
-It loses the lock, and a restore or the rollback of the newest write comes meanwhile. Every batch is
-published once at most, what members were told is so, and the rows are those that the chain tells.
+It loses the lock, and a restore or the rollback of the newest write runs meanwhile. Every batch is
+committed once at most, members' results are true, and the rows equal the commit log.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ MEANWHILE: dict[str, Sequence[Act]] = {
 
 
 class Group:
-    """The threads of one process, and what they were told; anew for every call it sleeps before."""
+    """
+    The threads of one process and their results; created again for every call it sleeps before.
+    """
 
     def __init__(self, *, joined: bool) -> None:
         self._joined = joined
@@ -95,7 +97,7 @@ def rows_of(slot: Slot) -> dict[str, str]:
 
 
 def wrong(world: SimulatedSystem, told: Mapping[str, CommitResult]) -> list[str]:
-    """What the table, or what members were told, has otherwise than the chain."""
+    """Differences of the table, or of members' results, from the commit log."""
     slots = all_slots(world)
     void = {one.number - 1 for one in slots if one.kind is SlotKind.VOID}
     found: list[str] = []
@@ -121,7 +123,7 @@ def wrong(world: SimulatedSystem, told: Mapping[str, CommitResult]) -> list[str]
     ]
     rows = rows_now(world)
     if {rows.get("d1"), now.get("d1")} <= {"D", "E"}:
-        now["d1"] = rows["d1"]  # joined, whoever was the last
+        now["d1"] = rows["d1"]  # joined: the later one decides
     return found if rows == now else [*found, f"rows are {rows}, not {now}"]
 
 

@@ -1,9 +1,10 @@
 """
-Who slept between a slot and its file while others ended what that slot decided (RST-4).
+A helper that slept between a slot and its file while others applied that slot (RST-4).
 
-Above all who helped on the commit before its own, far away: the file of that commit and the helper's own slot are under way at once (PUB-3). Others may settle
-both and take them away again before the file arrives. A commit that overwrote shows it best: its
-completed file hides what the restore brought back.
+The worst case is a writer on a high-latency store that helps the commit before its own. The file
+of that commit and the helper's own slot are created at the same time (PUB-3). Others may apply
+both and roll them back before the file arrives. An overwrite shows it best: its completed file
+hides the rows that the restore brought back.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def test_a_paused_helper_that_conflicts_with_the_helped_commit_restores_no_file(
 
 @pytest.mark.spec("RST-4")
 def test_a_paused_writer_with_a_lock_that_others_do_not_take_restores_no_file() -> None:
-    """Under ``auto`` only who lost two slots has the lock, and it keeps nobody out."""
+    """Under ``auto`` only a writer that lost two slots has the lock, and it excludes no other."""
     world = seeded("auto", tuple(SEED))
     seed = open_table(outside(world)).commit_log.read(1)
     assert seed is not None
@@ -171,7 +172,7 @@ def test_a_process_that_paused_during_the_end_of_a_savepoint_leaves_no_file_of_i
 def test_a_paused_helper_does_not_apply_a_slot_that_was_voided_long_ago(
     kind: WriteOperation,
 ) -> None:
-    """A dies behind its slot; H looks, is about to show it, and the lock is lost."""
+    """A dies after its slot; H refreshes, is about to apply it, and the lock is lost."""
     world = seeded("void-helper", ("a1",))
     answers: second.Answers = {}
     jobs = {

@@ -1,9 +1,9 @@
 """
-Somebody sleeps before each of its calls in turn, loses the lock, and a restore comes meanwhile.
+An actor sleeps before each of its calls, loses the lock, and a restore runs meanwhile.
 
-Before all of it a writer died behind its slot, so whoever looks next helps (HELP-1). Nothing that
-the restore took away may be there at the end, neither by the hand of an owner nor of a helper,
-and the table shows what its chain says (RST-4).
+Before all of it a writer died after its slot, so the next reader of the commit log helps (HELP-1).
+No instant that the restore removed may exist at the end, made by its owner or by a helper. The
+table equals its commit log (RST-4).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The executor of a plan sleeps before each of its calls in turn, and others end what it is at.
+The executor of a plan sleeps before each of its calls, and others end its work.
 
 A restore, a cancel, another executor, the rollback of the newest write, an archiver, or the table
 is dropped and made again.
@@ -92,7 +92,7 @@ def finishes(context: TableContext) -> None:
         run_round(context, service, Phase.EXECUTE, now=True)
 
 
-# ---------------------------------------------------------------- who comes meanwhile
+# ---------------------------------------------------------------- actors meanwhile
 
 
 def restores(_: ActorPorts, context: TableContext) -> None:
@@ -107,7 +107,7 @@ def cancels(_: ActorPorts, context: TableContext) -> None:
 
 
 def executes(_: ActorPorts, context: TableContext) -> None:
-    """As one who takes the sleeper for dead."""
+    """Executes the plan; treats the sleeper as dead."""
     for one in pending_plans(context.active()):
         context.ports.storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
         SERVICES[one.action].execute(context, one)
@@ -270,7 +270,7 @@ def restores_newest_but_one(_: ActorPorts, context: TableContext) -> None:
     restore(context, second.requested_time, force=True)
 
 
-#: What comes while an archiver sleeps.
+#: Actors that run while an archiver sleeps.
 AMID_A_CUT: dict[str, Sequence[Act]] = {
     "restore": (restores_newest_but_one, writes_on),
     "restore, archiver": (restores_newest_but_one, writes_on, archives_all),
@@ -327,7 +327,7 @@ def test_an_executor_of_a_plan_archived_long_ago_deletes_only_its_own_files(
 
 @pytest.mark.spec("HELP-2")
 def test_a_plan_that_was_restored_away_and_truncated_during_a_pause_stays_invisible() -> None:
-    """The restore's slot is gone as well, so that nobody could tell afterwards."""
+    """The restore's slot is truncated too, so nothing shows the restore afterwards."""
     world = compactions.twice_logged("collected-plan")
     acts = (restores, writes_on, cleans_and_archives)
     others = [acting(f"R{n}", OURS, act) for n, act in enumerate(acts)]
@@ -397,9 +397,9 @@ def replaced(
 
 
 def in_the_new_table(world: SimulatedSystem) -> list[str]:
-    """All is as the new table's writers were told, and of the old one nothing is pending."""
+    """The new table's writers see their rows, and nothing of the old table is pending."""
     if any(one.actor == "S" and one.kind == "delete" for one in own_slots(world)):
-        return []  # slept between its look and a delete of that round: beyond SLOT-10
+        return []  # slept between its check and a delete of that round: beyond SLOT-10
     pending = open_table(outside(world)).active().pending
     return [*map(str, dropped.judge(True, world)), *(f"pending: {one}" for one in pending)]
 

@@ -89,7 +89,7 @@ def test_a_cancelled_plan_stays_cancelled() -> None:
 
     def meanwhile(ports: ActorPorts) -> None:
         context = open_table(ports_of(ports))
-        do_write(ports, context, Job(operation="B", keys=("b1",)))  # settles the plan
+        do_write(ports, context, Job(operation="B", keys=("b1",)))  # applies the plan
         for one in context.active().pending:
             cancel_pending_plan(context, one)
         do_write(ports, context, Job(operation="C", keys=("b1",)))
@@ -107,7 +107,7 @@ def test_a_deleted_savepoint_stays_deleted() -> None:
     def meanwhile(ports: ActorPorts) -> None:
         context = open_table(ports_of(ports))
         time = context.active().completed_writes[0].requested_time
-        do_write(ports, context, Job(operation="B", keys=("b1",)))  # settles the savepoint
+        do_write(ports, context, Job(operation="B", keys=("b1",)))  # applies the savepoint
         delete_savepoint(context, time)
         for number in range(4):
             do_write(ports, context, Job(operation=f"later{number}", keys=("a1", "b1")))

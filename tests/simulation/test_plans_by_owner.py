@@ -1,9 +1,9 @@
 """
-Plans and savepoints beside other engines: their owner shows them, or nobody does (FOR-9).
+Plans and savepoints with other engines: only their owner creates their files (FOR-9).
 
 A planner of ours is stopped or dies between its slot and the plan's file, its lease ends, and
-another engine plans for the same file groups. Java Hudi stops at two pending compactions of one
-file group. A savepoint is taken away by Java Hudi without a slot, and must not come back.
+another engine plans for the same file groups. Java Hudi fails on two pending compactions of one
+file group. Java Hudi deletes a savepoint without a slot, and it must not exist again.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def stopped(calls: Sequence[str], fault: Sequence[Fault]) -> list[ScriptStage]:
 def planned_twice(
     calls: Sequence[str], fault: Sequence[Fault], ours: MakeContext = shared
 ) -> SimulatedSystem:
-    """J plans while A is between its plan's slot and file; then somebody writes."""
+    """J plans while A is between its plan's slot and file; then another process writes."""
     world = logged("planned-twice")
     actors = [acting("A", ours, plan), acting("J", foreign, plan)]
     play(world, actors, [*cut_short(calls, fault), UntilEnd("J")])
@@ -169,7 +169,7 @@ def test_a_plan_file_that_arrives_late_is_deleted() -> None:
 
 
 def test_a_plan_file_created_while_the_lock_was_lost_is_kept() -> None:
-    """The file is there when its owner asks whether it still has the lock: the next turn tells."""
+    """The file exists when its owner checks its lock: the next commit section decides."""
     world = logged("planned-late")
     stages = [Until("A", SLOT), Until("A", LOOK), Until("A", SHOW), Until("A", HELD)]
     play(world, [acting("A", shared, plan)], [*stages, Fault.LEASE_LOST, UntilEnd("A")])

@@ -40,7 +40,7 @@ EXPIRY_MS = PlannedServiceSettings().expiry_ms
 def test_an_executor_finishes_a_restore_that_died_during_its_deletes(
     action: Action, limits: TableLimits
 ) -> None:
-    """The files go before the plan, and nobody but a worker may ever come."""
+    """The files are deleted before the plan, and possibly only a worker runs afterwards."""
     before = grown(action, MOR).copy("plan-beside-restore")
     run_round(open_table(outside(before, "planner")), SERVICES[action], Phase.SCHEDULE, now=True)
     rows = rows_now(before)
@@ -55,7 +55,7 @@ def test_an_executor_finishes_a_restore_that_died_during_its_deletes(
     for case in crash_points(make, "R"):
         slots = [one.kind for one in all_slots(case.world)]
         if limits is SHARED and SlotKind.RESTORE not in slots:
-            continue  # shown and not decided: nobody but an operator ends it
+            continue  # shown and not decided: only an operator ends it
         why = f"call {case.call} {case.fault}\n{case.trace.story()}"
         assert case.trace.failure is None, why
         refused = [one for one in events_of(case.world, "sim.refused") if one["who"] == "S"]
@@ -89,7 +89,9 @@ def test_logs_deleted_by_a_restore_during_planning_are_left_out_of_the_plan() ->
 def test_no_plan_is_made_or_completed_while_a_restore_is_visible_and_undecided(
     action: Action, part: Phase
 ) -> None:
-    """As another engine's: it takes away what it planned to, and merged rows would come back."""
+    """
+    Treats it as another engine's: it removes the plan's output, and merged rows would exist again.
+    """
     world = grown(action, MOR).copy("shown-restore")
     if part is Phase.EXECUTE:
         run_round(open_table(outside(world, "planner")), SERVICES[action], Phase.SCHEDULE, now=True)

@@ -33,7 +33,7 @@ from timeline.rules.retry import RateLimit
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 NAMES = ("A", "B", "C", "D")
 WRITES = 3
-SLACK = len(NAMES) - 1  # each may have looked before the others' begins were there
+SLACK = len(NAMES) - 1  # each may have refreshed before the others' begins existed
 
 
 def paced(pace: RateLimit) -> Callable[[EngineWorld], TableContext]:

@@ -1,9 +1,9 @@
 """
-A reader that holds a state beside the cleaner that wants its files, in every order (RDL-1, CLN-1).
+A reader that pins a state and a cleaner that wants its files, in every order (RDL-1, CLN-1).
 
-The reader either is told that its state is just being cleaned, or reads every row of it as
-often as it likes. Both are killed at every call. A cleaner that looked at the leases before
-its slot, and a reader that does not look at the chain after its lease, are found.
+The reader either gets an error that its state is being cleaned, or reads every row of it at any
+time. Both are killed at every call. Two mutants are found: a cleaner that checked the leases
+before its slot, and a reader that does not check the commit log after its lease.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from timeline.ports.ports import Ports as EngineWorld
 
 LEASE_MS = 600
 LEASING = replace(LIMITS, reader_lease_ms=LEASE_MS)
-Told = list[str]  # what became of reads; shared by a run's reader and its check
+Told = list[str]  # outcomes of reads; shared by a run's reader and its check
 
 
 def leasing(world: EngineWorld) -> TableContext:
@@ -156,7 +156,7 @@ def test_a_pinned_snapshot_is_read_or_refused_in_every_order() -> None:
 
 
 class LeasesOfBefore:
-    """A storage that tells the leases there were at the first look, for ever."""
+    """A storage that always returns the leases of the first listing."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -174,7 +174,7 @@ def looks_before_its_slot(world: EngineWorld) -> TableContext:
 
 
 class OneLook(CommitLog):
-    """Believes its first look at the chain."""
+    """Trusts its first read of the commit log."""
 
     def head(self) -> int:
         return self.known_head or super().head()
@@ -194,7 +194,7 @@ def test_mutant_that_checks_leases_too_early_is_found(mutant: dict[str, MakeCont
 
 @pytest.mark.parametrize("victim", ["reader", "cleaner"])
 def test_reader_and_cleaner_killed_at_every_call(victim: str) -> None:
-    """What a dead one leaves is taken up by the next: nothing stays owed for ever."""
+    """The next process finishes the work of a dead one: nothing stays owed for ever."""
     told: Told = []
     for case in crash_points(lambda: both(told), victim, check_end=unbroken(told)):
         assert case.trace.failure is None, f"call {case.call}: {case.trace.failure}"
@@ -203,7 +203,7 @@ def test_reader_and_cleaner_killed_at_every_call(victim: str) -> None:
 
 
 def test_the_helper_of_a_dead_cleaner_keeps_pinned_files() -> None:
-    """HELP-1: the cleaner dies right after its slot; a writer does what the slot decided."""
+    """HELP-1: the cleaner dies right after its slot; a writer applies that slot."""
     patient = replace(LIMITS, reader_lease_ms=60_000)
     told: Told = []
     world, actors = both(told, reading=lambda ports: open_table(ports, patient), pause_ms=1)

@@ -34,7 +34,7 @@ def test_the_engine_s_runs_have_no_finding() -> None:
 
 
 def test_a_mutant_that_commits_over_another_slot_loses_updates() -> None:
-    """A loses its lease right before its slot; B publishes; A wakes and goes on (hole 4)."""
+    """A loses its lease right before its slot; B commits; A wakes and continues (hole 4)."""
     overwriting: MakeContext = mutants.with_chain(mutants.OverwritingChain)  # type: ignore[assignment]
     world = seeded_world("recorded", ("a1", "b1"))
     actors = [

@@ -1,8 +1,8 @@
 """
-An outcome that nobody answered is decided by whoever asks (UNK-3), once and for all.
+An unknown outcome is decided for good by the first process that asks (UNK-3).
 
-The writer's slot create is lost, applied unseen or late; the writer gives up. One
-process asks and is killed at every call in turn, another asks again, and the rows agree.
+The writer's slot create is lost, applied unseen or late; the writer stops waiting. One
+process asks and is killed at every call, another asks again, and the rows agree.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def test_a_running_write_is_not_resolved() -> None:
 
 @pytest.mark.spec("UNK-3")
 def test_a_write_that_another_process_rolls_back_meanwhile_has_a_trace() -> None:
-    """Asked between the look at the slots and that at the timeline, which it just left."""
+    """Asked between the reads of the slots and of the timeline, which the write just left."""
     world = seeded("resolve-beside")
 
     def write(ports: ActorPorts) -> None:

@@ -1,10 +1,10 @@
 """
-The second look (FOR-4): beside an engine that knows the lock only, no row is lost.
+The second refresh (FOR-4): with an engine that knows the lock only, no row is lost.
 
 A writer of ours is stopped at every call from its slot to its answer, its lease ends, and a
-foreign writer of the same file group judges and publishes meanwhile. What both were told must
-be in the table. The foreign one is the engine with a chain that neither sees nor takes slots:
-it has the lock and the timeline, as Java Hudi has.
+foreign writer of the same file group validates and commits meanwhile. Rows that both
+acknowledged must be in the table. The foreign one is the engine with a commit log that neither
+sees nor takes slots: it has the lock and the timeline, as Java Hudi has.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SLOT, LOOK, HELD, SHOW = (
     "create .hoodie/timeline/",
 )
 HELD_AGAIN = "assert_held!"
-#: What shows something that is decided: completed files, plans, savepoints.
+#: Paths of files that show a decision: completed files, plans, savepoints.
 SHOWN = re.compile(re.escape(SHOW) + r".*(_|\.compaction\.requested|\.savepoint\.inflight)")
 Answers = dict[str, CommitResult | HoodooError]
 #: The calls of a publication from its slot on, each of them waiting to be made.
@@ -107,7 +107,7 @@ def shared(world: EngineWorld) -> TableContext:
 
 
 class SlotAlone(CommitLog):
-    """A mutant's: its slots tell nothing of what their owner saw, so nobody looks again."""
+    """A mutant: its slots contain no base state of their owner, so no process refreshes again."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
         return super().take(replace(slot, timeline_digest=""), **looks)
@@ -197,7 +197,7 @@ def shown_below(world: SimulatedSystem) -> list[str]:
 
 
 def between(calls: Sequence[str], *, early: bool) -> list[ScriptStage]:
-    """A is stopped before the last of these calls, loses its lease, and J publishes."""
+    """A is stopped before the last of these calls, loses its lease, and J commits."""
     begun: list[ScriptStage] = [Until("J", "acquire")] if early else []
     stops = [Until("A", call) for call in calls]
     return [*begun, *stops, Fault.LEASE_LOST, UntilEnd("J")]
@@ -271,7 +271,7 @@ def test_the_next_writer_decides_the_slot_of_a_dead_owner(call: str, fault: Faul
 
 
 def outcome_of(world: SimulatedSystem) -> WriteOutcome:
-    """What everybody is told of the instant that A began first."""
+    """The outcome that each process gets for the instant that A began first."""
     begun = next(
         change.path.rpartition("/")[2][:17]
         for change in world.journal
@@ -309,9 +309,9 @@ def roll_back_as_java(ports: ActorPorts) -> None:
 
 class Spared:
     """
-    A run's faults, but for those against which nobody can do anything from this side (FOR-8).
+    A run's faults, but for those that this side cannot prevent (FOR-8).
 
-    The lease is lost neither by J nor by one whose request for a completed file is on its way.
+    Neither J nor a writer whose create of a completed file is in flight loses the lease.
     """
 
     def __init__(self, run: Chooser, world: SimulatedSystem, plain: Sequence[Move]) -> None:
@@ -381,7 +381,7 @@ def test_no_row_is_lost_in_any_schedule() -> None:
 
 @pytest.mark.parametrize("fault", [None, Fault.CRASH_BEFORE], ids=["it lives", "it dies"])
 def test_a_void_compaction_is_completed_again(fault: Fault | None) -> None:
-    """Its plan is there as before, and so are its files; a log of J's came between."""
+    """Its plan and its files exist as before; a log of J's was added between."""
     world = compactions.planned("second-look-compaction")
     answers: Answers = {}
 
@@ -408,11 +408,11 @@ def test_a_void_compaction_is_completed_again(fault: Fault | None) -> None:
     assert open_table(outside(world)).active().pending == ()
 
 
-# ---------------------------------------------------------------- who else reads the chain
+# ---------------------------------------------------------------- other readers of the commit log
 
 
 def void_of_the_dead() -> SimulatedSystem:
-    """A died before its second look, J went on without it, B called its slot void."""
+    """A died before its second refresh, J wrote without it, B marked its slot void."""
     died = Until("A", LOOK, Fault.CRASH_BEFORE)
     world, _, _ = played([Until("A", SLOT), died, UntilEnd("J"), UntilEnd("B")], batch="n1")
     assert kinds(world)[:3] == [SlotKind.COMMIT, SlotKind.COMMIT, SlotKind.VOID]

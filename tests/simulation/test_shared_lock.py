@@ -1,8 +1,8 @@
 """
-LOCK-1: the lock that writers of hoodoo have together, as it is shipped, in a modelled object store.
+LOCK-1: the shared lock of hoodoo writers, as it is shipped, in a modelled object store.
 
-First the lock alone: those who share it, those who want it alone, and one that plays Java by its
-own rules. Then the whole engine, whose writers publish far away under that lock.
+First the lock alone: clients that share it, clients that want it alone, and one that follows Java's
+own rules. Then the whole engine, whose writers commit on a high-latency store under that lock.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ JAVA_DRIFT_MS = 500
 
 @dataclass
 class Holders:
-    """Who has the lock, as each of them believes."""
+    """The holders of the lock, as each of them believes."""
 
     shared: dict[str, tuple[ActorState, SharedFileHolding]] = field(default_factory=dict)
     alone: dict[str, tuple[ActorState, StorageHolding]] = field(default_factory=dict)
@@ -156,7 +156,7 @@ def done(work: Callable[[], object], ports: ActorPorts) -> object:
 def java(
     name: str, held: set[str], draw: random.Random, world: SimulatedSystem, *, sections: int = 1
 ) -> Actor:
-    """Java's provider: its own clock and half a second decide; it looks once a second."""
+    """Java's provider: its own clock and half a second decide; it checks once a second."""
     after_ms = draw.choice((0, 700, 2_500, 9_000))
 
     def body(ports: ActorPorts) -> None:
@@ -316,7 +316,7 @@ def publisher(
 
 
 class OursBesideJava:
-    """What a table's rules say, and that no slot is taken while Java has the lock."""
+    """A table's rules, and that no slot is taken while Java has the lock."""
 
     def __init__(self, world: SimulatedSystem) -> None:
         self.facts = EngineObserver(world, commits_retained=RETAINED)
@@ -390,5 +390,5 @@ def test_on_a_high_latency_store_writers_share_the_lock_and_exclude_java() -> No
         places += world.counters["write.place_came"]
     assert shared
     assert alone
-    assert queued, "somebody redid a conflict with the lock for itself"
+    assert queued, "a writer retried a conflict under an exclusive lock"
     assert places, "somebody waited in line"

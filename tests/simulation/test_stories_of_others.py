@@ -1,4 +1,4 @@
-"""The families S10 and S15 notice what they are there for."""
+"""The families S10 and S15 find the faults they exist for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Hasty(StorageClient):
 
 
 class Rude(StorageClient):
-    """Takes its own request for done whenever nobody said how it ended."""
+    """Assumes that its own request was done whenever the outcome is unknown."""
 
     def _take(self, record: LockRecord, over: Tag | None, *, after_shared: bool) -> Tag | None:
         found = super()._take(record, over, after_shared=after_shared)
@@ -88,7 +88,7 @@ def test_every_rule_of_the_lock_file_can_be_broken(
 
 
 def test_without_the_second_refresh_rows_are_lost() -> None:
-    """Without the second look (FOR-4) the other engine's rows or ours go missing."""
+    """Without the second refresh (FOR-4) the other engine's rows or ours are lost."""
 
     def build(draw, name: str):
         return beside_another_engine(draw, name, ours=second.alone)

@@ -44,4 +44,4 @@ def test_every_invariant_holds_while_the_clock_of_the_table_changes(
     first = context.active().instants[0].requested_time
     assert first[:10] == zone_of(name).instant_time(start_ms)[:10]
     assert outcome.world.now_ms > start_ms + 1_000
-    assert SkewLimits().refuse_ms < 3_600_000  # or the hour that comes twice would prove nothing
+    assert SkewLimits().refuse_ms < 3_600_000  # otherwise the hour that repeats would prove nothing

@@ -20,7 +20,7 @@ def wait_and_execute(context: TableContext) -> None:
 
 
 def executing_while_another_waits() -> tuple[SimulatedSystem, Sequence[Actor]]:
-    """Both meet one plan."""
+    """Both conflict with one plan."""
     return planned("crash-waited-for"), [
         serving("C", execute),
         serving("W", wait_and_execute),

@@ -25,7 +25,7 @@ FOLDER = "versions"
 class Publish(Enum):
     """How a writer puts version n + 1; only RESOLVE is right."""
 
-    PUT = "put"  # overwrites whatever is there
+    PUT = "put"  # overwrites existing content
     CREATE = "create"  # create-if-absent, a lost answer is taken for a failure
     RESOLVE = "resolve"  # create-if-absent, a lost answer is resolved (UNK-1)
     LOCKED_PUT = "locked_put"  # put under a lock with a lease, checked before
