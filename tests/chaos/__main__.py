@@ -1,10 +1,10 @@
 """
 Chaos from the command line: ``python -m tests.chaos --minutes 20 --lock zookeeper --report FILE``.
 
-The exit code is 1 where a promise was broken, 77 where the lock's server is not installed. The
-tables lie on a small file system of their own, in a mount namespace that ends with the run; where
-neither root nor an unprivileged namespace may mount one, the disk is not filled and the report
-says so.
+The exit code is 1 after a broken promise, and 77 if the lock's server is not installed. The
+tables are on a small file system of their own, in a mount namespace that ends with the run. If
+neither root nor an unprivileged namespace may mount one, the run does not fill the disk and the
+report says so.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def main() -> int:
     report = Path(said.report or folder / "report.json")
     save(document, report)
     if document["violations"] and wanted.disk is not None:
-        # The small file system ends with this process; whoever looks for the cause needs it.
+        # The small file system ends with this process; a later search for the cause needs its
+        # files.
         shutil.copytree(wanted.disk, folder / "kept")
     print(report.with_suffix(".md").read_text())
     print(f"report: {report}; journals and logs: {folder}")
@@ -78,7 +79,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, help="instead of minutes")
     parser.add_argument(
-        "--acknowledged", type=int, default=0, help="go on until so many, up to four times as long"
+        "--acknowledged",
+        type=int,
+        default=0,
+        help="continue until so many, up to four times as long",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--writers", type=int)
@@ -89,12 +93,14 @@ def _arguments() -> argparse.Namespace:
         "--all-services", action="store_true", help="compaction and clustering in a short run, too"
     )
     parser.add_argument("--folder", help="an empty one, for journals and logs")
-    parser.add_argument("--report", help="a .json file; the same with .md is made beside it")
+    parser.add_argument(
+        "--report", help="a .json file; a .md file with the same name is written too"
+    )
     return parser.parse_args()
 
 
 def _enter_own_mounts() -> None:
-    """Go on in a mount namespace of this run alone, where there may be one."""
+    """Continue in a mount namespace of this run alone, where the system permits one."""
     os.environ[_INSIDE] = "no"
     unshare = shutil.which("unshare")
     for how in (["-m"], ["-rm"]):

@@ -21,27 +21,27 @@ def faketime_library() -> Path | None:
 
 
 def under_clock(library: Path, clock: Path) -> dict[str, str]:
-    """What a process must find in its environment to have the wall clock that a file tells."""
+    """Return the environment of a process whose wall clock comes from a file."""
     return {
         "LD_PRELOAD": str(library),
         "FAKETIME_TIMESTAMP_FILE": str(clock),
         "FAKETIME_CACHE_DURATION": "1",  # seconds until a jump is noticed
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        # Left to itself it takes monotonic deadlines for past ones of the wall clock, so that
-        # who waits for the interpreter's lock spins: 20 times the work of a write.
+        # Without it, monotonic deadlines count as past ones of the wall clock. Then a thread that
+        # waits for the interpreter's lock spins: 20 times the work of a write.
         "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         "NO_FAKE_STAT": "1",  # file times are the storage's, as on a network file system
     }
 
 
-#: So that resident memory tells what is in use: left to themselves, the allocators of a process with
-#: many threads keep some 30 MB more that is free, and come by it in steps that look like a leak.
+#: With these, resident memory shows the memory in use. By default the allocators of a process with
+#: many threads keep some 30 MB more that is free, and take it in steps that seem like a leak.
 SPARING = {"MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 @dataclass(slots=True)
 class Crew:
-    """Names look like ``write-2``; the part before the dash is the role."""
+    """Names have the form ``write-2``; the part before the dash is the role."""
 
     folder: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Crew:
         self._pids.append(self.running[name].pid)
 
     def log(self, name: str) -> Path:
-        """What it says."""
+        """The file of its output."""
         return self.folder / f"{name}.log"
 
     def kill(self, name: str) -> None:
@@ -107,11 +107,11 @@ class Crew:
         new.rename(self._clock(name))
 
     def pids(self) -> dict[str, int]:
-        """Whoever runs, by name."""
+        """Process ids of the running processes, by name."""
         return {name: process.pid for name, process in self.running.items()}
 
     def look(self) -> None:
-        """Notice who ended without being asked; nobody should."""
+        """Record processes that ended unasked; none should."""
         for name, process in list(self.running.items()):
             if process.poll() is not None:
                 del self.running[name]
@@ -119,7 +119,7 @@ class Crew:
                 self.ended[name] = f"{name} ended with {process.returncode}: {said}"
 
     def finish(self, seconds: float) -> list[str]:
-        """Tell all to stop and wait; the names of those that did not in time."""
+        """Ask all to stop and wait; return the names of those that did not stop in time."""
         (self.folder / "stop").touch()
         end = time.monotonic() + seconds
         hung = []
@@ -136,7 +136,7 @@ class Crew:
         return hung
 
     def close(self) -> None:
-        """Kill whoever is left, and remove what the clock's library leaves of killed processes."""
+        """Kill the remaining processes, and remove files that the clock's library leaves behind."""
         for name in list(self.running):
             self.kill(name)
         for pid in self._pids:

@@ -1,8 +1,8 @@
 """
-The faults of a chaos run: which, when and to whom follow from a seed.
+The faults of a chaos run: a seed decides the kind, the time and the victim of each.
 
-What happens then does not: real processes meet a fault wherever they are. The seed repeats the
-weather, not the accident.
+The seed does not decide their effect: real processes get a fault at any point of their work. The
+seed repeats the weather, not the accident.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _FIRST_S = 2.0
 
 
 class Kind(Enum):
-    """What can happen."""
+    """A kind of fault."""
 
     KILL = "kill"  # SIGKILL, and another process in its place
     PAUSE = "pause"  # SIGSTOP for longer than its lease and heartbeat last
     CLOCK = "clock"  # its wall clock jumps by an hour, and back
-    DISK = "disk"  # not a byte is left where the tables lie
+    DISK = "disk"  # the disk of the tables is full
     CUT = "cut"  # connections to the lock's server are reset
     REFUSE = "refuse"  # and new ones, too
     STALL = "stall"  # they stay open, and nothing passes
-    DELAY = "delay"  # answers come late
+    DELAY = "delay"  # answers are late
     DROP = "drop"  # requests arrive, answers are lost
     DROP_ONE = "drop_one"  # one answer is lost
     SERVER = "server"  # kill -9 of the lock's server, which starts again
@@ -75,9 +75,9 @@ class Fault:
 
 def counts_for(seconds: float, possible: Sequence[Kind]) -> dict[Kind, int]:
     """
-    How many of each kind belong to a run of this length, where such faults are possible.
+    Return the number of faults of each kind in a run of this length, if they are possible.
 
-    Of a long run as many in all, whatever is not possible: a lock without a server has no wire.
+    A long run has the same total if a kind is impossible: a lock without a server has no wire.
     """
     if seconds <= SMOKE_S_MAX:
         return {kind: count for kind, count in _SMOKE.items() if kind in possible}
@@ -100,16 +100,16 @@ def schedule(
     spared: Sequence[str] = (),
 ) -> list[Fault]:
     """
-    All faults of a run in their order.
+    Return all faults of a run in their order.
 
     Args:
         seed: Equal seeds, equal faults.
         seconds: Length of the run; nothing begins in its last sixth.
         counts: Of each kind.
-        hold_s: After how long a silent process is given up; pauses last longer, and each two
-            minutes end with a calm in which recovery is measured.
-        crew: Names of the processes; writers are struck twice as often as others.
-        spared: Those of the crew that nobody kills.
+        hold_s: Silence in seconds after which a process counts as dead. Pauses last longer, and each
+            two minutes end with a calm in which recovery is measured.
+        crew: Names of the processes; writers are hit twice as often as others.
+        spared: Names of processes that are never killed.
     """
     chance = random.Random(seed)
     kinds = [kind for kind, count in counts.items() for _ in range(count)]

@@ -1,9 +1,9 @@
 """
-What a chaos process tells: one JSON object a line, synced, in a file that outlives its process.
+The events of a chaos process: one JSON object a line, synced, in a file that outlives it.
 
-A process may be killed within a line; whoever reads leaves such a line out, and whoever goes on
-in the file begins a new one. Times are of the system's monotonic clock, which is one for all
-processes and which nobody changes.
+A process may be killed within a line. A reader skips such a line, and the next process that writes
+to the file begins a new one. Times are of the system's monotonic clock: all processes share it, and
+no fault changes it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 
 @dataclass(slots=True, kw_only=True)
 class OpRecord:
-    """What became of one operation, as its client was told."""
+    """The outcome of one operation, as its client saw it."""
 
     op: Op
     invoked: float
     reads: list[tuple[str, str]]
     answered: float | None = None
-    answer: str | None = None  # ok or fail, once it is settled
+    answer: str | None = None  # ok or fail, once the outcome is known
     instant: str | None = None
     repeated: bool = False
     was_unknown: bool = False

@@ -1,9 +1,9 @@
 """
-What a chaos run must have kept, judged when it is over.
+The checks after a chaos run.
 
-By the operations' own traces in the newest rows, and by the shipped checkers: the table's
-verification, the history of its clients' journals, the promises I5 to I9 over everything that a
-look from outside saw come and go.
+They use the operations' own traces in the newest rows and the shipped checkers: the table's
+verification, the history of its clients' journals, and the promises I5 to I9 over all files that
+an outside observer saw appear and vanish.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def check_rows(
     table: str, rows: pa.Table, operations: Sequence[OpRecord], writers: int
 ) -> list[str]:
     """
-    The newest rows against what clients were told.
+    Compare the newest rows with the answers that clients got.
 
-    Every acknowledged operation is there exactly once, and nothing else is: neither a failed one
-    nor one that nobody was ever told about.
+    Every acknowledged operation exists exactly once, and nothing else does: no failed operation,
+    and none without a client.
     """
     mine = [one for one in operations if one.op.table == table]
     done = [one.op for one in mine if one.answer == "ok"]
@@ -57,7 +57,7 @@ def check_rows(
             if op.adds:
                 counts[key] += 1
                 totals[key] += op.number
-            else:  # a writer settles each operation before the next
+            else:  # a writer resolves each operation before the next
                 totals[key] = max(totals[key], op.number)
     keys = [shared_key(part, number) for part in range(PARTITIONS) for number in range(SHARED)]
     keys += [mark_key(part, writer) for part in range(PARTITIONS) for writer in range(writers)]
@@ -73,7 +73,7 @@ def check_rows(
 def check_verified(
     table: str, address: str, properties: Mapping[str, str], journals: Sequence[Path]
 ) -> list[str]:
-    """What ``hoodoo table verify --history`` finds with the clients' journals."""
+    """Return the findings of ``hoodoo table verify --history`` with the clients' journals."""
     layers = Layers(code=dict(properties))
     verified = verify_at(address, layers, history=True, journals=journals)
     return [f"{table}: {one.kind} {one.path}: {one.message}" for one in verified.problems]

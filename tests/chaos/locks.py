@@ -1,7 +1,7 @@
 """
-The locks of a chaos run: a real server each, and a wire before it that loses what it carries.
+The locks of a chaos run: a real server each, and a wire before it that loses messages.
 
-Leases are seconds here, so that a process can be stopped for longer than one while somebody
+Leases are seconds here, so that a process can be stopped for longer than one while another
 waits for the result.
 """
 
@@ -28,10 +28,10 @@ class LockSide:
 
     Args:
         properties: Of a table with a name.
-        lease_ms: After how long without a sign of life a holder loses the lock.
-        proxy: The wire, None where there is no server.
-        restart: Kills the server and starts it again on its data; None where it has none.
-        address: Where a table with a name lies; None for a folder of the run.
+        lease_ms: Silence in ms after which a holder loses the lock.
+        proxy: The wire, None without a server.
+        restart: Kills the server and starts it again on its data; None if it has none.
+        address: Address of a table with a name; None for a folder of the run.
     """
 
     properties: Callable[[str], dict[str, str]]
@@ -130,10 +130,10 @@ def _mariadb(folder: Path) -> Iterator[LockSide]:
 @contextmanager
 def _storage_based(_: Path) -> Iterator[LockSide]:
     """
-    Tables and locks lie in one object store, whose wire loses both; it keeps nothing on disk.
+    Tables and locks are in one object store, whose wire loses both; it keeps nothing on disk.
 
-    The store of the benchmarks, whose conditions are proven atomic by ``tests/conformance``:
-    moto takes 3 ms of processor time a request, so that fourteen processes wait for it alone.
+    It is the store of the benchmarks, whose conditions ``tests/conformance`` proves atomic. moto takes
+    3 ms of processor time a request, so fourteen processes would wait for it alone.
     """
     from benchmarks.farstore.client import BUCKET, FarStore
     from tests.servers.s3 import s3_properties
@@ -179,7 +179,7 @@ def _restart(server: Any) -> Callable[[], None]:
     return restart
 
 
-#: By name: from a folder of its own to the lock, for as long as the block lasts.
+#: By name: a function from a folder of its own to the lock, for the duration of the block.
 LOCKS: Mapping[str, Callable[[Path], AbstractContextManager[LockSide]]] = {
     "filesystem": _filesystem,
     "zookeeper": _zookeeper,

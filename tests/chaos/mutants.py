@@ -1,9 +1,9 @@
 """
-Broken engines for the control: a chaos run with one of them must end with violations.
+Broken engines as a control: a chaos run with one of them must end with violations.
 
-``read-then-write``: the storage looks whether a name is free and then writes, instead of creating
-it only if absent, and the file system's lock lets everybody in. So two writers can take one slot, and
-the later one's commit takes the place of the earlier one's.
+``read-then-write``: the storage checks whether a name is free and then writes, instead of creating
+it only if absent, and the file system's lock admits everyone. So two writers can take one slot, and
+the later one's commit replaces the earlier one's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from timeline.ports.ports import ObjectExistsError
 from timeline.storage.local import LocalStorage
 
-_LOOKED_S = 0.02  # between the look and the write, as a slow disk has it
+_LOOKED_S = 0.02  # between the check and the write, as on a slow disk
 
 
 def break_engine(mutant: str) -> None:

@@ -23,7 +23,7 @@ _BLOCK = bytes(1 << 16)
 
 @dataclass(slots=True, kw_only=True)
 class Struck:
-    """A fault that came about: when it began and when all was well again (monotonic seconds)."""
+    """A fault that happened: its begin and the time of its heal (monotonic seconds)."""
 
     fault: Fault
     began: float
@@ -46,10 +46,10 @@ class Nemesis:
     One run's faults.
 
     Args:
-        faults: What is to come, in its order; ``go_on`` adds to it.
-        crew: Whom it strikes.
+        faults: Planned faults, in their order; ``go_on`` adds to it.
+        crew: The processes that get them.
         side: Lock, server and wire.
-        disk: Folder of the file system that is filled; None where that is not possible.
+        disk: Folder of the file system to fill; None if that is not possible.
         started: Monotonic time of the run's start.
     """
 
@@ -60,13 +60,13 @@ class Nemesis:
     started: float
     struck: list[Struck] = field(default_factory=list)
     _next: int = 0
-    _open: dict[str, Struck] = field(default_factory=dict)  # by what it holds
+    _open: dict[str, Struck] = field(default_factory=dict)  # by the resource it blocks
     _late_s: float = 0.0
     _restarting: threading.Thread | None = None
     _broken: list[BaseException] = field(default_factory=list)
 
     def act(self) -> None:
-        """Do whatever is due; called again and again."""
+        """Start all faults that are due; called repeatedly."""
         for holds, struck in list(self._open.items()):
             if time.monotonic() >= struck.began + struck.fault.lasts_s and self._may_end(struck):
                 self._heal(holds)
@@ -75,7 +75,7 @@ class Nemesis:
             late_s = time.monotonic() - self.started - self._late_s - fault.starts_s
             if late_s < 0:
                 break
-            if late_s > _LATE_S_MAX:  # on a busy machine they come later, not all at once
+            if late_s > _LATE_S_MAX:  # on a busy machine they start later, not all at once
                 self._late_s += late_s
             self._strike(fault)
             self._next += 1
@@ -93,7 +93,7 @@ class Nemesis:
         self.faults += [replace(one, starts_s=one.starts_s + passed_s) for one in faults]
 
     def heal_all(self) -> None:
-        """End whatever goes on."""
+        """End all running faults."""
         if self._restarting is not None:
             self._restarting.join()
         if self._broken:

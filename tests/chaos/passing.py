@@ -1,8 +1,8 @@
 """
-The pass line of a run: what a profile asks for, what was found, and whether it was met.
+The pass line of a run: the counts that a profile asks for, the counts found, and the verdict.
 
-A run that broke no promise passes whatever stands here. The counts say how much it proved:
-``missed`` is a run that was too small to lean on, and ``told`` a figure nobody could judge.
+A run that broke no promise passes whatever these say. The counts say how much it proved:
+``missed`` is a run that was too small to prove much, and ``told`` a figure without a limit.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The start of a chaos process: what must be so before anything of the engine is loaded.
+The start of a chaos process: conditions that must hold before the engine is loaded.
 
 ``python -m tests.chaos.process ROLE NAME FOLDER``; the roles are in ``tests.chaos.roles``.
 """
@@ -36,10 +36,10 @@ def without_pandas() -> None:
 
 def _sleep_under_libfaketime() -> None:
     """
-    Let Python's sleep wait for an event that never comes.
+    Let Python's sleep wait for an event that never happens.
 
-    libfaketime 0.9.10 answers "invalid argument" to a sleep until a moment of the monotonic clock
-    when that clock is not its own, and so does Python's sleep then.
+    libfaketime 0.9.10 answers "invalid argument" to a sleep until a moment of the monotonic clock,
+    if that clock is not its own. Then Python's sleep fails too.
     """
     never = threading.Event()
 
@@ -51,10 +51,10 @@ def _sleep_under_libfaketime() -> None:
 
 def _small_caches() -> None:
     """
-    Let what the engine keeps be full after the first minute, so that what still grows is a leak.
+    Shrink the engine's caches so that they are full after the first minute; later growth is a leak.
 
-    The engine keeps 512 small files decoded and, of each table in an object store, 16 MiB of data
-    files, which takes a writer of a busy machine longer than it lives here.
+    The engine keeps 512 small files decoded. Of each table in an object store it keeps 16 MiB of data
+    files. A writer of a busy machine does not live long enough here to fill that.
     """
     from filegroups.files import parquet as small_files
     from timeline.storage import object_store

@@ -98,7 +98,7 @@ def machine() -> dict[str, Any]:
 
 
 def save(document: Mapping[str, Any], path: Path) -> None:
-    """As ``path`` (JSON), and beside it with the ending ``.md``."""
+    """Save as ``path`` (JSON), and as text with the ending ``.md``."""
     path.write_text(json.dumps(document, indent=1) + "\n")
     path.with_suffix(".md").write_text(_markdown(document))
 
@@ -165,7 +165,7 @@ def _grown(grown: Sequence[Mapping[str, Any]]) -> list[str]:
             f"| {one['name']} | {one['seconds']} | {files[0]}, {files[1]} | "
             f"{threads[0]}, {threads[1]} | {memory[0] >> 10}, {memory[1] >> 10} | {judged} |"
         )
-    return lines if grown else ["No process lived long enough to tell whether it grows."]
+    return lines if grown else ["No process lived long enough to show growth."]
 
 
 def _counts(counts: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """
-What the processes of a run hold: open files, threads and memory, looked at from outside.
+The resources of a run's processes: open files, threads and memory, sampled from outside.
 
-A process that lives for days must not grow; one that a kill ended after a minute says nothing
-about it. So one process of each role is spared the kills of a long run, and no other fault.
+A process that lives for days must not grow; one that a kill ended after a minute proves nothing
+about it. So in a long run one process of each role is never killed, but gets all other faults.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 LOOK_EVERY_S = 5.0
-WARM_S = 60.0  # imports, the first look at every slot, Arrow's memory pools
+WARM_S = 60.0  # imports, the first read of every slot, Arrow's memory pools
 TOLD_S = 60.0
 OLD_S = 600.0
 GROWTH_MAX = 0.1
-ENDS_AT = 0.9  # share of the later looks that a leak must outlast
+ENDS_AT = 0.9  # share of the later samples that a leak must outlast
 #: More than so much besides, as one more of ten open files is a tenth.
 ALLOWED: Mapping[str, int] = {"files": 2, "threads": 2, "rss_kb": 16 * 1_024}
 
@@ -30,14 +30,14 @@ ALLOWED: Mapping[str, int] = {"files": 2, "threads": 2, "rss_kb": 16 * 1_024}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """
-    One look at one process.
+    One sample of one process.
 
     Args:
         at: Seconds of the system's monotonic clock.
         files: Open file descriptors.
         threads: Of the whole process.
-        rss_kb: Memory that is resident.
-        kinds: What the open files are: ``socket``, ``pipe`` or the end of a name, and how many.
+        rss_kb: Resident memory.
+        kinds: Kinds of the open files with counts: ``socket``, ``pipe`` or the end of a name.
     """
 
     at: float
@@ -48,7 +48,7 @@ class Held:
 
 
 def held_by(pid: int, at: float) -> Held | None:
-    """What a process holds now; None where it has ended, or where the system has no ``/proc``."""
+    """Sample a process; None if it has ended, or if the system has no ``/proc``."""
     place = Path("/proc", str(pid))
     try:
         names = [_opened(one) for one in (place / "fd").iterdir()]
@@ -69,7 +69,7 @@ def held_by(pid: int, at: float) -> Held | None:
 
 
 def _opened(descriptor: Path) -> str:
-    """What an open file is: ``socket``, ``anon_inode``, or the suffix of its name."""
+    """Return the kind of an open file: ``socket``, ``anon_inode``, or the suffix of its name."""
     try:
         target = str(descriptor.readlink())
     except OSError:
@@ -81,13 +81,13 @@ def _opened(descriptor: Path) -> str:
 
 @dataclass(slots=True)
 class Watch:
-    """Every look at every process of a crew, by its name and process id."""
+    """All samples of all processes of a crew, by name and process id."""
 
     seen: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
     _next: float = 0.0
 
     def look(self, running: Mapping[str, int]) -> None:
-        """Look where it is time to; ``running`` has process ids by name."""
+        """Take the samples that are due; ``running`` has process ids by name."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -98,7 +98,7 @@ class Watch:
                 self.seen.setdefault((name, pid), []).append(held)
 
     def save(self, path: Path) -> None:
-        """One JSON object a look, beside the journals."""
+        """Write one JSON object a sample, next to the journals."""
         lines = [
             json.dumps({"name": name, "pid": pid, **asdict(one)})
             for (name, pid), looks in self.seen.items()
@@ -110,12 +110,12 @@ class Watch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
     """
-    The most that a process held in the first half of its life, warmed up, and in the second.
+    The peak of a process in the first half of its life, warmed up, and in the second.
 
-    A pool's threads come and go with what a service has to do, so that single minutes differ by
-    half; what is never given back is seen beside the first half's peak. A leak stays: of the
-    second half counts what nine in ten looks did not exceed, or a burst that one look of a
-    hundred happened to meet would be one.
+    The number of a pool's threads follows the work of a service, so that single minutes differ by
+    half. Memory that is never freed exceeds the first half's peak. A leak stays. So the second half
+    counts the value that nine in ten samples did not exceed; otherwise a burst that one sample of a
+    hundred caught would be a leak.
     """
 
     name: str
@@ -125,12 +125,12 @@ class Grown:
 
     @property
     def is_old(self) -> bool:
-        """Whether it lived long enough to tell a leak from a pool that was not yet full."""
+        """Whether it lived long enough to distinguish a leak from a pool that was not yet full."""
         return self.seconds >= OLD_S
 
     @property
     def shares(self) -> dict[str, float]:
-        """By what, how much more there is at the end: 0.1 is a tenth."""
+        """By resource, the growth at the end: 0.1 is a tenth."""
         pairs = {
             "files": (self.first.files, self.last.files),
             "threads": (self.first.threads, self.last.threads),
@@ -140,7 +140,7 @@ class Grown:
 
     @property
     def leaks(self) -> list[str]:
-        """What grew by more than a tenth, for people; of a young process nothing does."""
+        """Resources that grew by more than a tenth, as text; none of a young process."""
         if not self.is_old:
             return []
         return [
@@ -181,7 +181,7 @@ def growth(watch: Watch) -> list[Grown]:
 
 
 def _share_of(looks: Sequence[Held], share: float) -> Held:
-    """What so many of the looks did not exceed."""
+    """The value that this share of the samples did not exceed."""
     found = np.array([[one.files, one.threads, one.rss_kb] for one in looks])
     files, threads, rss_kb = np.quantile(found, share, axis=0, method="higher")
     return Held(at=looks[0].at, files=int(files), threads=int(threads), rss_kb=int(rss_kb))

@@ -1,9 +1,9 @@
 """
-Who works in a chaos run: writers, service workers and readers, each a process of its own.
+The actors of a chaos run: writers, service workers and readers, each a process of its own.
 
 Run as ``python -m tests.chaos.process ROLE NAME FOLDER``, under a clock that may jump. All of them
-work until a file named ``stop`` lies in the folder; whatever the engine says that no client should
-be told, or shows that it must not show, they tell as ``violation``.
+work until the folder has a file named ``stop``. They log a ``violation`` for each answer of the
+engine, and each visible row, that must not exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.history_lines import read_line
 from timeline.errors import ClockRefusedError, HoodooError, OutcomeUnknownError, Reaction
 from timeline.rollback.resolve_unknown import WriteOutcome
 
-#: Told such an error, a client may try again, as a new write; nothing of the old one is there.
+#: After such an error a client may try again, as a new write; nothing of the old one exists.
 AGAIN = (Reaction.REDO, Reaction.WAIT, Reaction.STOP)
 SETTLED_S_MAX = 180.0
 PINS = 3
@@ -53,7 +53,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a process works and whom it tells."""
+    """The folder, table and journal of a process."""
 
     name: str
     folder: Path
@@ -61,7 +61,7 @@ class Place:
     told: Told
 
     def stops(self) -> bool:
-        """Whether it was told to end."""
+        """Whether the run asked it to end."""
         return (self.folder / "stop").exists()
 
     def open(self) -> dict[str, hoodoo.Table]:
@@ -105,7 +105,7 @@ def _write(place: Place) -> None:
     writer = int(place.name.rpartition("-")[2])
     tables = place.open()
     number, open_op = _went_on(place, writer)
-    if open_op is not None:  # a predecessor was killed before it was told
+    if open_op is not None:  # a predecessor was killed before its answer
         _settle(place, tables, open_op, instant=None)
     while not place.stops():
         number += 1
@@ -153,7 +153,7 @@ def _attempt(place: Place, table: hoodoo.Table, tables: dict[str, hoodoo.Table],
 def _prepared(
     table: hoodoo.Table, op: Op, tell: Callable[..., None]
 ) -> Callable[[], hoodoo.CommitResult]:
-    """The write of an operation; what it is made from is read now and told."""
+    """The write of an operation; reads its input now and logs it."""
     if not op.adds:
         tell(op=op.number)
         return lambda: table.upsert(op.rows(), batch_id=op.batch_id)
@@ -170,7 +170,7 @@ def _prepared(
 
 
 def _settle(place: Place, tables: dict[str, hoodoo.Table], op: Op, *, instant: str | None) -> None:
-    """Find out what became of it: by asking about its instant, or by repeating its batch."""
+    """Resolve its outcome: by asking about its instant, or by repeating its batch."""
     table = tables[op.table]
     end = time.monotonic() + SETTLED_S_MAX
     why = ""
@@ -282,7 +282,7 @@ def _pinned(place: Place, name: str, table: hoodoo.Table) -> Pin | None:
     versions = list(
         zip(rows[KEY_COLUMN].to_pylist(), rows[COMMIT_TIME_COLUMN].to_pylist(), strict=True)
     )
-    # A file for each process: the next one does not go on in a line that a kill tore.
+    # A file for each process: the next one does not continue in a line that a kill tore.
     path = place.folder / f"{place.name}-{os.getpid()}.{name}.history.jsonl"
     with path.open("a") as out:
         out.write(read_line(f"{place.name}-{len(versions)}", versions, at=since, full=True))

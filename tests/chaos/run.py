@@ -37,11 +37,11 @@ FINISH_S = 240.0  # generous: a busy machine is no violation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be run."""
+    """The parameters of a run."""
 
     lock: str
     seconds: float
-    acknowledged: int  # it goes on until so many operations were, up to four times as long
+    acknowledged: int  # it continues until so many operations succeeded, up to four times as long
     seed: int
     writers: int
     servers: int
@@ -75,14 +75,14 @@ class Wanted:
 
 def chaos(wanted: Wanted, folder: Path) -> dict[str, Any]:
     """
-    Run it, and judge it.
+    Run it and check it.
 
     Args:
-        wanted: What.
-        folder: An empty folder for journals and logs, which nobody fills.
+        wanted: The parameters.
+        folder: An empty folder for journals and logs, which no fault fills.
 
     Returns:
-        The report as a JSON-ready mapping; ``violations`` is what must be empty.
+        The report as a JSON-ready mapping; ``violations`` must be empty.
     """
     with LOCKS[wanted.lock](folder / "server") as side:
         run = _Run(wanted, folder, side)
@@ -213,10 +213,10 @@ class _Run:
                 table.insert(first_rows(self.wanted.writers + 1))
 
     def _possible(self) -> list[Kind]:
-        """Faults that this lock and this machine allow; the others are told in the report."""
+        """Faults that this lock and this machine allow; the report lists the others."""
         impossible, lacking = {}, {}
         if self.side.address:
-            impossible[Kind.DISK] = "the tables lie in an object store"
+            impossible[Kind.DISK] = "the tables are in an object store"
         elif self.wanted.disk is None:
             lacking[Kind.DISK] = "neither root nor an unprivileged namespace may mount a tmpfs"
         if faketime_library() is None:
@@ -230,7 +230,7 @@ class _Run:
         return [kind for kind in Kind if kind not in impossible and kind not in lacking]
 
     def _await_first_answers(self) -> None:
-        """The clock of the run starts when everybody is at work."""
+        """The clock of the run starts when all processes work."""
         end = time.monotonic() + FINISH_S
         wanted = {"write": "ok", "serve": "begin", "read": "read"}
         for name in self.wanted.crew:
@@ -247,7 +247,7 @@ class _Run:
             audit.look()
 
     def _glance(self) -> None:
-        """On a thread of its own to the end of all: looks take long, and slots go soon."""
+        """Runs in a thread of its own to the end: samples take long, and slots are deleted soon."""
         while not self.judging.wait(GLANCE_S):
             for audit in self.audits.values():
                 audit.glance()
@@ -255,7 +255,7 @@ class _Run:
     # ---- the judgement
 
     def judged(self) -> dict[str, Any]:
-        """Everything that can be told, after what the dead left was cleared away."""
+        """Return all results, after the files of the dead were cleaned up."""
         time.sleep((MISSES + 1) * BEAT_MS / 1_000)
         told = self._told()
         operations = {
@@ -343,7 +343,7 @@ class _Run:
         }
 
     def _told(self) -> dict[str, Counter[str]]:
-        """What services and readers did; and the violations that anybody told."""
+        """Counts of services and readers, and the violations that all processes logged."""
         counts: dict[str, Counter[str]] = {"services": Counter(), "readers": Counter()}
         for name in self.wanted.crew:
             for event in events_of(self._journal(name)):

@@ -1,4 +1,4 @@
-"""What every process of a chaos run is told: tables, properties, seed; a file in the run's folder."""
+"""The settings of every process of a chaos run: tables, properties, seed; in the run's folder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-MUTANTS = ("", "read-then-write")  # what they break: tests.chaos.mutants
+MUTANTS = ("", "read-then-write")  # their effect: tests.chaos.mutants
 RETAINED = 15
 BEAT_MS = 1_000
 MISSES = 3
 _MS_OF_AN_HOUR = 3_600_000
 
-#: Beside the lock: what is the same for every run and process.
+#: Settings besides the lock, the same for every run and process.
 SERVED: Mapping[str, str] = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.write.num.retries.on.conflict.failures": "20",
@@ -29,7 +29,7 @@ SERVED: Mapping[str, str] = {
     "hoodoo.lock.deadline.ms": "20000",
     "hoodoo.reader.lease.ms": "60000",  # so that leases of the killed end while others work
     "hoodoo.services.beside.writers": "false",  # services are processes of their own here
-    # A clock an hour ahead drags the table's time along; whoever has the right time goes on.
+    # A clock an hour ahead moves the table's time along; a writer with the right time continues.
     "hoodoo.clock.max.ahead.ms": str(3 * _MS_OF_AN_HOUR),
 }
 
@@ -61,7 +61,7 @@ BY_TYPE: Mapping[str, Mapping[str, str]] = {
 
 
 def hold_ms(lease_ms: int) -> int:
-    """After how long without a sign of life a process is given up by others."""
+    """Silence in ms after which others treat a process as dead."""
     return max(lease_ms, BEAT_MS * MISSES)
 
 
@@ -82,12 +82,12 @@ class Setup:
     mutant: str = ""
 
     def save(self, folder: Path) -> None:
-        """For the processes; nobody else may read it, as it may hold passwords."""
+        """Write it for the processes; no other user may read it, as it may hold passwords."""
         path = folder / "setup.json"
         path.touch(0o600)
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, folder: Path) -> Setup:
-        """What ``save`` wrote."""
+        """Read the file of ``save``."""
         return cls(**json.loads((folder / "setup.json").read_text()))

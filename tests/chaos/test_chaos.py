@@ -1,9 +1,9 @@
 """
-Chaos with real processes: whatever is killed, stopped, cut off or filled up, nothing is lost.
+Chaos with real processes: kills, stops, cut wires and full disks lose no row.
 
-The smoke run meets every kind of fault once under ZooKeeper's lock; nightly it is 20 minutes for
+The smoke run has every kind of fault once under ZooKeeper's lock. Nightly it is 20 minutes for
 each lock (``HOODOO_CHAOS_MINUTES`` makes it shorter or longer). The verdict is about safety alone:
-how long operations took and how fast it recovered is told in the report, since machines differ.
+the report shows durations and recovery times, since machines differ.
 """
 
 from __future__ import annotations

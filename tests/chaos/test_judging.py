@@ -146,7 +146,7 @@ def test_a_long_run_has_as_many_faults_without_the_impossible_kinds(
 
 
 def test_an_extended_run_counts_the_times_of_further_faults_from_then(tmp_path: Path) -> None:
-    late_s = 7.0  # what came late so far moved everything behind it
+    late_s = 7.0  # the delay so far moved everything after it
     nemesis = Nemesis(
         faults=[],
         crew=Crew(tmp_path),

@@ -1,4 +1,4 @@
-"""The figures of a chaos run: what counts as recovered, as grown, as enough; each is noticed."""
+"""The figures of a chaos run: recovery, growth and counts; each defect is noticed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_faults_before_other_faults_are_reported_and_not_evaluated() -> None:
     faults = [
         struck(Kind.DELAY, 20, 24),
         struck(Kind.KILL, 31, 32, "write-0"),
-        struck(Kind.CUT, 58, 58),  # too late to see what comes of it
+        struck(Kind.CUT, 58, 58),  # too late to see its effect
     ]
     found = recovered(faults, answers((0, 20), (37, 60)), lease_s=4, ends=60)
     assert (found.leases, found.never, found.disturbed) == ((1.25,), 0, (3.25,))
@@ -103,7 +103,9 @@ def test_a_run_without_one_answer_has_no_throughput() -> None:
 
 
 def held_by_one_that_waits(*files: int) -> Held | None:
-    """A process of its own: the one of the tests opens and closes what it likes meanwhile."""
+    """
+    A separate process, because the process of the tests opens and closes other files meanwhile.
+    """
     code = "print('there', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code],

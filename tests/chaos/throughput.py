@@ -1,10 +1,10 @@
 """
-How long after the last fault of a storm writes came as fast as usual.
+How long after the last fault of a storm writes were as fast as usual.
 
-Told in leases: whoever waits for a dead holder waits for one, whatever the machine is like. What
-is judged are the quiet times (reliability figures: "a quiet window to measure recovery"): all is
-healed, and nothing strikes anybody for two leases. Elsewhere the next holder may be killed before
-the last one's lease has ended, and what is measured is how dense the faults are: that is told.
+The unit is a lease: every writer that waits for a dead holder waits for one, on any machine. The
+verdict uses the quiet times (reliability figures: "a quiet window to measure recovery"): all is
+healed, and no fault happens for two leases. In other times the next holder may be killed before
+the last one's lease has ended. That measures only how dense the faults are; the report shows it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LEASES_MAX = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
     """
-    What became of the throughput after faults.
+    Recovery of the throughput after faults.
 
     Args:
         usual: Median number of answers in a window of one lease.
-        leases: Of each quiet time, how many leases it took from the heal before it.
-        never: Quiet times in which, and after which, it did not come back.
-        disturbed: The same of faults that struck everybody and had no quiet time behind them,
-            those left out after which it never came back.
+        leases: For each quiet time, the number of leases it took from the heal before it.
+        never: Quiet times in which, and after which, it did not recover.
+        disturbed: The same for faults that hit all processes and had no quiet time after them,
+            without those after which it never recovered.
     """
 
     usual: float
@@ -56,13 +56,13 @@ def recovered(
     struck: Sequence[Struck], answered: Sequence[float], *, lease_s: float, ends: float
 ) -> Recovered:
     """
-    Judge a run's throughput.
+    Measure a run's throughput.
 
     Args:
-        struck: All faults, whomever they struck.
+        struck: All faults, of all victims.
         answered: When operations succeeded (monotonic seconds).
         lease_s: Length of a lease, and of the window in which successes are counted.
-        ends: When the last fault was healed and the processes were told to end.
+        ends: When the last fault was healed and the processes were asked to end.
     """
     moments = np.sort(np.asarray(answered, float))
     if not len(moments):
@@ -93,5 +93,5 @@ def recovered(
 
 
 def _within(moments: np.ndarray, begins: np.ndarray, seconds: float) -> np.ndarray:
-    """How many moments lie in the window after each begin."""
+    """Number of moments in the window after each begin."""
     return np.searchsorted(moments, begins + seconds) - np.searchsorted(moments, begins)

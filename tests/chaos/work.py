@@ -1,10 +1,10 @@
 """
-What chaos writers write: operations that follow from a number alone, and leave two traces each.
+The writes of chaos writers: a number decides each operation, and each leaves two traces.
 
-Every operation inserts one row of its own, and beside it changes rows that others change too
-(``add``: each of some shared counters is read, raised and written back) or that only its writer
-changes (``mark``). So an operation that was lost, done twice or done although its client was
-told that it failed shows in the newest rows, whatever happened to the processes in between.
+Every operation inserts one row of its own. It also changes rows that others change too (``add``:
+some shared counters are read, raised and written back) or that only its writer changes
+(``mark``). So the newest rows show an operation that was lost, done twice, or done although its
+client got a failure, whatever happened to the processes in between.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Op:
 
     @property
     def batch_id(self) -> str:
-        """Under which a repetition finds what the first attempt did."""
+        """The id by which a repetition finds the result of the first attempt."""
         return f"op-{self.number}"
 
     @property
@@ -90,10 +90,10 @@ class Op:
 
     def rows(self, before: pa.Table | None = None) -> pa.Table:
         """
-        What it writes.
+        Its rows.
 
         Args:
-            before: The counters as they were read; needed where it adds.
+            before: The counters as they were read; needed if it adds.
         """
         keys = np.array(self.all_keys, np.int64)
         counts = np.zeros(len(keys), np.int64)

@@ -1,7 +1,7 @@
 """
-What is not changed, by named rules: a change there cannot show, or shows in prose only.
+Code that is not changed, by named rules: a change there has no effect, or only on prose.
 
-A single place that a rule cannot know stands in ``equivalent.txt`` with its reason.
+Single places that a rule cannot know are in ``equivalent.txt`` with their reasons.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _exports(steps: Steps, node: ast.AST, operator: str) -> bool:
 
 
 def _error_text(steps: Steps, node: ast.AST, operator: str) -> bool:
-    """Text of an error's first argument, and what fills it in; ``kind`` and fields are changed."""
+    """Text of an error's first argument, and its values; ``kind`` and fields are changed."""
     inside = [place for place, step in enumerate(steps) if isinstance(step.node, ast.Raise)]
     if not inside:
         return False
@@ -145,14 +145,14 @@ RULES: dict[str, Rule] = {
     "decorator": Rule(
         "slots, frozen, kw_only and cache sizes guard the programmer or spare time", _decorator
     ),
-    "assertion": Rule("states what cannot be otherwise; nothing may depend on it", _assertion),
+    "assertion": Rule("states a fact that always holds; nothing may depend on it", _assertion),
     "exports": Rule("__all__ is read by star imports, which we have not", _exports),
     "error text": Rule("prose for a reader; the class, kind and fields are changed", _error_text),
     "prose": Rule("a text of three words or more is for a reader", _prose),
     "advice": Rule("a reader's text, by the name of its argument", _advice),
     "type only": Rule("aliases, casts and type variables are mypy's matter", _type_only),
     "codec": Rule("a codec's name is read without its punctuation", _codec),
-    "empty": Rule("an array of no values is the same whatever fills it", _empty),
+    "empty": Rule("an array without values has no fill value", _empty),
     "strictness": Rule("zip(strict=) asserts equal lengths", _strictness),
 }
 

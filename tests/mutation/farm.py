@@ -1,10 +1,10 @@
 """
-Runs mutants: a fork each, from inside of a pytest that has imported what can be shared.
+Runs mutants: a fork each, from inside of a pytest that has imported the shared modules.
 
-Two ways. A change inside of a function that nobody called yet (`Inside`): everything is imported and
-collected once, and the fork gives the function its changed code. A change of what runs while a
-module is imported (`AtImport`): all that does not lead to the module is imported once, and the fork
-imports the changed module and collects; whatever was computed at import is computed anew.
+There are two ways. `Inside` changes a function that was not called yet: everything is imported and
+collected once, and the fork gives the function its changed code. `AtImport` changes code that runs
+during an import: all modules that do not lead to the changed one are imported once, and the fork
+imports it and collects, so all values computed at import are computed again.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tests.mutation.reach import IMPORTED, OPTIONS, ROOT, TESTS, Reach
 
 MEMORY_BYTES_MAX = 12 << 30
 NEAR_S = 2.0  # of tests in files that import the module themselves
-WAIT_S = 3.0  # of computing, on top of five times what the tests take
-STUCK_S = 120.0  # by the wall, for whoever waits and computes nothing
-SHARE = 10  # on top of that so many times what the tests take: others may be busy
+WAIT_S = 3.0  # of computing, in addition to five times the tests' duration
+STUCK_S = 120.0  # wall time, for a mutant that waits and computes nothing
+SHARE = 10  # plus this many times the tests' duration: others may be busy
 
 _UNCHANGED = 4  # a fork's status: there was nothing to be changed
 _SPENT = (signal.SIGXCPU, signal.SIGKILL)
 
 
 class Outcome(StrEnum):
-    """What became of a mutant."""
+    """The result of a mutant."""
 
     KILLED = "killed"
     TIMEOUT = "timeout"
@@ -86,10 +86,10 @@ class Choice:
 
     def _ranked(self, reach: Reach) -> list[tuple[str, float, set[int]]]:
         """
-        Tests with what they take and the lines they reach, the telling ones first.
+        Return tests with their durations and lines, the most useful first.
 
-        Of the tests that reach the same lines the cheapest comes in the first round, the next
-        cheapest in the second; within a round, whoever reaches lines that few others reach.
+        Of the tests that reach the same lines the cheapest is in the first round, the next
+        cheapest in the second. Within a round, tests that reach rarely reached lines are first.
         """
         told: list[tuple[str, float, frozenset[int]]] = [
             (test, took, frozenset(reach["lines"].get(test, {}).get(self._module, ())))
@@ -156,7 +156,7 @@ class Changed:
 
 
 class Farm(ABC):
-    """What both ways share: a fork, its limits, and what becomes of it."""
+    """The common part of both ways: a fork, its limits, and the result."""
 
     def __init__(self, jobs: list[Job], seconds: dict[str, float], told: Told) -> None:
         self.jobs = jobs
@@ -168,7 +168,7 @@ class Farm(ABC):
 
     @abstractmethod
     def change(self, job: Job, code: CodeType) -> bool:
-        """In the fork: put the changed code in the place of the other; False if nobody has it."""
+        """Replace the code in the fork; return False if no function has the old code."""
 
     @abstractmethod
     def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
@@ -176,7 +176,7 @@ class Farm(ABC):
 
     def play(self, session: pytest.Session) -> None:
         """
-        Every job; a test that fails unchanged as well kills nobody, and is left out from then on.
+        Run every job; a test that also fails unchanged kills no mutant, and is left out afterwards.
         """
         for job in self.jobs:
             outcome = Outcome.UNREACHED
@@ -190,11 +190,11 @@ class Farm(ABC):
             self.told(job, outcome)
 
     def _seen_by(self, session: pytest.Session, job: Job, tests: list[str]) -> Outcome | None:
-        """What becomes of a mutant in front of tests that pass without it; None for no tests."""
+        """Return the result of a mutant with tests that pass without it; None for no tests."""
         while sound := tuple(test for test in tests if test not in self._unsound):
             outcome, culprit = self._run(session, job, sound)
             if outcome is Outcome.TIMEOUT and job.module not in self._timely:
-                # The first of a module: do its tests take too long whatever is changed?
+                # For the first of a module: do its tests take too long without a change?
                 if self._run(session, None, sound)[0] is Outcome.TIMEOUT:
                     raise RuntimeError(f"tests take too long unchanged: {job.module}")
                 self._timely.add(job.module)
@@ -213,13 +213,15 @@ class Farm(ABC):
     def _run(
         self, session: pytest.Session, job: Job | None, tests: tuple[str, ...]
     ) -> tuple[Outcome, str]:
-        """What became of a mutant, or of no change, and the test that told; empty for none."""
+        """
+        Return the result of a mutant, or of no change, and the test that failed; empty for none.
+        """
         code = None
         if job is not None:
             source = (ROOT / job.module).read_text(encoding="utf-8")
             try:
                 code = compiled(source, job.mutant.number, str(ROOT / job.module))
-            except SyntaxError:  # whoever writes that hears it at once
+            except SyntaxError:  # the author of such a change sees that at once
                 return Outcome.KILLED, ""
         takes_s = sum(self._seconds.get(test, 1.0) for test in tests)
         limit = int(WAIT_S + 5 * takes_s)
@@ -243,7 +245,7 @@ class Farm(ABC):
 
 
 class Inside(Farm):
-    """Changed functions, beside tests that are collected already."""
+    """Changed functions; their tests are already collected."""
 
     def __init__(self, jobs: list[Job], seconds: dict[str, float], told: Told) -> None:
         super().__init__(jobs, seconds, told)
@@ -307,7 +309,7 @@ class AtImport(Farm):
         return True
 
     def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
-        # A file at a time: what it imports is imported anew here, and most die in the first.
+        # A file at a time: its imports run again here, and most mutants die in the first.
         for file in dict.fromkeys(test.split("::")[0] for test in tests):
             session.config.args = [file]
             _give_fixtures_again(session)
@@ -359,13 +361,13 @@ def _has_conftest(folder: str) -> bool:
 
 
 def farm(jobs: list[Job], reach: Reach, told: Told, said: Path) -> int:
-    """Run jobs of one way in this process; 0 when all were run, else ``said`` tells why."""
+    """Run jobs of one way in this process; return 0 when all ran, else ``said`` has the reason."""
     inside = jobs[0].inside
     plugin = (Inside if inside else AtImport)(jobs, reach["seconds"], told)
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     files = {test.split("::")[0] for job in jobs for test in (*job.near, *job.far)}
-    brief = "--tb=native"  # nobody reads what a killed mutant failed with
-    # A conftest that is loaded at the start imports what is changed in the forks: theirs load it.
+    brief = "--tb=native"  # the failures of killed mutants are not read
+    # A conftest loaded at the start would import modules that forks change: forks load it instead.
     start = sorted(files) if inside else [folder for folder in TESTS if not _has_conftest(folder)]
     status = pytest.main([*OPTIONS, brief, *start], plugins=[plugin])
     wanted = pytest.ExitCode.OK if inside else pytest.ExitCode.NO_TESTS_COLLECTED

@@ -1,4 +1,4 @@
-"""The modules under mutation, by what a survivor there would cost."""
+"""The modules under mutation, grouped by the damage that a survivor there would do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 RULES = ("timeline/rules", "filegroups/merge", "filegroups/keys")
 PUBLISH = "timeline/commit/commit.py"
-#: Where a batch that counts once is looked up, told apart and, behind the boundary, remembered.
+#: Modules that look up a batch, compare it and, below the truncation point, remember it.
 BATCHES = ("filegroups/writing/idempotency.py", "tableservices/archiving/batch_ids.py")
 CONCURRENCY = (
     *("timeline/rules/action_matrix.py", "timeline/rules/conflicts.py"),
@@ -22,8 +22,8 @@ def groups() -> dict[str, list[str]]:
     """
     Group -> paths.
 
-    The steps are what a publication is made of besides its own loop. A rule that is named nowhere
-    else is one about merging and formats.
+    The steps are the parts of a commit without its own loop. A rule that no other group names is one
+    about merging and formats.
     """
     rules = [
         file.relative_to(ROOT).as_posix()

@@ -1,7 +1,7 @@
 """
-Who imports whom, read from the sources: what a module's change cannot have touched yet.
+The imports between modules, read from the sources: they show what a change cannot affect yet.
 
-Everything that does not lead to a changed module is imported once, before its mutants are forked.
+All modules that do not lead to a changed one are imported once, before its mutants are forked.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def apart_from(changed: set[str], graph: dict[str, set[str]]) -> list[str]:
 
 
 def preload(changed: set[str]) -> None:
-    """Import what mutants of some modules have in common."""
+    """Import the modules that the mutants have in common."""
     apart = apart_from(changed, graph_of_engine())
     shared = [n for n in apart if n.startswith(SHARED) and ".testing" not in n]
     for name in (*FOREIGN, *shared):

@@ -1,9 +1,9 @@
 """
-What can be changed in a module: one small wrong thing at a time, on its syntax tree.
+The possible changes of a module: one small mistake at a time, on its syntax tree.
 
-The operators are the field's usual ones, and three of ours: a cell of a literal table takes the
-value of its neighbour, an entry of a literal set is left out, and a vectorised function takes its
-opposite's place. A tree is changed, not a text, so a table outside of functions is changed as well.
+The operators are the field's usual ones, and three of ours: a cell of a literal table gets the
+value of its neighbour, an entry of a literal set is left out, and a vectorised function becomes its
+opposite. A tree is changed, not a text, so a table outside of functions is changed as well.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ OPPOSITE = {a: b for pair in _OPPOSITES for a, b in (pair, pair[::-1])}
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """One place of a tree and what could stand there instead."""
+    """One place of a tree and its possible replacements."""
 
     holder: ast.AST
     field: str
@@ -146,7 +146,7 @@ def compiled(source: str, number: int, path: str) -> CodeType:
 
 @lru_cache(maxsize=4)
 def _parsed(source: str) -> tuple[ast.Module, list[Site]]:
-    """Shared by all mutants of a module, each of which puts back what it took."""
+    """Shared by all mutants of a module; each of them restores its place."""
     tree = ast.parse(source)
     return tree, sites(tree)
 
@@ -227,7 +227,7 @@ def _constants(node: ast.Constant) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _is_condition(node: ast.AST, holder: ast.AST, field: str) -> bool:
-    """A condition that no other operator turns over as a whole."""
+    """A condition that no other operator negates as a whole."""
     tested = field == "test" and isinstance(holder, ast.If | ast.While | ast.IfExp)
     filtered = field == "ifs" and isinstance(holder, ast.comprehension)
     guarded = field == "guard" and isinstance(holder, ast.match_case)
@@ -275,7 +275,7 @@ def _statement(site: Site) -> ast.stmt:
 
 
 def _told(site: Site, statement: ast.AST) -> tuple[str, str]:
-    """The statement before and after, cut to what differs and its surroundings."""
+    """The statement before and after, cut to the difference and its surroundings."""
     before = _header(statement)
     old = site.old
     if old is statement:
@@ -287,7 +287,7 @@ def _told(site: Site, statement: ast.AST) -> tuple[str, str]:
 
 
 def _header(statement: ast.AST) -> str:
-    """A statement in one line, of a compound one what stands before its block."""
+    """A statement in one line; of a compound one the part before its block."""
     if isinstance(statement, ast.If | ast.While):
         return f"{type(statement).__name__.lower()} {ast.unparse(statement.test)}"
     if isinstance(statement, ast.For):

@@ -1,8 +1,8 @@
 """
-Which test reaches which line: one traced run of the tests, kept until a source changes.
+The lines that each test reaches: one traced run of the tests, kept until a source changes.
 
 Only frames of the modules in question are traced, so the run takes little more than twice its time.
-What runs while a test is set up counts for all tests of its file, because fixtures are shared.
+Lines that run in the set-up of a test count for all tests of its file: fixtures are shared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = ("tests/unit/timeline", "tests/unit/tableservices")
 QUICK = "not integration and not jvm and not slow and not spark"
 OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-m", QUICK)
-IMPORTED = ""  # what runs before any test
+IMPORTED = ""  # lines that run before any test
 SOURCES = ""
 
 Reach = dict[str, Any]  # {"lines": {test: {module: [line]}}, "seconds": {test: s}}
@@ -120,13 +120,13 @@ def reach_of(
     wanted: Callable[[str], bool] = lambda file: True,
 ) -> Reach:
     """
-    The kept map, with what changed since then measured again, in a process of its own.
+    Return the kept map after measuring changed parts again, in a process of its own.
 
     Args:
         modules: Paths of the modules whose lines are noted.
         kept: The file of the map.
-        sources_may_differ: Keep what was measured before a source changed.
-        wanted: Says of a test file that is not in the map whether it is measured now.
+        sources_may_differ: Keep measurements from before a source changed.
+        wanted: Whether a test file that is not in the map is measured now.
     """
     now = marks()
     old: Reach = {"marks": {}, "lines": {}, "seconds": {}, "modules": modules}
@@ -143,7 +143,7 @@ def reach_of(
     waiting = {*differs} - {*changed}
     now = {name: mark for name, mark in now.items() if name not in waiting}
     if old["marks"]:
-        now[SOURCES] = old["marks"][SOURCES]  # what was measured before is no newer
+        now[SOURCES] = old["marks"][SOURCES]  # older measurements are no newer
     child = os.fork()
     if child == 0:
         fresh = measure(old["modules"], changed)

@@ -69,16 +69,16 @@ def _line(row: Row) -> str:
 def results(
     rows: list[Row], excluded: Mapping[str, int], rules: Mapping[str, Rule], note: str = ""
 ) -> str:
-    """The kept page; ``note`` says of which state it is and what was sampled."""
+    """Return the committed page; ``note`` names the state and the sample."""
     reasons = {name: rule.reason for name, rule in rules.items()}
     reasons["equivalent"] = "single places, each with its reason in `equivalent.txt`"
     left = [f"| {name} | {excluded.get(name, 0)} | {why} |" for name, why in reasons.items()]
     return "\n".join(
         [
-            "# Mutation testing: what the last run found",
+            "# Mutation testing: results of the last run",
             "",
             "Written by `make mutation`. *Mutants* are all that the operators of `mutants.py` make of a",
-            "module, without what the rules below leave alone; *run* is less where a sample was taken.",
+            "module, without the parts that the rules below exclude; *run* is less where a sample was taken.",
             "A timeout counts as killed.",
             "",
             *([*textwrap.wrap(note, 118), ""] if note else []),

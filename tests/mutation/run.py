@@ -1,8 +1,8 @@
 """
-``make mutation``: each small wrong thing in the rules, publishing and slots, and whether a test sees it.
+``make mutation``: make each small mistake in the rules, commits and slots, and run the tests.
 
 A mutant counts as killed when a test fails, or when the tests take more than five times as long as
-they should. Survivors are printed with their place; the program ends with status 1 when a group
+they should. Survivors are printed with their place. The program ends with status 1 when a group
 stays under the wanted share.
 """
 
@@ -25,14 +25,14 @@ from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.reach import Reach, reach_of
 from tests.mutation.report import Row, results, sums, table
 
-KEPT = ROOT / ".mutation"  # what a run leaves for the next one; not part of the repository
+KEPT = ROOT / ".mutation"  # data of a run for the next one; not part of the repository
 WANTED = 85
 LIVED = (Outcome.SURVIVED.value, Outcome.UNREACHED.value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The mutants of a module that a run looks at, and how many there are."""
+    """The mutants of a module that a run uses, and how many there are."""
 
     path: str
     group: str
@@ -88,7 +88,7 @@ def play(
     Run every mutant; the outcomes go to a file per module and way.
 
     Returns:
-        What was said by each process that stopped before its end; the others go on.
+        The output of each process that stopped before its end; the others continue.
     """
     paths = [path for several in groups().values() for path in several]
 
@@ -142,7 +142,7 @@ def _play_some(jobs: list[Job], reach: Reach) -> int:
 
 
 def gather() -> dict[str, str]:
-    """Key -> outcome of the last runs; what processes told is put together."""
+    """Key -> outcome of the last runs, merged from all processes."""
     kept = KEPT / "outcomes.json"
     found: dict[str, str] = json.loads(kept.read_text()) if kept.is_file() else {}
     told = sorted((KEPT / "outcomes").glob("*.txt"), key=lambda file: file.stat().st_mtime)
@@ -158,7 +158,7 @@ def gather() -> dict[str, str]:
 
 
 def rows(modules: Iterable[Chosen], outcomes: Mapping[str, str]) -> list[Row]:
-    """What became of the chosen mutants, module by module."""
+    """The results of the chosen mutants, module by module."""
     found = []
     for module in modules:
         counts = dict.fromkeys(Outcome, 0)
@@ -217,10 +217,12 @@ def main() -> int:
         metavar="test_x",
         help="reach: measure only these test files now; quick, and may miss some",
     )
-    parser.add_argument("--stale-map", action="store_true", help="which test reaches what: as kept")
+    parser.add_argument(
+        "--stale-map", action="store_true", help="use the kept map of reached lines"
+    )
     parser.add_argument("--report", action="store_true", help="run nothing, print the last run")
     parser.add_argument("--write", type=Path, help="also write the table into this file")
-    parser.add_argument("--note", default="", help="for that file: which state, what was sampled")
+    parser.add_argument("--note", default="", help="for that file: the state and the sample")
     parser.add_argument("--at-least", type=float, default=WANTED, help="killed, in percent")
     asked = parser.parse_args()
     wanted = asked.what or list(groups())

@@ -1,4 +1,4 @@
-"""What becomes of a mutant whose tests are not all to be trusted."""
+"""Results of a mutant when some of its tests fail without it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_SESSION = cast(pytest.Session, None)
 
 
 class Staged(Farm):
-    """Tests by name: some see the mutant, some fail whatever is changed."""
+    """Tests by name: some find the mutant, some always fail."""
 
     def __init__(self, *, seeing: set[str], failing: set[str], slow: Outcome | None = None) -> None:
         job = Job(module="m.py", mutant=MUTANT, inside=True, near=("a", "b"), far=("c",))

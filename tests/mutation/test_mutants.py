@@ -1,4 +1,4 @@
-"""The tool itself: what it changes, what it leaves alone, and which tests it chooses."""
+"""The tool itself: its changes, its exclusions, and the tests it chooses."""
 
 from __future__ import annotations
 
