@@ -67,7 +67,7 @@ def log_of(stat: WriteStat) -> LogFile:
 
 
 def on_top(*stats: WriteStat, **more: Any) -> FileGroupTask:
-    """The next write, over the logs of earlier ones."""
+    """Write once more, on top of the logs of earlier writes."""
     target = LogTarget(logs=tuple(map(log_of, stats)))
     return replace(APPENDING, requested_time=THIRD, log=target, **more)
 
@@ -109,7 +109,7 @@ def test_updates_are_one_block_with_full_header_that_readers_merge(form: LogForm
 def test_blocks_are_avro_where_an_ordering_field_is_a_text(
     fields: tuple[str, ...], mode: MergeMode, form: BlockType
 ) -> None:
-    """Queries of Java Hudi show older rows of Parquet blocks with such a field."""
+    """Queries of Java Hudi return older rows of Parquet blocks with such a field."""
     storage = first()
     definition = MergeDefinition(mode=mode, ordering_fields=fields)
     task = replace(APPENDING, merge=definition)
@@ -236,7 +236,7 @@ def test_a_delete_without_ordering_values_is_a_commit_time_delete() -> None:
 
 
 def test_a_delete_of_a_row_without_ordering_value_is_a_commit_time_delete() -> None:
-    """Never null: Java's readers do not survive it (fmt 5.5)."""
+    """It is never null, because Java's readers fail on null (fmt 5.5)."""
     storage = first()
     kept = rows(("d", 3, "D")).set_column(2, "ts", pa.array([None], pa.int64()))
     (stat,) = write_task(storage, APPENDING, kept)

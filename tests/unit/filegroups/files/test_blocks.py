@@ -1,4 +1,4 @@
-"""The blocks of a slice that count, in Java's order (fmt 5.7)."""
+"""The valid blocks of a slice, in Java's order (fmt 5.7)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_blocks_of_invisible_instants_are_ignored():
 
 def test_a_rollback_removes_all_blocks_of_its_target_in_any_position():
     assert selected(block("t1"), block("t2"), rollback("t3", "t1"), block("t1")) == ["t2"]
-    # A rollback of what is not there does nothing, whether or not its own instant is visible.
+    # A rollback of a missing block does nothing, even if its own instant is not visible.
     assert selected(block("t1"), rollback("t3", "t9"), hidden="t3") == ["t1"]
     assert selected(block("t1"), rollback("t3", "t1"), hidden="t3") == []
 
@@ -67,7 +67,7 @@ def test_a_log_compaction_replaces_its_source_blocks():
 
 
 def test_a_log_compaction_has_the_position_of_its_newest_source_block():
-    # t3 was written while t4 put t1 and t2 together: it is newer than both.
+    # t3 was written while t4 compacted t1 and t2: it is newer than both.
     logs = [block("t1"), block("t2"), block("t3"), compacted("t4", "t1", "t2")]
     assert selected(*logs) == ["t4", "t3"]
 

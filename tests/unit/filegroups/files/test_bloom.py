@@ -43,7 +43,7 @@ def test_filters_of_real_files_are_rebuilt_byte_for_byte(table):
         expected = texts[b"org.apache.hudi.bloomfilter"].decode()
         kind = texts[b"hoodie_bloom_filter_type_code"].decode()
         assert BloomFilter.load(expected, kind).to_base64() == expected
-        rebuilt = BloomFilter(BloomSettings(kind=kind, entries=200))  # as the tables were made
+        rebuilt = BloomFilter(BloomSettings(kind=kind, entries=200))  # as in Java's tables
         rebuilt.add(keys)
         assert rebuilt.to_base64() == expected
         checked += 1
@@ -51,7 +51,7 @@ def test_filters_of_real_files_are_rebuilt_byte_for_byte(table):
 
 
 def test_several_rows_and_keys_beyond_ascii_keep_their_known_bytes():
-    # The digest was checked against a filter of the project's proof, which Hadoop's class reads.
+    # The digest was compared with a filter that Hadoop's class reads.
     keys = ["é" * (i % 5) + f"k{i}" + "\U0001f600" * (i % 3) for i in range(180)]
     made = BloomFilter(BloomSettings(entries=100, error_rate=1e-6, entries_max=1000))
     made.add(pa.chunked_array([keys[:33], keys[33:]]))
@@ -132,7 +132,7 @@ def test_a_dynamic_filter_fits_its_file_up_to_the_configured_size(keys, entries,
 
 
 def test_a_filter_of_few_rounds_errs_as_rarely():
-    """(1 - e^(-kn/m))^k, with k rounds over m bits for n keys."""
+    """The rate is (1 - e^(-kn/m))^k, with k rounds over m bits for n keys."""
     for settings in (BloomSettings(), BloomSettings().fitted(256)):
         filled = 1 - math.exp(-settings.hash_count * settings.entries / settings.vector_bits)
         assert filled**settings.hash_count == pytest.approx(1e-9, rel=0.02)
@@ -140,7 +140,7 @@ def test_a_filter_of_few_rounds_errs_as_rarely():
 
 @pytest.mark.parametrize("keys", [["abcd"], ["abcd", "efgh"], ["abcdefgh"], ["abcdefghi"]])
 def test_keys_of_whole_words_are_not_padded(keys):
-    """Their bytes are read where Arrow keeps them."""
+    """Their bytes are read in Arrow's buffers."""
     column = pa.array(keys)
     made = BloomFilter(BloomSettings())
     made.add(column)
@@ -167,7 +167,7 @@ def test_a_fitted_filter_has_every_key_and_few_others():
 @pytest.mark.parametrize("length", [1, 4, 7, 8, 12])
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_keys_are_not_changed_by_being_hashed(length: int, count: int) -> None:
-    """Neither bytes of the caller nor bytes that cannot be written, as other processes send them."""
+    """Neither the caller's bytes nor read-only bytes of other processes change."""
     texts = [str(number).rjust(length, "k") for number in range(count)]
     keys = pa.array(texts)
     _, ends, data = keys.buffers()

@@ -1,4 +1,4 @@
-"""The change log beside a rewritten base file: what is written, in which mode, and read back."""
+"""The change log of a rewritten base file: its content in each mode, and its reader."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_supplemental_mode_returns_the_same_changes(table: hoodoo.Table) -
     table.delete([{"id": "d", "part": "p"}])
     assert changed(table)[4:] == [
         ("u", a, newer),
-        ("u", b, same),  # written again with equal values: an update, as Java tells it
+        ("u", b, same),  # a rewrite with equal values is an update, as in Java
         ("i", None, new),
         ("d", d, None),
     ]
@@ -256,7 +256,7 @@ def test_changes_follow_from_values_where_rows_have_no_commit_time(
     with make(tmp_path / "t", "OP_KEY_ONLY", **more) as table:
         table.upsert([{**a, "ts": 11}, b])
         told = changed(table)[4:]
-    # Without a log and a commit time nothing shows that a row was written again as it was.
+    # Without a change log or a commit time a rewrite without a change is not visible.
     written_again = [("u", b, b)] if logs == "true" else []
     assert told == [("u", a, {**a, "ts": 11}), *written_again]
 
@@ -309,7 +309,7 @@ def test_superseded_change_logs_of_a_rebase_are_deleted_before_the_commit() -> N
 def test_change_logs_and_data_files_give_the_same_changes_after_any_writes(
     mode: str, seed: int
 ) -> None:
-    """The same writes to a table with logs and to one without: the same story of both."""
+    """The same writes to a table with logs and to one without give the same changes."""
     tables = with_logs(new_table(), mode), new_table()
     draw = np.random.default_rng(seed)
     for section in range(8):

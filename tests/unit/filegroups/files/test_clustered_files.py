@@ -1,4 +1,4 @@
-"""Files of rows that only move: written once under a name that follows from the plan."""
+"""Files of moved rows are written once, under a name that follows from the plan."""
 
 from __future__ import annotations
 

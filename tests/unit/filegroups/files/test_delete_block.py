@@ -1,4 +1,4 @@
-"""Delete blocks: Java's say what they say, ours are Java's byte for byte, damage is named."""
+"""Delete blocks: Java's are decoded, ours equal Java's byte for byte, and damage is named."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def framed(datum: bytes, version: int = 3) -> bytes:
 
 
 def by_avro(*deletes: tuple[str | None, str | None, Any]) -> bytes:
-    """The content another Avro library writes; an ordering is (wrapper, value) or None."""
+    """Encode the content with another Avro library; an ordering is (wrapper, value) or None."""
     records = [
         {"recordKey": key, "partitionPath": path, "orderingVal": boxed(ordering)}
         for key, path, ordering in deletes
@@ -127,7 +127,7 @@ def orderings(content: bytes) -> list[Any]:
 
 
 def of_java(name: str, folder: Path) -> list[tuple[str, bytes]]:
-    """Instant and content of every delete block of a golden table, oldest first."""
+    """Return instant and content of every delete block of a golden table, oldest first."""
     found = []
     for file in sorted(golden_tables.unpack(name, folder).rglob(".*.log.*")):
         if file.name.endswith(".crc") or ".temp" in file.parts:
@@ -317,7 +317,7 @@ def test_many_deletes_are_read_as_few(count: int, partition_path: str | None) ->
 @pytest.mark.parametrize(
     "traps",
     [
-        {3: ("\x02\x00\x06", "", ("LongWrapper", 1))},  # the searched bytes inside a key
+        {3: ("\x02\x00\x06", "", ("LongWrapper", 1))},  # the searched bytes are inside a key
         {3: ("k", "elsewhere", ("LongWrapper", 1))},
         {3: ("k\x02\x00\x06\x08", "", ("LongWrapper", 1)), 9: ("k", "q", ("LongWrapper", 2))},
         {3: ("k", "", ("IntWrapper", 0))},
@@ -357,7 +357,7 @@ def test_an_array_in_sized_pieces_is_one_array() -> None:
 
 
 def avro_rows(content: bytes) -> list[tuple[str, str, Any]]:
-    """What another Avro library reads; a branch is told by its name."""
+    """Decode with another Avro library; a branch is named."""
     body = io.BytesIO(content[8:])
     found = fastavro.schemaless_reader(body, DELETES, None, return_record_name=True)
     assert body.read() == b""
@@ -394,7 +394,7 @@ def test_a_column_is_wrapped_by_its_type(column: pa.Array, name: str, values: li
     content = encode_deletes(keys, "p", [column])
     expected = [(name, {"value": value}) for value in values]
     assert avro_rows(content) == list(zip(["a", "b"], "pp", expected, strict=True))
-    # A slice and chunks of the same values are the same bytes.
+    # A slice and chunks of the same values encode to the same bytes.
     doubled = pa.concat_arrays([column, column]).slice(1, 2)
     assert avro_rows(encode_deletes(keys, "p", [doubled]))[0][2] == expected[1]
     chunks = pa.chunked_array([column.slice(0, 1), column.slice(1, 1)])

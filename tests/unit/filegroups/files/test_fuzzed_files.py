@@ -1,9 +1,9 @@
 """
-Damaged files of every kind give a value or a clear error: never anything else.
+Damaged files of every kind give a value or a clear error, and nothing else.
 
-Goal: properties, instants, histories, footers and the rest of a table's own files cannot
-hang or crash a reader, whoever wrote them. Method: thousands of seeded mutants of Java's
-files of golden tables, one decoder at a time.
+Goal: properties, instants, archives, footers and other files of a table cannot hang or crash a
+reader, whatever their source. Method: thousands of seeded mutants of Java's files of golden
+tables, one decoder at a time.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[str, str, Read]] = {
 
 @cache
 def good(tables: str, files: str) -> tuple[bytes, ...]:
-    """Some files of golden tables, the small ones."""
+    """Return some small files of golden tables."""
     found: list[bytes] = []
     for archive in sorted(golden_tables.FOLDER.glob(f"{tables}.zip")):
         with zipfile.ZipFile(archive) as zipped:
@@ -113,7 +113,7 @@ def good(tables: str, files: str) -> tuple[bytes, ...]:
 
 
 def run(kind: str, seed: int, count: int) -> tuple[int, int]:
-    """Files that were read, and files that were refused."""
+    """Count the files that are read and those that are refused."""
     tables, files, read = KINDS[kind]
     fine = refused = 0
     for number, data in enumerate(mutants(seed, good(tables, files), count)):
@@ -150,7 +150,7 @@ def test_many_mutants_are_read_or_refused(nightly: bool, kind: str) -> None:
 
 
 def test_mutants_inside_base_files_are_read_or_refused() -> None:
-    """Damage to pages and to the footer's own bytes, behind lengths that still fit."""
+    """The damage is in pages and in the footer; the lengths are valid."""
     tables, files, read = KINDS["base files"]
     (data, *_) = good(tables, files)
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")

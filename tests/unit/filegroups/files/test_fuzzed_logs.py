@@ -1,7 +1,7 @@
 """
-Damaged log files give blocks, rows and deletes, or a clear error: never anything else.
+Damaged log files give blocks, rows and deletes, or a clear error, and nothing else.
 
-Goal: no bytes on the disk make a reader hang, crash, read without end or take memory beyond
+Goal: no bytes on the disk make a reader hang, crash, read without end or use memory beyond
 their own size. Method: thousands of seeded mutants of Java's log files and of our own.
 """
 
@@ -60,13 +60,13 @@ class BoundedSource:
     def read_at(self, offset: int, length: int, /) -> bytes:
         assert 0 <= offset <= offset + length <= len(self.data)
         self.reads_left -= 1
-        assert self.reads_left > 0, "a reader that does not end"
+        assert self.reads_left > 0, "the reader does not end"
         return self.data[offset : offset + length]
 
 
 @cache
 def good() -> tuple[bytes, ...]:
-    """Every log file of some golden tables, and files with what those tables lack."""
+    """Return every log file of some golden tables, and files with further shapes."""
     with tempfile.TemporaryDirectory() as folder:
         files = [
             file.read_bytes()
@@ -111,7 +111,7 @@ def columns_of(columns: list[pa.Array], rows: int) -> list[pa.Array]:
 
 
 def read_everything(data: bytes) -> int:
-    """Find the blocks and decode them as a reader of slices does; returns how many."""
+    """Find and decode the blocks as a reader of slices does; return their number."""
     source = BoundedSource(data)
     found: list[LogBlock] = []
     end_offset = 0
@@ -141,7 +141,7 @@ def decode(source: BoundedSource, block: LogBlock) -> None:
 
 @cache
 def blocks() -> tuple[tuple[LogBlock, bytes], ...]:
-    """Every good block with its bytes, from magic to reverse pointer."""
+    """Return every valid block with its bytes, from magic to reverse pointer."""
     return tuple(
         (block, data[block.offset : block.end_offset])
         for data in good()
@@ -151,14 +151,14 @@ def blocks() -> tuple[tuple[LogBlock, bytes], ...]:
 
 
 def mutants_within(seed: int, count: int) -> Iterator[bytes]:
-    """Blocks whose frame is whole and whose header or content is a mutant."""
+    """Return blocks with a whole frame and a mutated header or content."""
     for inside in mutants(seed, [data[14:-8] for _, data in blocks()], count, words=WORDS):
         size = len(inside) + 8
         yield b"#HUDI#" + size.to_bytes(8) + inside + (size + 6).to_bytes(8)
 
 
 def mutants_of_contents(seed: int, count: int) -> Iterator[bytes]:
-    """Blocks whose content alone is a mutant, so that schemas and lengths fit."""
+    """Return blocks with a mutated content only, so that schemas and lengths fit."""
     filled = [(block, data) for block, data in blocks() if block.content_length]
     chance = random.Random(seed)
     for one in range(count):
@@ -170,7 +170,7 @@ def mutants_of_contents(seed: int, count: int) -> Iterator[bytes]:
 
 
 def run(seed: int, count: int) -> tuple[int, int]:
-    """Files that were read, and files that were refused."""
+    """Count the files that are read and those that are refused."""
     read = refused = 0
     kinds = (
         mutants(seed, good(), count // 3, words=WORDS),
@@ -210,7 +210,7 @@ def test_many_mutants_of_log_files_are_read_or_refused(nightly: bool, part: int)
 
 
 def test_mutants_of_delete_records_are_read_or_refused() -> None:
-    """The same below the content's own length, which most changes contradict."""
+    """The mutants are below the content's own length, which most changes contradict."""
     datums = [
         data[block.content_offset - block.offset + 8 : -12]
         for block, data in blocks()

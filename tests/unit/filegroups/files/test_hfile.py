@@ -1,4 +1,4 @@
-"""HFiles are read as Java wrote them; damaged ones are named, whatever was damaged."""
+"""HFiles of Java are read, and damaged ones are refused by name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def made(
     compression: int | None = None,
     version: int = 3,
 ) -> bytes:
-    """A file of some data blocks, with an index of one level or of two."""
+    """Return a file of some data blocks, with an index of one level or of two."""
     out = b""
     children: list[tuple[bytes, int]] = []
     for block in blocks:
@@ -123,7 +123,7 @@ def made(
         12: compression if compression is not None else (1 if gzipped else 2),
     }
     message = b"".join(varint(tag << 3) + varint(number) for tag, number in numbers.items())
-    message += b"\x5a\x03abc"  # field 11, a text that says nothing here
+    message += b"\x5a\x03abc"  # field 11, a text without meaning here
     trailer = b'TRABLK"$' + varint(len(message)) + message
     return out + trailer.ljust(4092, b"\0") + struct.pack(">i", version)
 
@@ -179,7 +179,7 @@ def test_only_the_block_of_a_key_is_read() -> None:
     of_two = source.read.copy()
     source.read.clear()
     assert pairs(file, [key for key, _ in BLOCKS[0]]) == BLOCKS[0]
-    assert source.read == of_two  # more keys of a block cost nothing more
+    assert source.read == of_two  # more keys of a block need no more reads
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Base files carry the footer Java needs and are read as the table's schema says (fmt 4.4)."""
+"""Base files have the footer that Java needs, and are read by the table's schema (fmt 4.4)."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_names_are_never_reused():
     ],
 )
 def test_a_filter_reads_missing_fields_of_older_structs_as_null(condition: pc.Expression):
-    """The file was called damaged."""
+    """The file was reported as damaged."""
     storage = MemoryStorage()
     table = pa.table({"k": ["yes", "no"], "s": [{"a": 1, "t": 10}, {"a": 2, "t": 9}]})
     with storage.open_output("f.parquet") as sink:

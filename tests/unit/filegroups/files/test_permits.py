@@ -1,4 +1,4 @@
-"""Threads that write small files compute one after another, and wait for nobody's disk."""
+"""Threads that write small files compute one after another, and hold no permit during I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MANY = pa.table({"id": pa.array(range(200_000))})
 
 
 class Permits(Behind):
-    """Notes permits that are taken, and whether one is held while the storage is asked for something."""
+    """Records the permits, and whether one is held during a storage request."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""One task writes one version of a file group and says what it did (fmt 3, 4.1, 4.2)."""
+"""One task writes one version of a file group and returns its statistics (fmt 3, 4.1, 4.2)."""
 
 from __future__ import annotations
 

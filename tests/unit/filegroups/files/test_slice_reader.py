@@ -1,4 +1,4 @@
-"""A file slice gives the rows Java Hudi gives: base file and logs merged (fmt 5, 6, 7)."""
+"""A file slice returns the rows that Java Hudi returns: base file and logs merged (fmt 5, 6, 7)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def time(number: int) -> str:
 
 
 def rows(*found: Row, at: int, schema: pa.Schema = OWN, meta: bool = True) -> pa.Table:
-    """Rows (id, ts, v) of one writer; ``w`` is the length of ``v``."""
+    """Return rows (id, ts, v) of one writer; ``w`` is the length of ``v``."""
     ids = [row[0] for row in found]
     columns: dict[str, Sequence[object]] = {
         "_hoodie_commit_time": [time(at) if meta else None for _ in found],
@@ -115,7 +115,7 @@ class Group:
                 **how,
             }
         )
-        read = pickle.loads(pickle.dumps(read))  # as Spark sends it to its workers
+        read = pickle.loads(pickle.dumps(read))  # as Spark sends it to its executors
         one = FileSlice(
             file_group=GROUP,
             base_instant_time=time(0),
@@ -159,7 +159,7 @@ def rollback(at: int, target: int) -> bytes:
 
 
 def partial(at: int, key: str, **told: object) -> bytes:
-    """A block that has the meta columns and the named ones, and not the key column."""
+    """Return a block with the meta columns and the named ones, without the key column."""
     schema = pa.schema([each for each in OWN if each.name in told])
     text = avro_with_meta(TableSchema.from_arrow(schema, "t").avro_json)
     whole = rows((key, 0, ""), at=at)
@@ -195,7 +195,7 @@ def test_late_rows_and_late_deletes_change_nothing():
     ids=["of this base", "of another", "without"],
 )
 def test_logs_with_positions_change_every_copy_of_a_key(of_base, second):
-    """Java 1.2 merges by position then; where one block has none, keys count, once each."""
+    """Java 1.2 merges by position here. Without positions it merges by key, once for each key."""
     told = {}
     if of_base is not None:
         told["base_file_instant_time_of_record_positions"] = time(of_base)
@@ -210,7 +210,7 @@ def test_logs_alone_are_a_slice():
 
 
 def test_equal_ordering_values_are_decided_by_requested_time():
-    # The file with the greater requested time is first on the list, and still the newer one.
+    # The file with the greater requested time is listed first, and is still the newer one.
     group = Group().log(3, avro(3, ("a", 1, "fast"))).log(2, avro(2, ("a", 1, "slow")))
     assert group.read() == [("a", 1, "fast")]
 
@@ -248,13 +248,13 @@ TORN = avro(2, ("b", 1, "torn"))[:-3]
 
 @pytest.mark.parametrize("parts", [(), (TORN,), (avro(2, ("a", 1, "x")), TORN)])
 def test_a_torn_log_of_a_committed_write_is_damaged(parts: tuple[bytes, ...]):
-    """F21: its rows would be missed by nobody, and a compaction would forget them for good."""
+    """F21: its rows would be lost, and a compaction would delete them for ever."""
     group = Group().with_base(*BASE).log(2, *parts).log(3, avro(3, ("c", 99, "z")))
     with pytest.raises(CorruptTableError, match="restore it from a backup") as caught:
         group.read()
     assert caught.value.kind == "log_torn"
     assert caught.value.fields["path"] == group.logs[0].path
-    assert ("c", 99, "z") in group.read(hidden=[2])  # it failed, and was never published
+    assert ("c", 99, "z") in group.read(hidden=[2])  # a failed write that never committed
 
 
 def test_a_torn_log_that_no_visible_instant_needs_is_ignored():
@@ -265,7 +265,7 @@ def test_a_torn_log_that_no_visible_instant_needs_is_ignored():
 
 
 def test_a_torn_block_in_a_log_of_version_6_is_reported_and_skipped():
-    """It is named after its base file, and several instants append to it."""
+    """The log is named after its base file, and several instants append to it."""
     group = Group().log(2, avro(3, ("a", 1, "x")), TORN)
     assert group.read() == [("a", 1, "x")]
     (event,) = group.events.named("log.corrupt")
@@ -282,7 +282,7 @@ def test_a_log_without_visible_blocks_leaves_the_base_file_unchanged():
 def test_a_filter_is_applied_to_merged_rows_only():
     group = Group().with_base(*BASE)
     group.log(2, avro(2, ("a", 20, "hit")), avro(2, ("b", 5, "hit")), deletes(2, "c"))
-    # a passes by its new value; b's late row does not count; c is gone.
+    # a has its new value; b's late row does not count; c is deleted.
     assert group.read("id", filter=pc.field("v") == "hit") == [("a",)]
     assert group.read("id", filter=pc.field("v") == "base") == [("b",)]
     assert group.read("id", filter=pc.field("w") > 3) == [("b",)]
@@ -358,7 +358,7 @@ def test_columns_are_found_by_their_numbers_where_they_have_some():
 
 
 def test_rows_marked_deleted_are_removed():
-    # An int of 0 is Java's word for no ordering at all (fmt 5.5), in such a row too.
+    # In Java an int of 0 means no ordering value (fmt 5.5), also in such a row.
     own = pa.schema([("id", pa.string()), ("ts", pa.int32()), ("_hoodie_is_deleted", pa.bool_())])
     schema = TableSchema.from_arrow(own, "t")
 
@@ -432,11 +432,11 @@ def typed_group(
     nested: bool = False,
     precombines: bool = False,
 ) -> list[tuple]:
-    """What is left of a base row after a delete with another ordering value of the same type."""
+    """Return a file group with a base row and a delete with another ordering value of its type."""
     field = pa.field("n", pa.struct([("o", kind)])) if nested else pa.field("o", kind)
     own = pa.schema([("id", pa.string()), field])
     schema = TableSchema.from_arrow(own, "t")
-    if kind == pa.timestamp("ms", "UTC"):  # as Java's tables have it; ours have microseconds
+    if kind == pa.timestamp("ms", "UTC"):  # as in Java's tables; ours have microseconds
         schema = TableSchema.from_avro(
             schema.avro_json.replace("timestamp-micros", "timestamp-millis")
         )
@@ -494,7 +494,7 @@ def test_deletes_compare_in_every_type_of_ordering_field(kind, less, more):
 
 
 def test_late_deletes_of_version_6_win_where_the_ordering_is_a_text():
-    """Java 0.15 compares values of one class only, and has texts in two."""
+    """Java 0.15 compares values of one class only, and texts may have two classes."""
     assert typed_group(pa.string(), "6", "5", precombines=True) == []
     assert typed_group(pa.int64(), 6, 5, precombines=True) == [("k",)]
 

@@ -1,4 +1,4 @@
-"""Small Parquet files: decoded once, with the answers of ``pq.ParquetFile``; large ones never."""
+"""Small Parquet files are decoded once, like ``pq.ParquetFile``; large ones never."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Writes of the same rows in one group: one file for all, and what each one's rows did (GRP-7)."""
+"""Writes of the same rows in one group: one file for all, and a result for each (GRP-7)."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_writes_of_the_same_rows_make_one_file_and_have_results_of_their_own() -
     assert leftovers(table) == []
     slot = table.context.commit_log.read(table.context.commit_log.head())
     assert slot is not None
-    told = [(one.batch_id, one.rows_inserted, one.rows_updated) for one in slot.batches]
-    assert sorted(told) == [("s/1", 1, 1), ("s/2", 0, 1), ("s/4", 1, 0)]
+    results = [(one.batch_id, one.rows_inserted, one.rows_updated) for one in slot.batches]
+    assert sorted(results) == [("s/1", 1, 1), ("s/2", 0, 1), ("s/4", 1, 0)]
 
 
 @pytest.mark.spec("GRP-7")
@@ -122,18 +122,18 @@ def _merged_by(definition: MergeDefinition) -> dict[str, Any]:
     return {"merge": definition}
 
 
-#: Rules under which one merge of all rows may leave something else than one after the other.
+#: Rules under which one merge of all rows may differ from successive merges.
 APART: dict[str, dict[str, Any]] = {
-    "inserts look for no keys": {"operation": WriteOperation.INSERT},
+    "inserts look up no keys": {"operation": WriteOperation.INSERT},
     "all copies of a key are written": {"combine": False},
     "keys move between partitions": {"lookup": LookupRules(whole_table=True)},
-    "a bucket tells which keys are new when it is read": {
+    "a bucket shows new keys only when it is read": {
         "buckets": BucketRules(buckets=1, hash_fields=("id",))
     },
-    "values of both rows stay": _merged_by(
+    "values of both rows remain": _merged_by(
         _definition(partial_update_mode=PartialUpdateMode.IGNORE_DEFAULTS)
     ),
-    "logs fold otherwise than base files": _merged_by(_definition(precombines=True)),
+    "logs fold in another way than base files": _merged_by(_definition(precombines=True)),
     "deletes are ordered, records are not": _merged_by(_definition(deletes_by_order=True)),
     "a late row signs": _merged_by(_definition(late_rows_sign=True)),
     "rows have some columns": {"partial_columns": ("v",)},
@@ -155,7 +155,7 @@ def test_writes_that_one_merge_might_change_are_not_coalesced(why: str) -> None:
 
 @pytest.mark.spec("GRP-7")
 def test_deletes_in_event_time_are_not_coalesced() -> None:
-    """A base file forgets a delete: the late row after it counts."""
+    """A base file does not keep a delete, so the late row after it counts."""
     table = new_table()
     upsert(table, [row("a", 1)])
     delete, late = offered(table, [row("a", 5, gone=True)]), offered(table, [row("a", 3)])
@@ -203,7 +203,7 @@ def test_coalesced_rows_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 KEYS = st.sampled_from("abcd")
-PARTS = st.lists(
+WRITES = st.lists(
     st.lists(st.tuples(KEYS, st.sampled_from("xy"), st.booleans()), min_size=1, max_size=4),
     min_size=1,
     max_size=4,
@@ -217,43 +217,43 @@ def _rows(part: Part, v: int, *, ts: int, deletes: bool) -> Rows:
     return [row(key, v, p=p, gone=deletes and gone) | {"ts": ts} for key, p, gone in part]
 
 
-def _both_ways(
+def _in_group_and_alone(
     tables: tuple[TableReader, TableReader], parts: Sequence[Rows]
 ) -> tuple[list[CommitResult], list[CommitResult]]:
-    """The receipts of some writes together, and of the same one after the other."""
+    """Return the results of some writes in one group, and of the same writes in succession."""
     one, other = tables
     for table in tables:
         upsert(table, SEEDED)
-    told = together(one, *(offered(one, rows) for rows in parts))
+    in_group = together(one, *(offered(one, rows) for rows in parts))
     alone = [write_prepared(offered(other, rows)) for rows in parts]
     assert rows_of(one, "id", "p", "v") == rows_of(other, "id", "p", "v")
-    return told, alone
+    return in_group, alone
 
 
 @pytest.mark.spec("GRP-7")
 @KINDS
-@given(parts=PARTS)
+@given(parts=WRITES)
 def test_concurrent_and_successive_writes_leave_the_same_rows(
     kind: TableType, parts: list[Part]
 ) -> None:
     tables = new_table(ordering=(), table_type=kind), new_table(ordering=(), table_type=kind)
     rows = [_rows(part, v, ts=v, deletes=True) for v, part in enumerate(parts, start=1)]
-    told, alone = _both_ways(tables, rows)
-    if kind is TableType.COPY_ON_WRITE:  # a log's writer does not look which keys are there
-        assert list(map(counts, told)) == list(map(counts, alone))
+    in_group, alone = _in_group_and_alone(tables, rows)
+    if kind is TableType.COPY_ON_WRITE:  # a writer of logs does not look up keys
+        assert list(map(counts, in_group)) == list(map(counts, alone))
 
 
 @pytest.mark.spec("GRP-7")
 @KINDS
-@given(parts=PARTS, order=st.lists(st.integers(0, 2), min_size=4, max_size=4))
+@given(parts=WRITES, order=st.lists(st.integers(0, 2), min_size=4, max_size=4))
 def test_concurrent_and_successive_writes_leave_the_same_rows_in_event_time(
     kind: TableType, parts: list[Part], order: list[int]
 ) -> None:
-    """Also of equal ordering values, of which the later one counts."""
+    """Rows with equal ordering values are included; the later one counts."""
     tables = new_table(table_type=kind), new_table(table_type=kind)
     rows = [
         _rows(part, v, ts=ts, deletes=False)
         for v, (ts, part) in enumerate(zip(order, parts, strict=False), start=1)
     ]
-    told, alone = _both_ways(tables, rows)
-    assert [each.rows_inserted for each in told] == [each.rows_inserted for each in alone]
+    in_group, alone = _in_group_and_alone(tables, rows)
+    assert [each.rows_inserted for each in in_group] == [each.rows_inserted for each in alone]

@@ -1,4 +1,4 @@
-"""The committer of a process: who waits while another publishes comes into the next instant."""
+"""The committer of a process: writes that wait for a commit enter the next instant."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ Write = Callable[[], CommitResult]
 
 
 class Interrupted(BaseException):
-    """Somebody pressed Ctrl-C in the leader's thread."""
+    """An interrupt, such as Ctrl-C, in the leader's thread."""
 
 
 def row(key: str, p: str, v: int) -> dict[str, Any]:
     return {"id": key, "p": p, "ts": v, "v": v}
 
 
-class Full(Behind):
-    """Has no room for what a write intends."""
+class WithoutSpace(Behind):
+    """A storage without space for the inflight file of a write."""
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         if path.endswith(".inflight"):
@@ -59,7 +59,7 @@ class Full(Behind):
 
 
 class Gathering(StillClock):
-    """While the first leader lingers, other threads hand in their writes."""
+    """A clock during whose first sleep other threads start their writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Gathering(StillClock):
 
 
 class Threads:
-    """A table, its committer, and writes that come while the first one lingers."""
+    """A table, its committer, and writes that start while the first one lingers."""
 
     def __init__(self, *, writes_max: int = 16, storage: Any = None) -> None:
         self.clock = Gathering()
@@ -110,7 +110,7 @@ class Threads:
 
 
 def test_no_instant_begins_while_the_leader_lingers() -> None:
-    """Or the group would be judged against a snapshot as old as the linger."""
+    """Otherwise the group would be validated against a snapshot as old as the linger."""
     threads = Threads()
     threads.clock.look = lambda: threads.table.context.active().pending
     assert (
@@ -155,7 +155,7 @@ def test_writes_of_one_key_are_committed_one_after_another() -> None:
 
 
 class Counted(Meddled):
-    """Counts how often its keys are looked for."""
+    """A workload that counts its key lookups."""
 
     tagged = 0
 
@@ -166,7 +166,7 @@ class Counted(Meddled):
 
 @pytest.mark.spec("GRP-2")
 def test_a_member_that_conflicts_is_not_assigned_again_before_its_own_group() -> None:
-    """Once beside the first one, once when it goes itself: not once for each that goes before."""
+    """Its keys are looked up once in the first group and once in its own, not for each group."""
     threads = Threads()
     threads.write(row("a", "x", 0))()
     workloads: list[Counted] = []
@@ -206,7 +206,7 @@ def test_a_member_that_fails_in_the_group_is_retried_alone() -> None:
     one = threads.first(threads.write(row("a", "x", 1)), bad, threads.write(row("c", "z", 1)))
     assert one.group == 2
     assert threads.answers()[-1].group == 2
-    assert rows_of(threads.table, "id") == [("a",), ("b",), ("c",)]  # the second try went well
+    assert rows_of(threads.table, "id") == [("a",), ("b",), ("c",)]  # the second attempt succeeds
 
 
 @pytest.mark.spec("GRP-3")
@@ -227,7 +227,7 @@ def test_followers_of_an_interrupted_leader_write_themselves() -> None:
 
 @pytest.mark.spec("PUB-2")
 def test_a_member_that_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> None:
-    """Files of the instant that was left would count as those of the next one."""
+    """Files of the abandoned instant would count as those of the next one."""
     threads, writes, led = Threads(), threading.Event(), threading.Event()
     committer, real = threads.committer, threads.committer._wait_for
     bulk = WriteOperation.BULK_INSERT
@@ -284,21 +284,21 @@ def test_a_member_left_out_of_a_group_of_unknown_outcome_is_written_later(
         threads.first(
             *[threads.write(row(*one)) for one in (("a", "x", 1), ("a", "x", 2), ("b", "y", 1))]
         )
-    met, together = threads.clock.started
-    assert met.result().group == 1, "it was not in that instant"
+    conflicting, together = threads.clock.started
+    assert conflicting.result().group == 1, "it is not a member of that instant"
     with pytest.raises(OutcomeUnknownError):
         together.result()
     assert rows_of(threads.table, "id", "v") == [("a", 2), ("b", 1)]
 
 
 def test_a_storage_failure_is_raised_for_each_member() -> None:
-    threads = Threads(storage=Full(MemoryStorage()))
-    with pytest.raises(StorageUnavailableError) as told:
+    threads = Threads(storage=WithoutSpace(MemoryStorage()))
+    with pytest.raises(StorageUnavailableError) as leader_error:
         threads.first(threads.write(row("a", "x", 1)), threads.write(row("b", "y", 1)))
     with pytest.raises(StorageUnavailableError) as followed:
         threads.clock.started[0].result()
-    assert followed.value is not told.value
-    assert followed.value.fields == told.value.fields
+    assert followed.value is not leader_error.value
+    assert followed.value.fields == leader_error.value.fields
     assert leftovers(threads.table) == []
 
 
@@ -323,8 +323,8 @@ def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
 def test_a_group_waits_for_threads_that_have_just_got_their_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or the fastest of the threads that come back would lead every second group alone."""
-    monkeypatch.setattr(group_commit, "PATIENCE", 0.0001)  # on any machine it is back in so long
+    """Otherwise the fastest of the returning threads would lead every second group alone."""
+    monkeypatch.setattr(group_commit, "PATIENCE", 0.0001)  # any machine returns by then
     table: TableReader = new_table(limits=BRISK, clock=SystemClock())
     placed: list[int] = []
     committer = GroupCommitter(table.context, writes_max=16)
@@ -334,7 +334,7 @@ def test_a_group_waits_for_threads_that_have_just_got_their_result(
         workload: Any = Meddled(inner, early=early)
         return committer.write(planned(table, WriteOperation.UPSERT), workload)
 
-    def meets_nobody_yet() -> None:
+    def wait_for_second_write() -> None:
         placed.append(1)
         wait_for(lambda: len(committer._waiting) == 2)
 
@@ -343,14 +343,14 @@ def test_a_group_waits_for_threads_that_have_just_got_their_result(
         return write("b")
 
     other = start_in_background(second)
-    assert write("a", meets_nobody_yet).group == 1
+    assert write("a", wait_for_second_write).group == 1
     assert write("c").group == 2
     assert other.result().group == 2
 
 
 @pytest.mark.spec("GRP-3")
 def test_an_error_before_members_are_chosen_is_raised_for_all_waiting_writes() -> None:
-    """Or each of them would wait for the same silent storage, one after the other."""
+    """Otherwise each write would wait for the same silent storage, one after the other."""
     table: TableReader = new_table(limits=BRISK, clock=SystemClock())
     tried: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Far away small files are made while they are announced (PAR-1), and are the same files."""
+"""On high-latency stores small files are precomputed while they are announced (PAR-1)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def row(key: str, p: str, v: int) -> dict[str, Any]:
     return {"id": key, "p": p, "ts": v, "v": v}
 
 
-class Noting(LocalWorkload):
-    """Notes what was asked for, in order."""
+class RecordingWorkload(LocalWorkload):
+    """A workload that records its calls in order."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -46,7 +46,7 @@ class Noting(LocalWorkload):
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The partitions whose files were made ahead."""
+    """Record the partitions whose files are precomputed."""
     found: list[str] = []
     real = workloads.make_new_file_group
 
@@ -58,8 +58,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def written(table: TableReader, rows: Any, operation: WriteOperation = UPSERT) -> Noting:
-    workload = Noting(table.context.ports, as_table(rows))
+def written(table: TableReader, rows: Any, operation: WriteOperation = UPSERT) -> RecordingWorkload:
+    workload = RecordingWorkload(table.context.ports, as_table(rows))
     write(table.context, planned(table, operation), workload)
     return workload
 
@@ -76,8 +76,8 @@ def test_only_on_a_high_latency_store_files_are_made_ahead(far: bool, made: list
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FileGroupTask, Any]]:
-    """What is written, and what was made ahead of it."""
+def written_tasks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FileGroupTask, Any]]:
+    """Record the written tasks with their precomputed files."""
     found: list[tuple[FileGroupTask, Any]] = []
     real = workloads.write_task
 
@@ -89,18 +89,20 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FileGroupTask, Any]]:
     return found
 
 
-def test_a_file_made_ahead_is_written_unchanged(given: list[tuple[FileGroupTask, Any]]) -> None:
+def test_a_file_made_ahead_is_written_unchanged(
+    written_tasks: list[tuple[FileGroupTask, Any]],
+) -> None:
     storage = MemoryStorage()
     table = new_table(Far(storage))
     written(table, [row("a", "x", 1)])
-    [(task, ahead)] = given
+    [(task, ahead)] = written_tasks
     assert task.announced
     [path] = data_files(table)
     assert storage.read(path) == ahead.content
 
 
 def test_the_next_version_of_a_file_group_is_not_made_ahead(made: list[str]) -> None:
-    """Its base file would be read, which is another request."""
+    """The precomputation would read its base file, which is another request."""
     table = new_table(Far(MemoryStorage()))
     written(table, [row("a", "x", 1)])
     made.clear()
@@ -119,7 +121,7 @@ def test_a_big_file_is_not_held_in_memory(made: list[str]) -> None:
 
 
 def test_files_made_for_an_earlier_attempt_are_not_written(
-    given: list[tuple[FileGroupTask, Any]],
+    written_tasks: list[tuple[FileGroupTask, Any]],
 ) -> None:
     table = new_table(Far(MemoryStorage()))
     plan = planned(table, UPSERT)
@@ -146,16 +148,16 @@ def test_files_made_for_an_earlier_attempt_are_not_written(
 
     placed_and_made_ahead()
     workload.rewrite([replace(task, write_token="0-1-0")])
-    workload.tag({})  # placed anew
+    workload.tag({})  # assigned again
     workload.rewrite([task])
     placed_and_made_ahead()
     workload.release()
-    assert [ahead for _, ahead in given] == [None, None]
+    assert [ahead for _, ahead in written_tasks] == [None, None]
     assert not workload._ahead
 
 
 def test_an_error_of_making_ahead_is_raised_when_the_file_is_written() -> None:
-    class Failing(Noting):
+    class Failing(RecordingWorkload):
         def precompute(self, tasks: Sequence[FileGroupTask]) -> None:
             super().precompute(tasks)
             raise InvalidInputError("no")

@@ -1,4 +1,4 @@
-"""A write with rows in another process: committed for it, or resolved by its writer."""
+"""A write with rows in another process: committed for its writer, or resolved by it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def member(
     storage: Any = None,
     **how: Any,
 ) -> Member:
-    """A write of another process: with its own look at the table."""
+    """Return a write of another process with its own snapshot of the table."""
     own = opened(table, storage=storage)
     workload = LocalWorkload(own.context.ports, as_table(rows))
     work = prepare_write(
@@ -67,13 +67,13 @@ def member(
     return Member(work, RELEASE)
 
 
-class Cut(Behind):
-    """The way to the storage, which may be cut."""
+class Disconnected(Behind):
+    """A connection to the storage that may fail."""
 
-    cut = False
+    is_down = False
 
     def names(self, *folder: Any) -> Any:
-        if self.cut:
+        if self.is_down:
             raise StorageUnavailableError("no answer")
         return self.inner.names(*folder)
 
@@ -134,11 +134,11 @@ def test_rows_of_a_bucket_index_find_their_file_groups() -> None:
     assert {value for _, value in rows_of(table, "id", "v")} == {1, 2}
 
 
-# ---- what a writer finds out
+# ---- what a writer resolves
 
 
 class Script:
-    """The writer's end of a channel: a committer that says this."""
+    """The writer's end of a channel, with given messages of the committer."""
 
     def __init__(self, *messages: Message) -> None:
         self.messages = list(messages)
@@ -198,8 +198,8 @@ def test_an_interrupted_writer_notifies_the_committer() -> None:
     assert channel.closed
 
 
-def left_by(table: TableReader, *channels: Loopback, after: str) -> TableReader:
-    """The committer, which died right after a kind of file; it releases nothing."""
+def dead_committer(table: TableReader, *channels: Loopback, after: str) -> TableReader:
+    """Return a committer that dies right after it creates a kind of file, and releases nothing."""
 
     class Deadly(Behind):
         dead = False
@@ -231,7 +231,7 @@ def test_a_writer_finds_that_its_committer_committed_before_it_died() -> None:
         Loopback(member(table, [row("a", "x", 2)])),
         Loopback(member(table, [row("b", "y", 2)])),
     ]
-    left_by(table, *channels, after="/slots/")
+    dead_committer(table, *channels, after="/slots/")
     assert len(table.context.active().pending) == 1, "its completed file is missing"
     receipts = [one.member.resolve(one.member.work.context) for one in channels]
     assert [one and (one.rows_inserted, one.rows_updated, one.group) for one in receipts] == [
@@ -270,7 +270,7 @@ def test_a_writer_prevents_the_commit_of_its_dead_committer() -> None:
 
 @pytest.mark.spec("GRP-6")
 def test_a_committer_that_paused_is_rejected_after_its_writer_resolved_the_write() -> None:
-    """The writer's time-out ends while the committer sleeps right before its publication."""
+    """The writer times out while the committer pauses right before its commit."""
     table = new_table()
     sleeper, other = (
         Loopback(member(table, [row("a", "x", 1)])),
@@ -303,7 +303,9 @@ def test_a_member_that_conflicts_is_not_in_the_instant_of_the_group() -> None:
     [one, two] = together(table, *channels)
     assert published(one).rows_deleted == 1
     assert two is NotCommitted.CONFLICTS
-    assert channels[1].member.requested_time == published(one).requested_time, "it was named"
+    assert channels[1].member.requested_time == published(one).requested_time, (
+        "the member knows the time of the group"
+    )
     assert channels[0].member.resolve(channels[0].member.work.context) is not None
     assert channels[1].member.resolve(channels[1].member.work.context) is None
     assert rows_of(table, "id") == [("l",)]
@@ -315,27 +317,27 @@ def test_a_member_that_conflicts_is_not_in_the_instant_of_the_group() -> None:
 
 @pytest.mark.spec("GRP-6")
 def test_an_unknown_outcome_does_not_report_the_instant_of_the_group_as_that_of_the_write() -> None:
-    """Its rows were to be in that instant, which was committed without it."""
+    """The write was assigned to that instant, which committed without it."""
     table = new_table()
     upsert(table, [row("k", "x", 1), row("l", "x", 1)])
-    wire = Cut(table.context.ports.storage)
+    wire = Disconnected(table.context.ports.storage)
     first = Loopback(member(table, [row("k", "x", 2)], DELETE))
-    met = Loopback(member(table, [row("l", "x", 2)], DELETE, storage=wire, batch_id="s/1"))
-    time = published(together(table, first, met)[0]).requested_time
-    wire.cut = True
+    conflicting = Loopback(member(table, [row("l", "x", 2)], DELETE, storage=wire, batch_id="s/1"))
+    time = published(together(table, first, conflicting)[0]).requested_time
+    wire.is_down = True
     with pytest.raises(OutcomeUnknownError) as caught:
-        met.member.resolve(met.member.work.context)
+        conflicting.member.resolve(conflicting.member.work.context)
     assert resolve(table.context, time).outcome is WriteOutcome.PUBLISHED
     assert f"'hoodoo explain TABLE {time} --resolve'" in caught.value.message
-    wire.cut = False
-    assert not write_prepared(met.member.work).already_published
+    wire.is_down = False
+    assert not write_prepared(conflicting.member.work).already_published
     assert rows_of(table, "id") == []
 
 
 @pytest.mark.spec("SLOT-8")
 @pytest.mark.spec("GRP-6")
 def test_a_slot_of_a_dropped_table_hides_no_commit_from_its_writer() -> None:
-    """Who had that table open may take a number here, with times that are long gone by."""
+    """A writer with the dropped table open may take a slot here, with much older times."""
     table = new_table()
     mine = Loopback(member(table, [row("a", "x", 1)]))
     receipt = published(together(table, mine)[0])
@@ -350,14 +352,14 @@ def test_a_slot_of_a_dropped_table_hides_no_commit_from_its_writer() -> None:
 @pytest.mark.spec("GRP-6")
 def test_a_write_that_cannot_be_resolved_has_an_unknown_outcome() -> None:
     table = new_table()
-    wire = Cut(table.context.ports.storage)
+    wire = Disconnected(table.context.ports.storage)
     mine = Loopback(member(table, [row("a", "x", 1)], storage=wire))
     receipt = published(together(table, mine)[0])
-    wire.cut = True
+    wire.is_down = True
     with pytest.raises(OutcomeUnknownError) as caught:
         mine.member.resolve(mine.member.work.context)
     assert caught.value.fields["requested_time"] == receipt.requested_time
-    wire.cut = False
+    wire.is_down = False
     found = write_by_committer(Script(OutcomeUnknown()), mine.member, wait_ms=1)
     assert found is not None
     assert (found.requested_time, found.rows_inserted) == (receipt.requested_time, 1)

@@ -1,4 +1,4 @@
-"""Messages of a group: what is told comes back, and nothing else is taken for a message."""
+"""Messages of a group: decoding returns the encoded message, and refuses anything else."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ HOSTILE: dict[str, Any] = {
     "a field too few": {key: value for key, value in PUBLISHED.items() if key != "group"},
     "a number as text": {**PUBLISHED, "group": "2"},
     "a broken number": {**PUBLISHED, "group": 2.5},
-    "a yes for a number": {**PUBLISHED, "group": True},
+    "true for a number": {**PUBLISHED, "group": True},
     "a part too few": {**PUBLISHED, "own": {"rows_inserted": 1}},
-    "a part of another type": {**PUBLISHED, "own": {**OWN, "rows_deleted": "3"}},
+    "a member result of another type": {**PUBLISHED, "own": {**OWN, "rows_deleted": "3"}},
     "no text": {**PUBLISHED, "requested_time": None},
 }
 

@@ -1,4 +1,4 @@
-"""Rows of other processes that a committer writes, and how each writer finds its own again (GRP-8)."""
+"""Rows of other processes that a committer writes, and each writer's own results (GRP-8)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from tests.unit.filegroups.group_commit.test_member import (
-    left_by,
+    dead_committer,
     lost,
     member,
     published,
@@ -154,7 +154,7 @@ def test_rows_of_a_writer_that_does_not_know_their_instant_are_not_committed() -
 
 @pytest.mark.spec("GRP-8")
 def test_silent_writers_are_waited_for_together() -> None:
-    """Or each would cost the others, whose patience has an end, as much as one may take."""
+    """Otherwise each silent writer would cost the others its full time limit."""
     clock = StillClock()
     table = opened(new_table(), clock=clock)
 
@@ -179,7 +179,7 @@ def test_a_writer_finds_its_rows_after_the_death_of_its_committer(partitions: st
     table = new_table()
     upsert(table, [row("a", "x", 1)])
     channels = [offering(table, row(key, p, 2)) for key, p in zip("ab", partitions, strict=True)]
-    left_by(table, *channels, after="/slots/")
+    dead_committer(table, *channels, after="/slots/")
     assert [counts(found(one)) for one in channels] == [(0, 1, 2), (1, 0, 2)]
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
 
@@ -199,12 +199,12 @@ def test_a_write_in_memory_up_to_a_limit_is_offered(monkeypatch: pytest.MonkeyPa
 @pytest.mark.spec("GRP-4")
 @pytest.mark.parametrize(("kib", "offered"), [(700, True), (800, False)])
 def test_a_write_above_one_and_a_half_mebibytes_commits_alone(kib: int, offered: bool) -> None:
-    """The rows have the text twice: as a column and as the record key."""
+    """The rows contain the text twice: as a column and as the record key."""
     assert can_be_offered(member(new_table(), [row("k" * kib * 1024, "x", 1)]).work) is offered
 
 
 def refused(one: Member, **lie: Any) -> pytest.ExceptionInfo[Exception]:
-    """The error of an offer with a lie, which the committer hands back."""
+    """Return the error of an offer with a false value."""
     offer, work = replace(one.offer(), **lie), one.work
     with pytest.raises((ValueError, HoodooError)) as caught:
         offered_work(work.context, work.plan, offer)
@@ -216,13 +216,13 @@ def given(columns: dict[str, list[Any]]) -> bytes:
 
 
 ROWS: dict[str, list[Any]] = {"id": ["a"], "p": ["x"], "ts": [1], "v": [1]}
-LIES: dict[str, dict[str, Any]] = {
+FALSE_VALUES: dict[str, dict[str, Any]] = {
     "nothing": {"rows": b""},
     "no rows": {"rows": b"rows"},
     "a column of another type": {
         "rows": given(ROWS | {"v": ["1"], KEY_COLUMN: ["a"], PARTITION_COLUMN: ["x"]})
     },
-    "keys that are no texts": {"rows": given(ROWS | {KEY_COLUMN: [1], PARTITION_COLUMN: ["x"]})},
+    "keys of another type": {"rows": given(ROWS | {KEY_COLUMN: [1], PARTITION_COLUMN: ["x"]})},
     "other columns": {"rows": given({"x": [1]})},
     "no keys": {"rows": given(ROWS | {KEY_COLUMN: [None], PARTITION_COLUMN: ["x"]})},
     "no partition paths": {"rows": given(ROWS | {KEY_COLUMN: ["a"], PARTITION_COLUMN: [None]})},
@@ -233,9 +233,9 @@ LIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.spec("GRP-4")
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", FALSE_VALUES)
 def test_an_offer_of_other_rows_than_its_schema_and_partitions_name_is_refused(name: str) -> None:
-    refused(member(new_table(), [row("a", "x", 1)]), **LIES[name])
+    refused(member(new_table(), [row("a", "x", 1)]), **FALSE_VALUES[name])
 
 
 def test_rows_are_transferred_unchanged() -> None:
@@ -250,7 +250,7 @@ def test_rows_are_transferred_unchanged() -> None:
 
 
 def test_threads_of_one_process_record_no_results() -> None:
-    """Their writers know the outcome by the answer alone."""
+    """Their writers know the outcome from the answer alone."""
     table = new_table()
     works = [member(table, [row("a", "x", value)]).work for value in (1, 2)]
     assert [counts(published(one)) for one in commit_group(table.context, works)] == [

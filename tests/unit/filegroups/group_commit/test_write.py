@@ -1,4 +1,4 @@
-"""Several writes in one instant: shared times, results of their own, and no conflicts inside."""
+"""Several writes in one instant: shared times, separate results, and no conflicts in the group."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def test_on_a_high_latency_store_all_members_are_announced_before_the_first_data
     storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage)
     works = [member(table, [row(f"k{one}", f"p{one}", 1)], operation=BULK) for one in range(3)]
-    executor = Together()
+    executor = ConcurrencyRecorder()
     ports = replace(table.context.ports, executor=executor)
     storage.forget()
     answers = commit_group(replace(table.context, ports=ports), works)
     assert [published(one).group for one in answers] == [3, 3, 3]
-    # The inflight file, three markers, three partitions' metadata, three files made meanwhile.
+    # The inflight file, three markers, three partitions' metadata, and three precomputed files.
     assert executor.most == 10
     asked = storage.operations()
     first = min(at for at, text in enumerate(asked) if text.startswith("open_output"))
@@ -149,8 +149,8 @@ def test_no_partition_is_created_for_rows_that_may_all_be_deletes() -> None:
     assert made == ["create z/.hoodie_partition_metadata"]
 
 
-class Together(ThreadExecutor):
-    """Notes how many calls were under way together at most."""
+class ConcurrencyRecorder(ThreadExecutor):
+    """An executor that records the greatest number of concurrent calls."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -165,7 +165,7 @@ class Together(ThreadExecutor):
 def test_only_members_of_an_unanswered_commit_have_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever left before would else find the instant published, and take it for its own."""
+    """A member that left earlier must not take the committed instant for its own."""
     table = new_table()
     upsert(table, [row("a", "x", 0)])
     works = [member(table, [row(key, p, 1)]) for key, p in (("a", "x"), ("a", "x"), ("b", "y"))]
@@ -188,7 +188,7 @@ def test_only_members_of_an_unanswered_commit_have_an_unknown_outcome(
 def test_an_error_behind_the_slot_of_a_group_leaves_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Raised, it would be told as that of a group of which nothing was published."""
+    """The error must not read as that of a group without a commit."""
     table = new_table()
     works = [member(table, [row(key, p, 1)]) for key, p in (("a", "x"), ("b", "y"))]
     real = group_write.commit_write
@@ -323,7 +323,7 @@ def test_one_new_key_of_two_members_is_inserted_once() -> None:
     twin = member(table, [row("a", "x", 3), row("f", "x", 3)])
     first, second = together(table, member(table, [row("a", "x", 2)]), twin)
     assert (published(first).group, second) == (1, NotCommitted.CONFLICTS)
-    assert len(data_files(table)) == 1  # what the other wrote went before the slot (PUB-1)
+    assert len(data_files(table)) == 1  # the other member's file is deleted (PUB-1)
     write_prepared(twin)
     assert rows_of(table, "id", "v") == [("a", 3), ("f", 3)]
 
@@ -416,7 +416,7 @@ def test_members_append_to_one_bucket_in_their_order() -> None:
 
 @pytest.mark.spec("GRP-2")
 def test_more_than_ten_tasks_of_a_group_keep_the_order_of_their_members() -> None:
-    """Readers compare tokens as texts, where 10-0-0 comes before 9-0-0."""
+    """Readers compare tokens as texts, where 10-0-0 precedes 9-0-0."""
     limits = replace(BRISK, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)
     table = new_table(limits=limits, table_type=TableType.MERGE_ON_READ, ordering=())
     buckets = BucketRules(buckets=6, hash_fields=("id",))

@@ -1,4 +1,4 @@
-"""Rows of a bucket index go straight to their file group, one for each bucket and partition."""
+"""Rows of a bucket index are written to the one file group of their bucket and partition."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def batch(ids: range | list[int], v: int, *, ts: int = 1, p: str = "p") -> pa.Ta
 
 def values(table: hoodoo.Table) -> dict[tuple[str, str], int]:
     found = table.to_arrow().to_pylist()
-    assert len({(row["p"], row["id"]) for row in found}) == len(found), "a key lies twice"
+    assert len({(row["p"], row["id"]) for row in found}) == len(found), "a key is stored twice"
     return {(row["p"], row["id"]): row["v"] for row in found}
 
 
 class Blind(LocalWorkload):
-    """Must not be asked to look anything up."""
+    """A storage that must not receive reads for a lookup."""
 
     def tag(self, candidates: Any) -> Any:
         assert not candidates
@@ -112,7 +112,7 @@ def test_a_delete_needs_no_lookup_and_creates_no_bucket(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("properties", [BUCKETS, RING], ids=["simple", "ring"])
 def test_a_delete_reaches_no_other_partition(tmp_path: Path, properties: dict[str, str]) -> None:
-    """Only one bucket of all that were named is there: it gets the keys of its own alone."""
+    """Only one of the named buckets exists; it receives its own keys only."""
     with made(tmp_path, properties) as table:
         table.upsert(batch([1], 1))
         keys = pa.concat_tables([batch([1], 0, p="elsewhere"), batch([2], 0, p="nowhere")])
@@ -157,7 +157,7 @@ def test_the_table_keeps_how_its_buckets_are_made(tmp_path: Path) -> None:
             "hoodoo.bucket.index.num.buckets": "4",
             "hoodoo.bucket.index.hash.field": "id",
         }
-    with hoodoo.open_table(tmp_path / "t") as table:  # no option said again
+    with hoodoo.open_table(tmp_path / "t") as table:  # no option is repeated
         table.upsert(batch(range(9), 2, ts=2))
         assert set(values(table).values()) == {2}
         assert all(bucket is not None for _, bucket in groups(table))
@@ -205,11 +205,11 @@ def test_some_hash_fields_of_a_longer_key_choose_the_bucket(tmp_path: Path) -> N
         assert set(values(table).values()) == {2}
 
 
-# ---- what does not fit
+# ---- refused settings
 
 
 def made_by_java(path: Path, properties: dict[str, str]) -> Path:
-    """A table that keeps nothing about its buckets, as Java's do."""
+    """Return a table without stored bucket options, as Java's are."""
     with made(path, properties) as table:
         table.upsert(batch(range(40), 1))
     file = path / "t" / ".hoodie" / "hoodie.properties"
@@ -277,11 +277,11 @@ def test_a_bucket_beyond_the_configured_number_is_refused() -> None:
         assert caught.value.kind == "bucket_count"
 
 
-# ---- two at once
+# ---- two writers
 
 
 class Meddled(LocalWorkload):
-    """Lets somebody else write before the files of the first attempt are written."""
+    """A workload that lets another writer commit before the files of the first attempt."""
 
     act: Callable[[], object] | None = None
     attempts = 0
@@ -392,7 +392,7 @@ def test_ranges_of_a_later_instant_count_once_it_is_committed(tmp_path: Path) ->
         where = find_buckets(context.ports.storage, context.snapshot(), rules, ["p"], files)
         assert len(where.fixed) == 4
         (folder / "29991231235959999.commit").write_bytes(b"")
-        with pytest.raises(SettingError) as caught:  # the newer ranges know other file groups
+        with pytest.raises(SettingError) as caught:  # the newer ranges have other file groups
             find_buckets(context.ports.storage, context.snapshot(), rules, ["p"], files)
         assert caught.value.kind == "no_bucket"
 
@@ -430,7 +430,7 @@ def test_golden_merge_on_read_buckets_are_written_to(
 
 
 def test_archived_ranges_count_by_file_groups_of_their_own(tmp_path: Path) -> None:
-    """A split that failed before the timeline begins keeps most file groups, but has none."""
+    """A split that failed before the timeline starts keeps most file groups and has no own ones."""
     with made(tmp_path, RING) as table:
         table.upsert(batch(range(40), 1))
         *kept, last = first_hashing_metadata("p", 4).nodes

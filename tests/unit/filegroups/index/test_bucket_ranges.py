@@ -1,4 +1,4 @@
-"""Ranges of buckets that a writer keeps for itself: read, shown, and where two of them meet."""
+"""Bucket ranges of one writer: parsing, display, and overlaps of two ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key that lies only in a log file is found like any other, and looking costs where it may be."""
+"""A key that is only in a log file is found like any other, with reads only where needed."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOper
 Change = Callable[[WriteStat], WriteStat]
 
 
-def said_inserts(stat: WriteStat) -> WriteStat:
+def as_inserts(stat: WriteStat) -> WriteStat:
     return replace(stat, num_inserts=stat.num_writes, num_update_writes=0)
 
 
-def said_updates(stat: WriteStat) -> WriteStat:
+def as_updates(stat: WriteStat) -> WriteStat:
     return stat
 
 
 class IntoLog(LocalWorkload):
-    """Puts every row into the log of one file group, as an index does that knows what logs hold."""
+    """A workload that puts every row into the log of one file group, as some indexes do."""
 
     into: FileGroupId
 
@@ -82,12 +82,12 @@ def merge_on_read(*keys: str, **how: Any) -> TableReader:
 def insert_into_log(
     table: TableReader,
     rows: Rows,
-    change: Change = said_inserts,
+    change: Change = as_inserts,
     *,
     profile: bool = True,
     number: int = 0,
 ) -> str:
-    """Another engine inserts rows into the log of a file group; its requested time."""
+    """Insert rows into the log of a file group as another engine; return the requested time."""
     java = java_of(table)
     context = java.context
     workload = IntoLog(context.ports, pa.Table.from_pylist(rows))
@@ -96,27 +96,29 @@ def insert_into_log(
     )
     workload.into = slices[number].file_group
     time = write(context, planned(java, UPSERT), workload).requested_time
-    _tell(table, time, lambda told: _changed(told, change))
+    _rewrite_metadata(table, time, lambda metadata: _changed(metadata, change))
     inflight = timeline_path(f"{time}.deltacommit.inflight")
     if not profile:
         _put(table, inflight, b"")
     return time
 
 
-def _changed(told: CommitMetadata, change: Change) -> CommitMetadata:
-    stats = {path: tuple(map(change, some)) for path, some in told.partition_to_write_stats.items()}
-    extra = {key: text for key, text in told.extra_metadata.items() if "hoodoo" not in key}
-    return replace(told, partition_to_write_stats=stats, extra_metadata=extra)
+def _changed(metadata: CommitMetadata, change: Change) -> CommitMetadata:
+    stats = {
+        path: tuple(map(change, some)) for path, some in metadata.partition_to_write_stats.items()
+    }
+    extra = {key: text for key, text in metadata.extra_metadata.items() if "hoodoo" not in key}
+    return replace(metadata, partition_to_write_stats=stats, extra_metadata=extra)
 
 
-def _tell(
+def _rewrite_metadata(
     table: TableReader, time: str, change: Callable[[CommitMetadata], CommitMetadata]
 ) -> None:
     instant = opened(table).context.active().find(time)
     assert instant is not None
     path = timeline_path(instant_file_name(instant))
-    told = decode_commit(table.context.ports.storage.read(path), path=path)
-    _put(table, path, encode_commit(change(told)))
+    metadata = decode_commit(table.context.ports.storage.read(path), path=path)
+    _put(table, path, encode_commit(change(metadata)))
 
 
 def _put(table: TableReader, path: str, data: bytes) -> None:
@@ -126,7 +128,7 @@ def _put(table: TableReader, path: str, data: bytes) -> None:
 
 
 class Counting(Behind):
-    """Counts what is opened and read."""
+    """A storage that counts opened files."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -142,7 +144,7 @@ class Counting(Behind):
 
 
 def logs_opened(table: TableReader, rows: Rows, **options: Any) -> int:
-    """How many log files an upsert of a new handle opens."""
+    """Return how many log files an upsert of a new table handle opens."""
     storage = Counting(table.context.ports.storage)
     upsert(opened(table, storage=storage), rows, **options)
     return storage.logs
@@ -209,15 +211,15 @@ def test_an_insert_finds_a_key_that_is_only_in_a_log() -> None:
     assert refused.value.kind == "key_exists"
 
 
-# ---------------------------------------------------------------- what tells that logs hold keys
+# ---------------------------------------------------------------- signs of keys in logs
 
 
-def nothing_said(stat: WriteStat) -> WriteStat:
+def without_stats(stat: WriteStat) -> WriteStat:
     return replace(stat, path=f"{stat.path}0")
 
 
 def _log_compacted(table: TableReader, time: str) -> None:
-    _tell(table, time, lambda told: replace(told, operation_type=LOG_COMPACT))
+    _rewrite_metadata(table, time, lambda metadata: replace(metadata, operation_type=LOG_COMPACT))
 
 
 def _damaged(table: TableReader, time: str) -> None:
@@ -226,7 +228,7 @@ def _damaged(table: TableReader, time: str) -> None:
     _put(table, timeline_path(instant_file_name(instant)), b"torn")
 
 
-def _gone(table: TableReader, time: str) -> None:
+def _without_inflight(table: TableReader, time: str) -> None:
     instant = opened(table).context.active().find(time)
     assert instant is not None
     for name in pending_file_names(instant.action, time):
@@ -237,20 +239,20 @@ def _ring(table: TableReader, time: str) -> None:
     table.context.ports.storage.create(f"{FOLDER}/x/00000000000000.hashing_meta", b"{}")
 
 
-UNTOLD: dict[str, tuple[Change, bool, Callable[[TableReader, str], None] | None]] = {
-    "inserts": (said_inserts, True, None),
-    "counted as updates, no file group announced": (said_updates, False, None),
-    "counted as updates, nothing announced": (said_updates, True, _gone),
-    "no stat of the log": (nothing_said, True, None),
-    "logs of a log compaction alone": (said_updates, True, _log_compacted),
-    "consistent hashing": (said_updates, True, _ring),
+AMBIGUOUS: dict[str, tuple[Change, bool, Callable[[TableReader, str], None] | None]] = {
+    "inserts": (as_inserts, True, None),
+    "counted as updates without an announced file group": (as_updates, False, None),
+    "counted as updates without an announcement": (as_updates, True, _without_inflight),
+    "no stat of the log": (without_stats, True, None),
+    "logs of a log compaction only": (as_updates, True, _log_compacted),
+    "consistent hashing": (as_updates, True, _ring),
 }
 
 
 @pytest.mark.spec("LOGIN-1")
-@pytest.mark.parametrize("untold", UNTOLD.values(), ids=UNTOLD)
-def test_logs_are_searched_where_stats_do_not_rule_out_inserts(untold: Any) -> None:
-    change, profile, act = untold
+@pytest.mark.parametrize("ambiguous", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_logs_are_searched_where_stats_do_not_rule_out_inserts(ambiguous: Any) -> None:
+    change, profile, act = ambiguous
     table = merge_on_read("a")
     time = insert_into_log(table, [row("b", 1)], change, profile=profile)
     if act is not None:
@@ -262,7 +264,7 @@ def test_logs_are_searched_where_stats_do_not_rule_out_inserts(untold: Any) -> N
 def test_logs_are_searched_where_the_metadata_of_their_write_is_damaged() -> None:
     table = merge_on_read("a")
     time = insert_into_log(table, [row("b", 1)])
-    upsert(table, [row("a", 2)])  # the newest metadata tells the schema
+    upsert(table, [row("a", 2)])  # the schema is in the newest metadata
     _damaged(table, time)
     assert logs_opened(table, [row("z", 3)]) > 0
     upsert(opened(table), [row("b", 2)])
@@ -289,7 +291,7 @@ def test_own_logs_without_inserts_cost_no_lookup() -> None:
 
 def test_logs_of_another_engine_that_announced_updates_cost_no_lookup() -> None:
     table = merge_on_read("a")
-    insert_into_log(table, [row("a", 2)], said_updates)
+    insert_into_log(table, [row("a", 2)], as_updates)
     assert logs_opened(table, [row("a", 9)]) == 0
     assert values(table) == {"a": 9}
 
@@ -305,7 +307,7 @@ def test_only_the_file_group_with_inserts_in_its_log_is_read_whole() -> None:
     assert values(table) == {"a": 2, "b": 2, "k": 2}
 
 
-# ---------------------------------------------------------------- which place of a key counts
+# ---------------------------------------------------------------- the file group of a key
 
 
 def test_a_key_that_a_log_deleted_is_inserted_again_into_its_base_file_group() -> None:
@@ -359,7 +361,7 @@ def test_lookups_in_logs_duplicate_no_key_and_lose_none(
             new = [one for one in rows if one["id"] not in expected]
             if not new:
                 continue
-            said = said_updates if lying else said_inserts
+            said = as_updates if lying else as_inserts
             insert_into_log(table, new, said, profile=not lying)
             expected |= {str(one["id"]): version for one in new}
         elif what == "upsert":

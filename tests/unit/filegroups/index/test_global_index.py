@@ -1,4 +1,4 @@
-"""With a global index a key is unique in the table: rows move, or stay where their key is."""
+"""With a global index a key is unique in the table: rows move, or keep their partition."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def properties(kind: str = "GLOBAL_SIMPLE", *, moves: bool = True, **more: str) 
 
 @pytest.fixture(params=["COPY_ON_WRITE", "MERGE_ON_READ"], ids=["cow", "mor"])
 def table_type(request: pytest.FixtureRequest) -> str:
-    """Every test of this file runs on tables of both types."""
+    """Run every test of this file on tables of both types."""
     return str(request.param)
 
 
@@ -66,7 +66,7 @@ def batch(*rows: tuple[str, str, int, int], deleted: bool = False) -> pa.Table:
 
 
 def stored(table: hoodoo.Table) -> list[tuple[str, str, int, str]]:
-    """Key, partition path it lies in, value, and its partition column."""
+    """Return key, partition path, value, and partition column of every row."""
     found = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
     return sorted((r["id"], r["_hoodie_partition_path"], r["v"], r["p"]) for r in found)
 
@@ -120,7 +120,7 @@ def test_deletes_find_their_keys_in_any_partition(tmp_path: Path, table_type: st
     with made(tmp_path, properties(), table_type=table_type) as table:
         table.upsert(batch(("a", "p", 1, 1), ("b", "p", 1, 1), ("c", "p", 5, 1), ("d", "p", 1, 1)))
         table.delete(batch(("a", "q", 0, 0)).select(["id", "p"]))
-        table.upsert(batch(("b", "q", 2, 0), ("c", "q", 2, 0), deleted=True))  # c comes late
+        table.upsert(batch(("b", "q", 2, 0), ("c", "q", 2, 0), deleted=True))  # c is late
         assert stored(table) == [("c", "p", 1, "p"), ("d", "p", 1, "p")]
 
 
@@ -147,11 +147,11 @@ def test_the_partition_index_keeps_a_key_in_each(tmp_path: Path, table_type: str
         assert stored(table) == [("a", "p", 1, "p"), ("a", "q", 2, "q")]
 
 
-# ---- two at once
+# ---- two writers
 
 
 class Meddled(LocalWorkload):
-    """Lets somebody else write before the files of the first attempt are written."""
+    """A workload that lets another writer commit before the files of the first attempt."""
 
     act: Callable[[], object] | None = None
     attempts = 0
@@ -173,7 +173,7 @@ class Meddled(LocalWorkload):
         # both move one key to different partitions
         (("a", "q", 2, 1), ("a", "r", 3, 2), ("a", "r", 2, "r")),
         (("a", "q", 3, 1), ("a", "r", 2, 2), ("a", "q", 1, "q")),
-        # one updates it where it lies, the other moves it
+        # one updates it in its partition, the other moves it
         (("a", "p", 2, 1), ("a", "r", 1, 2), ("a", "p", 1, "p")),
         (("a", "q", 1, 1), ("a", "p", 2, 2), ("a", "p", 2, "p")),
     ],
@@ -200,9 +200,7 @@ def test_two_writers_never_leave_a_key_twice(
 
 
 def test_a_rebase_is_not_enough_where_a_key_may_have_moved(table_type: str) -> None:
-    """
-    The other began earlier, so its file could be merged onto: the newer row it wrote would be lost.
-    """
+    """The other began earlier, so a rebase onto its file would lose the newer row."""
     table = new_table(table_type=TableType(table_type))
     everywhere = LookupRules(whole_table=True)
     upsert(table, [{"id": "a", "p": "p", "ts": 0, "v": 0}], lookup=everywhere)

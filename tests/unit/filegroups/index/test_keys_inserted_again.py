@@ -1,4 +1,4 @@
-"""A key that a log deleted lies in a base file still: some bring it back there, others elsewhere."""
+"""A key that a log deleted is still in a base file; a write may insert it there or elsewhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def row(key: str, v: int, path: str = "x") -> dict[str, object]:
 
 
 def logged(**how: Any) -> tuple[TableReader, TableReader, FileRules]:
-    """A log deletes ``a``; new keys get a file group of their own."""
+    """Delete ``a`` in a log; new keys get their own file group."""
     table = new_table(table_type=TableType.MERGE_ON_READ, **how)
     upsert(table, [row("a", 1), row("c", 1)])
     put(table, DELETE, [A])

@@ -1,4 +1,4 @@
-"""The look-up indexes find each key's file group, or none (architecture 4, tag)."""
+"""The lookup indexes find the file group of each key, or none (architecture 4, tag)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class InOrder:
 def storage_with(
     *, bloom: bool = False, **files: list[str]
 ) -> tuple[MemoryStorage, dict[str, list[IndexedFile]]]:
-    """Files named ``partition__fileid``."""
+    """Return a storage with files named ``partition__fileid``."""
     storage = MemoryStorage()
     listing: dict[str, list[IndexedFile]] = {}
     for name, keys in files.items():
@@ -40,11 +40,11 @@ def storage_with(
             columns | {"v": pa.array([0] * len(keys), pa.int32())}, schema=with_meta(SCHEMA.arrow)
         )
         path = f"{partition_path}/{file_id}.parquet"
-        held = None
+        entries = None
         if bloom:
-            held = BloomFilter(BloomSettings(entries=100))
-            held.add(rows.column("_hoodie_record_key"))
-        write_base_file(storage, path, rows, avro_json=SCHEMA.avro_json, bloom=held)
+            entries = BloomFilter(BloomSettings(entries=100))
+            entries.add(rows.column("_hoodie_record_key"))
+        write_base_file(storage, path, rows, avro_json=SCHEMA.avro_json, bloom=entries)
         entry = IndexedFile(file_id=file_id, path=path)
         listing.setdefault(partition_path, []).append(entry)
     return storage, listing
@@ -108,11 +108,11 @@ def test_each_candidate_is_opened_once(filters: bool) -> None:
     assert observed.operations() == ["open_input p/f1.parquet", "open_input p/f2.parquet"]
 
 
-# ---- which files are spared
+# ---- files that are not read
 
 
 def without_pages(storage: MemoryStorage, path: str) -> None:
-    """Damage everything but the footer: whoever reads keys fails."""
+    """Damage all bytes except the footer, so that a read of the keys fails."""
     data = bytearray(storage.read(path))
     footer = int.from_bytes(data[-8:-4], "little") + 8
     data[4 : len(data) - footer] = bytes(len(data) - footer - 4)
@@ -122,10 +122,10 @@ def without_pages(storage: MemoryStorage, path: str) -> None:
 @pytest.mark.parametrize(
     ("bloom", "keys", "spared"),
     [
-        (False, ["b"], False),  # in the range, and there is no filter
-        (True, ["b"], True),  # in the range, and the filter knows it not
+        (False, ["b"], False),  # in the range, without a filter
+        (True, ["b"], True),  # in the range, and not in the filter
         (True, ["b", "c"], False),
-        (False, ["A", "f"], True),  # the batch's range meets the file's, no key does
+        (False, ["A", "f"], True),  # the ranges overlap, no key is in both
         (True, ["A", "f"], True),
     ],
 )
@@ -142,10 +142,10 @@ def test_a_footer_that_rules_out_every_key_saves_the_read_of_the_keys(
 
 
 def test_ranges_beyond_the_basic_plane_rule_nothing_out_by_byte_order() -> None:
-    """U+E000 lies above surrogates in Java's order and below them in UTF-8's."""
-    held = ["\U0001f600", "\ue000"]
-    storage, listing = storage_with(bloom=True, p__f1=held)
-    assert tagged(storage, listing, held, ["p", "p"], filters=True) == ["f1", "f1"]
+    """U+E000 is above surrogates in Java's order and below them in UTF-8's."""
+    entries = ["\U0001f600", "\ue000"]
+    storage, listing = storage_with(bloom=True, p__f1=entries)
+    assert tagged(storage, listing, entries, ["p", "p"], filters=True) == ["f1", "f1"]
 
 
 def test_a_damaged_filter_costs_a_lookup_and_rules_out_no_key() -> None:

@@ -1,4 +1,4 @@
-"""The record index that Java keeps is read: each key lives where it says."""
+"""The record index of Java is read: each key has the location in it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def expected(path: Path) -> set[tuple[str, str, str]]:
 
 
 def located(index: RecordIndex, path: Path) -> set[tuple[str, str, str]]:
-    """What the index says of every key of the table."""
+    """Return the index entry of every key of the table."""
     return found(index.locate(pa.array([key for key, _, _ in expected(path)])))
 
 
@@ -67,7 +67,7 @@ def test_keys_are_located_and_unknown_ones_are_missing(path: Path) -> None:
 
 
 def log_with_delete(path: Path, key: str) -> None:
-    """Append what Java writes when a record is deleted."""
+    """Append the block that Java writes when a record is deleted."""
     content = encode_deletes(pa.array([key]), "")
     block = encode_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: LATER}, content)
     file = path / METADATA / f"record_index/.record-index-0000-0_{LATER}.log.1_0-0-0"
@@ -88,7 +88,7 @@ def test_a_deleted_key_is_missing_once_its_instant_completed_in_both_tables(path
     (timelines[1] / f"{LATER}.commit.requested").touch()
     assert there(), "the table itself has not completed it"
     (timelines[1] / f"{LATER}.commit.requested").unlink()
-    assert there(), "the table knows nothing so late yet"
+    assert there(), "the table has no instant so late yet"
     (timelines[1] / f"{LATER}_{COMPLETED}.commit").touch()
     index = index_of(path)
     assert index is not None

@@ -1,4 +1,4 @@
-"""A key's bucket is the one Java Hudi computes, bit for bit (fmt 9)."""
+"""A key has the bucket that Java Hudi computes, bit for bit (fmt 9)."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ def test_xx_hashes_of_many_texts_of_one_length_are_those_of_each() -> None:
 @pytest.mark.parametrize(
     ("key", "same_as"),
     [
-        ("id:a", "id:a"),  # of one field: hashed whole
+        ("id:a", "id:a"),  # a single field is hashed whole
         ("a:b", "a:b"),
         ("x,y", "x,y"),
         ("id:a,b", None),  # a piece without a colon belongs to the value before it
-        ("id:a:c,other:b", None),  # a value goes on behind its first colon
-        ("other:b,more:c", "other:b,more:c"),  # no hash field in it: whole
-        ("a,id:c", "a,id:c"),  # the first name reads up to the first colon
+        ("id:a:c,other:b", None),  # the value continues after its first colon
+        ("other:b,more:c", "other:b,more:c"),  # without a hash field: whole
+        ("a,id:c", "a,id:c"),  # the first name ends at the first colon
     ],
 )
 def test_hash_fields_are_extracted_from_the_key_as_by_java(key: str, same_as: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Each letter of a date pattern on its own: what it writes, how it is read, what it refuses."""
+"""Each letter of a date pattern: the text that it writes, reads and refuses."""
 
 from __future__ import annotations
 

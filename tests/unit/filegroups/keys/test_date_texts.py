@@ -1,4 +1,4 @@
-"""Each field of a time in a text at its bounds: the last value that is one, the first that is none."""
+"""Each field of a time in a text at its bounds: the last valid value and the first invalid one."""
 
 from __future__ import annotations
 

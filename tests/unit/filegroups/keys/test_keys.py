@@ -75,7 +75,7 @@ def test_one_complex_key_field_is_prefixed_from_version_9_on(version, expected):
         (8, True, "id:x"),
         (8, False, "x"),
         (9, None, "id:x"),
-        (9, False, "id:x"),  # as in Java, version 9 has one encoding only
+        (9, False, "id:x"),  # as in Java, version 9 has only one encoding
     ],
 )
 def test_version_8_has_two_encodings_of_a_complex_key_of_one_field(version, asked, expected):

@@ -1,4 +1,4 @@
-"""Folders tell the columns that files leave out (fmt 4.1)."""
+"""Folders give the values of columns that files leave out (fmt 4.1)."""
 
 from __future__ import annotations
 

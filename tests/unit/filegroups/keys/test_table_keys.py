@@ -1,4 +1,4 @@
-"""Tables of every kind of key, Java's golden ones and ours: written, found again, read back."""
+"""Tables with every kind of key, Java's and ours: written, looked up and read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(key: str, ts: int, val: float = 9.0, **more: Any) -> dict[str, Any]:
 
 
 def placed(table: hoodoo.Table, *columns: str) -> list[tuple[Any, ...]]:
-    """Record key, partition path and the named columns of every row."""
+    """Return record key, partition path and the named columns of every row."""
     found = table.current_state().to_arrow(with_hoodie_columns=True)
     return sorted(tuple(one[name] for name in (*META, *columns)) for one in found.to_pylist())
 
@@ -103,8 +103,8 @@ def test_a_java_table_without_keys_is_appended_to(tmp_path: Path) -> None:
             (f"{time}_0_1", "", "z"),
         ]
         assert len(placed(table)) == 7
-        assert table.write([row("y", 1)]).operation == "insert", "no operation was said"
-        assert table.upsert([row("x", 1)]).operation == "insert", "nothing says which row it is"
+        assert table.write([row("y", 1)]).operation == "insert", "no operation was given"
+        assert table.upsert([row("x", 1)]).operation == "insert", "no record key was given"
         with pytest.raises(InvalidInputError) as refused:
             table.delete([row("z", 1)])
         assert refused.value.kind == "no_key_fields"
@@ -125,7 +125,7 @@ def test_a_batch_without_rows_needs_no_key(tmp_path: Path, empty: Any, populates
         assert table.to_arrow().to_pylist() == [{"id": "a", "v": 1}]
 
 
-# tables made by us
+# our own tables
 
 
 def test_a_table_remembers_its_folders_of_times(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_column_may_mark_deletes(tmp_path: Path) -> None:
         table.upsert([row(key, 5, op="I") for key in "abc"])
     with hoodoo.open_table(tmp_path / "t") as table:
         receipt = table.upsert([row("a", 6, op="D"), row("b", 4, op="D"), row("d", 1, op="D")])
-        assert receipt.rows_deleted == 1, "b's is late, d was never there"
+        assert receipt.rows_deleted == 1, "b's is late, and d never existed"
         assert [one[2] for one in placed(table, "id")] == ["b", "c"]
 
 

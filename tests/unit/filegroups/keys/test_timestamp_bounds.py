@@ -1,4 +1,4 @@
-"""Folders of times at their bounds: units, the first and the last year, zones, and refusals."""
+"""Folders of times at their bounds: units, first and last year, zones, and refused values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times become folders as Java's time-based key generator makes them (fmt 1.1, 4.1)."""
+"""Times become folders as in Java's time-based key generator (fmt 1.1, 4.1)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folders(column: object, kind: TimestampType, output: str, **more: object) ->
         (MILLIS, [Decimal("1700000000000.5")], ["2023/11/14"]),
         # a microsecond before 1970 is a whole number of milliseconds after rounding to zero
         (TimestampType.EPOCHMICROSECONDS, [-999], ["1970/01/01"]),
-        # nothing counts as the first unit of 1970
+        # a missing time counts as the first unit of 1970
         (MILLIS, [None, 1_700_000_000_000], ["1970/01/01", "2023/11/14"]),
     ],
 )
@@ -136,7 +136,7 @@ def test_the_input_zone_reads_texts_without_an_offset() -> None:
     zones = {"input_zone": "Asia/Tokyo", "output_zone": "UTC"}
     found = folders(["2024-03-09"], TEXT, "yyyy/MM/dd", input_formats=("yyyy-MM-dd",), **zones)
     assert found == ["2024/03/08"]
-    # without an output zone the folder shows what the text says
+    # without an output zone the folder keeps the zone of the text
     only = {"input_zone": "Asia/Tokyo", "input_formats": ("yyyy-MM-dd",)}
     assert folders(["2024-03-09"], TEXT, "yyyy/MM/dd", **only) == ["2024/03/09"]
 

@@ -1,4 +1,4 @@
-"""What happened to each record between two states of a file group."""
+"""The change of each record between two states of a file group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of one key in a batch become one by the table's rules, as Java Hudi combines them (fmt 7)."""
+"""Rows of one key in a batch are combined by the table's rules, as in Java Hudi (fmt 7)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def combined(properties: dict[str, str], *rows: Row, version: int = 9) -> list[t
 @pytest.mark.parametrize(
     ("properties", "rows", "expected"),
     [
-        # a default of the schema tells nothing, whichever of the rows is the later one
+        # a default of the schema has no effect, in either order of the rows
         (IGNORING, [row(1, "x", "none"), row(2, None, "y")], [(2, "x", "y")]),
         (IGNORING, [row(2, None, "y"), row(1, "x", "late")], [(2, "x", "y")]),
         (IGNORING, [row(1, "x", "w"), row(2, None, "none"), row(3, None, "z")], [(3, "x", "z")]),
@@ -63,13 +63,13 @@ def combined(properties: dict[str, str], *rows: Row, version: int = 9) -> list[t
             [row(9, "x", "w"), row(1, None, "y")],
             [(1, "x", "y")],
         ),
-        # nothing of a row that is deleted in between
+        # no value of a row that is deleted in between
         (
             IGNORING,
             [row(1, "x", "w"), row(2, None, "d", gone=True), row(3, None, "y")],
             [(3, None, "y")],
         ),
-        # the marker of values that a database did not send; its older name, too
+        # the marker of values that a database did not send, and its older name
         (
             {
                 **EVENT,
@@ -88,7 +88,7 @@ def combined(properties: dict[str, str], *rows: Row, version: int = 9) -> list[t
             [row(2, "?", "w"), row(1, "x", "late")],
             [(2, "x", "w")],
         ),
-        # modes about columns a record lacks: of one batch no row lacks any
+        # modes for missing columns: in one batch no row lacks a column
         (
             {**EVENT, PARTIAL: "FILL_DEFAULTS"},
             [row(1, "x", "w"), row(2, None, "none")],

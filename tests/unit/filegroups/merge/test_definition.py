@@ -1,4 +1,4 @@
-"""What tables of every version say about merging becomes one value (fmt 1.5, 11.1, 11.2)."""
+"""The merge options of tables of every version become one value (fmt 1.5, 11.1, 11.2)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def derived(version: int, properties: dict[str, str]) -> MergeDefinition:
 @pytest.mark.parametrize(
     ("version", "properties", "mode"),
     [
-        # nothing said: by whether there is something to order by
+        # without a statement: by whether there is an ordering field
         (9, {ORDERING: "ts"}, "EVENT_TIME_ORDERING"),
         (9, {}, "COMMIT_TIME_ORDERING"),
         (8, {PRECOMBINE: "ts"}, "EVENT_TIME_ORDERING"),
@@ -70,7 +70,7 @@ def derived(version: int, properties: dict[str, str]) -> MergeDefinition:
         (6, {PRECOMBINE: "ts"}, "EVENT_TIME_ORDERING"),
         # version 8: a custom strategy counts before a payload of Hudi's
         (8, {ID: CUSTOM_ID, PAYLOAD: MODEL + "DefaultHoodieRecordPayload"}, "CUSTOM"),
-        # a payload class of Hudi's that is said to be custom is what newer releases read it as
+        # newer releases read such a payload class of Hudi's as custom
         (
             8,
             {MODE: "CUSTOM", ID: BY_PAYLOAD_ID, PAYLOAD: MODEL + "AWSDmsAvroPayload"},
@@ -140,7 +140,7 @@ def test_debezium_payloads_have_their_own_ordering() -> None:
 def test_logs_of_version_6_compare_the_field_of_the_table(
     version: int, in_logs: tuple[str, ...]
 ) -> None:
-    """Java 0.15 asks the payload about base files only; of one log the table's field counts."""
+    """Java 0.15 uses the payload for base files only; in one log the table's field counts."""
     properties = {
         PAYLOAD: MODEL + "debezium.MySqlDebeziumAvroPayload",
         "hoodie.table.precombine.field": "_event_seq",

@@ -1,4 +1,4 @@
-"""Logs fold to what Java Hudi's mergers leave of them (fmt 7)."""
+"""Logs fold to the result of Java Hudi's mergers (fmt 7)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def delete(ts: int | None = None) -> Changes:
 
 
 def partial(ts: int | None, **told: str) -> Changes:
-    """A block with the named columns only (IS_PARTIAL)."""
+    """Return a block with the named columns only (IS_PARTIAL)."""
     whole = change(ChangeKind.RECORD, "k", ts, told.get("a"), told.get("b"))
     lacking = {name for name in ("a", "b") if name not in told} | ({"ts"} if ts is None else set())
     return Changes(
@@ -71,7 +71,7 @@ def base_row(ts: int | None = 10, a: str = "base", b: str = "b") -> pa.Table:
 
 
 def read(*logs: Changes, base: pa.Table | None = None, rules: MergeRules = EVENT) -> list[tuple]:
-    """The rows (ts, a, b) a reader sees."""
+    """Return the rows (ts, a, b) that a reader gets."""
     folded = fold_changes(join_changes(logs, SCHEMA), rules)
     merged = merge_changes(SCHEMA.empty_table() if base is None else base, folded, rules).table
     return [(row["ts"], row["a"], row["b"]) for row in merged.to_pylist()]
@@ -119,7 +119,7 @@ def test_without_ordering_fields_event_time_order_is_commit_time_order():
         ([delete(9)], [(10, "base", "b")]),
         ([deleted_row(9)], [(10, "base", "b")]),
         ([deleted_row(10)], []),
-        # a delete with a value never takes the place of one without
+        # a delete with a value never replaces one without
         ([delete(), delete(99), record(20, "u")], [(20, "u", "b")]),
         ([delete(), deleted_row(99), record(20, "u")], []),
         ([delete(), delete(99)], []),
@@ -132,7 +132,7 @@ def test_deletes_have_the_meaning_that_java_gives_them(logs, rows):
 
 
 def test_a_commit_time_delete_wins_with_any_ordering_value():
-    gone = change(ChangeKind.COMMIT_TIME_DELETE, "k", 0)  # Java's word for none (fmt 5.5)
+    gone = change(ChangeKind.COMMIT_TIME_DELETE, "k", 0)  # in Java no ordering value (fmt 5.5)
     assert read(gone, record(5, "later"), base=base_row(3)) == [(5, "later", "b")]
     assert read(record(20, "u"), gone, base=base_row(10)) == []
     both = pa.concat_tables(
@@ -192,7 +192,7 @@ def test_a_partial_update_after_a_delete_starts_from_null_columns():
     assert read(record(11, "log"), delete(), partial(12, b="x")) == [(12, None, "x")]
     assert read(record(11, "log"), delete(13), partial(12, b="x")) == []
     assert read(partial(12, b="x"), delete(), base=base_row(10)) == []
-    # The delete is forgotten, and what the update does not name comes from the base row again.
+    # The delete has no effect, so columns that the update omits come from the base row again.
     assert read(delete(), partial(12, b="x"), base=base_row(10)) == [(12, "base", "x")]
     assert read(delete(11), partial(12, b="x"), base=base_row(10)) == [(12, "base", "x")]
 
@@ -216,7 +216,7 @@ def test_defaults_are_ignored_by_the_rules_of_the_table():
     assert read(record(9, "late", "l"), base=base_row(10, None), rules=rules) == [(10, "late", "b")]
     assert read(record(12, None, "n"), record(11, "o", "o"), rules=rules) == [(12, "o", "n")]
     assert read(record(12, None, ""), rules=rules) == [(12, None, "")]
-    # A column that a partial update does not name is no value of it, default or not.
+    # A column that a partial update omits has no value, not even the default.
     assert read(partial(12, a="n"), record(11, "o", "o"), rules=rules) == [(12, "n", "o")]
     logs = [partial(12, a="n"), record(11, "o", "")]
     assert read(*logs, base=base_row(10), rules=rules) == [(12, "n", "b")]
@@ -275,7 +275,7 @@ def test_the_closed_form_is_the_fold_one_by_one(moves):
         made.append(change(kind, key, value, str(number)))
     joined = join_changes(made, SCHEMA)
     at_once = fold_changes(joined, EVENT)
-    told = {"b": np.ones(len(moves), np.bool_)}  # all told: the same result by steps
+    told = {"b": np.ones(len(moves), np.bool_)}  # all together: the same result in steps
     by_steps = fold_changes(Changes(rows=joined.rows, kinds=joined.kinds, known=told), EVENT)
     assert at_once.rows.drop_columns("b").equals(by_steps.rows.drop_columns("b"))
     assert at_once.kinds.tolist() == by_steps.kinds.tolist()
@@ -290,7 +290,7 @@ def test_the_closed_form_is_the_fold_one_by_one(moves):
 
 
 def one_by_one(moves):
-    """The rules as fmt 7 words them, one change after the other."""
+    """Apply the rules of fmt 7, one change after the other."""
     kept: dict[str, tuple[int, int | None]] = {}
     for what, ts, key in moves:
         kind = {"record": 0, "none": 0, "row": 1, "delete": 2, "commit": 3}[what]
@@ -339,7 +339,7 @@ SIX_EVENT = rules_of(MergeMode.EVENT_TIME_ORDERING, "ts", precombines=True)
 @pytest.mark.parametrize(
     ("logs", "latest", "event"),
     [
-        # what Java 0.15 tells of tables of version 6; base row 10 below each
+        # results of Java 0.15 for tables of version 6; base row 10 below each
         ([record(5, "late")], [(5, "late", "b")], [(10, "base", "b")]),
         ([record(20, "u"), record(15, "late")], [(20, "u", "b")], [(20, "u", "b")]),
         ([record(20, "u"), record(20, "tie")], [(20, "tie", "b")], [(20, "tie", "b")]),
@@ -385,7 +385,7 @@ EIGHT_LATEST = rules_of(MergeMode.COMMIT_TIME_ORDERING, "ts", deletes_by_order=T
 @pytest.mark.parametrize(
     ("logs", "rows"),
     [
-        # what Java 1.0.2 tells of payload classes that version 8 keeps; base row 10 below each
+        # results of Java 1.0.2 for payload classes that version 8 keeps; base row 10 below each
         ([record(5, "late")], [(5, "late", "b")]),
         ([record(20, "u"), record(15, "late")], [(15, "late", "b")]),
         ([delete(5)], [(10, "base", "b")]),
@@ -439,7 +439,7 @@ def test_a_late_record_that_fills_gaps_signs_the_row_where_its_payload_does() ->
 @pytest.mark.parametrize(
     ("logs", "row"),
     [
-        # MySql's places as Java 0.15 reads them: texts among changes, file and position below
+        # MySQL positions as Java 0.15 reads them: texts in changes, file and position below
         ([(1, 100, "1.100"), (1, 20, "1.20")], (1, 20)),
         ([(1, 20, "1.20"), (1, 100, "1.100")], (1, 20)),
         ([(2, 9, "2.9"), (1, 80, "1.80")], (2, 9)),

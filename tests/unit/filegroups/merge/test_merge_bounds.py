@@ -1,4 +1,4 @@
-"""Merging with a base file at its bounds: keys that repeat, late records that fill, what is counted."""
+"""Merging with a base file at its bounds: repeated keys, late records, and the counts."""
 
 from __future__ import annotations
 

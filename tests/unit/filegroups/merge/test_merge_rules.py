@@ -1,4 +1,4 @@
-"""What a table's definition means for merging, word by word: order, deletes, values that count."""
+"""The effect of a table's definition on merging: order, deletes, and values that count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IGNORING, FILLING = PartialUpdateMode.IGNORE_DEFAULTS, PartialUpdateMode.FILL_UN
 
 @dataclass(frozen=True)
 class Wanting:
-    """A plug-in's merger that wants a column."""
+    """A plug-in's merger that needs one more column."""
 
     strategy_ids: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()

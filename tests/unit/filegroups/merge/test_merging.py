@@ -1,4 +1,4 @@
-"""The right version of a record stays, as Java Hudi's mergers decide it (fmt 7)."""
+"""The right version of a record remains, as Java Hudi's mergers choose it (fmt 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another takes keys out of a file group, and a third one inserts them elsewhere, beside a write."""
+"""One concurrent commit deletes keys of a file group, and another one inserts them elsewhere."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def two_writers(**how: object) -> tuple[TableReader, TableReader]:
 
 
 def apart(table: TableReader) -> FileRules:
-    """New keys get a file group of their own."""
+    """Let new keys get their own file group."""
     files = planned(table, UPSERT).files
     return replace(files, sizes=replace(files.sizes, small_file_bytes=0))
 
 
-def taken_out_and_inserted(mine: TableReader, other: TableReader) -> Callable[[], None]:
-    """One who began before me deletes ``a``, and one who sees that inserts it elsewhere."""
+def deleted_and_inserted_elsewhere(mine: TableReader, other: TableReader) -> Callable[[], None]:
+    """An older write deletes ``a``, and a later one inserts it into another file group."""
     deletes = begun(other, DELETE, [A])
 
     def act() -> None:
@@ -69,7 +69,7 @@ def taken_out_and_inserted(mine: TableReader, other: TableReader) -> Callable[[]
 @BOTH_FIRST
 def test_an_update_inserts_no_second_row(before: bool) -> None:
     mine, other = two_writers()
-    act = taken_out_and_inserted(mine, other)
+    act = deleted_and_inserted_elsewhere(mine, other)
     acts, early = ((), act) if before else ((act,), None)
     receipt, _ = put_watched(mine, UPSERT, [row("a", 5)], *acts, early=early, files=apart(mine))
     assert [one.rule for one in receipt.refusals] == ["C14"]
@@ -80,16 +80,16 @@ def test_an_update_inserts_no_second_row(before: bool) -> None:
 def test_a_delete_finds_the_key_in_its_new_file_group() -> None:
     mine, other = two_writers()
     upsert(mine, [row("b", 1)])
-    act = taken_out_and_inserted(mine, other)
+    act = deleted_and_inserted_elsewhere(mine, other)
     receipt = put(mine, DELETE, [A, {"id": "c", "p": "x"}], act)
     assert receipt.rows_deleted == 2
     assert rows_of(mine, "id") == [("b",)]
 
 
 def test_an_update_that_was_too_old_inserts_no_second_row() -> None:
-    """It changes nothing where it finds its key, and rests on that."""
+    """The update has no effect, and depends on the location of its key."""
     mine, other = two_writers()
-    act = taken_out_and_inserted(mine, other)
+    act = deleted_and_inserted_elsewhere(mine, other)
     upsert(mine, [row("a", 0)], act, files=apart(mine))
     assert rows_of(mine, "id", "v") == [("a", 4), ("c", 1)]
 
@@ -105,7 +105,7 @@ def test_concurrent_updates_merge_the_file_group_again() -> None:
 def test_a_write_without_a_key_lookup_is_rebased_on_concurrent_deletes(
     buckets: BucketRules | None,
 ) -> None:
-    """A plain insert looks for none, and in a bucket a key has its place."""
+    """A plain insert looks up no key, and in a bucket a key has a fixed file group."""
     mine = new_table()
     upsert(mine, START, buckets=buckets)
     deletes = begun(opened(mine), DELETE, [A], buckets=buckets)
@@ -115,7 +115,7 @@ def test_a_write_without_a_key_lookup_is_rebased_on_concurrent_deletes(
     assert rows_of(mine, "id", "v") == [("c", 1), ("n", 5)]
 
 
-# ---------------------------------------------------------------- inserts that mind known keys
+# ---------------------------------------------------------------- inserts that drop known keys
 
 
 @pytest.mark.parametrize("drops", [False, True], ids=["upsert", "insert"])
@@ -171,7 +171,7 @@ def test_a_dropped_row_stays_dropped_under_concurrent_changes_of_other_partition
 def test_a_concurrent_commit_is_decoded_only_where_it_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may name thousands of files, and the lock is held meanwhile."""
+    """It may name thousands of files, and the writer holds the lock."""
     mine, other = two_writers()
     read: list[str] = []
     decode = rivals.decode_commit

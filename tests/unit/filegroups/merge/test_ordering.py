@@ -1,4 +1,4 @@
-"""Ordering values compare as Java's ``compareTo``: by type, by several fields, with nulls and NaN."""
+"""Ordering values compare as in Java's ``compareTo``: by type, by fields, with nulls and NaN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def column(values: list[object], kind: pa.DataType | None = None) -> pa.ChunkedA
 
 
 def numbered(*columns: pa.ChunkedArray) -> tuple[list[int], list[bool]]:
-    """Places of the rows in the order of their numbers, equal ones alike; and what is missing."""
+    """Return the rank of each row, equal for equal rows, and which rows have no value."""
     numbers, missing = order_numbers(columns)
     places = sorted(set(numbers.tolist()))
     return [places.index(number) for number in numbers.tolist()], missing.tolist()

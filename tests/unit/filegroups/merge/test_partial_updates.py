@@ -1,4 +1,4 @@
-"""A partial update changes the columns it has, of records that are there, and nothing else."""
+"""A partial update changes only its columns, and only of existing records."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_record_deleted_meanwhile_is_not_partly_restored(table_type) -> None:
 
 
 def test_a_rebase_does_not_insert_a_record_deleted_meanwhile() -> None:
-    """The rival began first, so that merging again on its file would do for whole rows."""
+    """The concurrent commit began first, so a rebase would be enough for whole rows."""
     table = started(COW)
     finish = begun(opened(table), WriteOperation.DELETE, [{"id": "b", "p": "x"}])
     with pytest.raises(InvalidInputError) as refused:

@@ -1,4 +1,4 @@
-"""A plug-in's merger is asked wherever versions of a record meet, and held to its contract."""
+"""A plug-in's merger merges all versions of a record, and its contract is checked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORD, DELETED, DELETE = ChangeKind.RECORD, ChangeKind.DELETE_ROW, ChangeKind.D
 
 @dataclass(frozen=True)
 class Summing:
-    """Adds ``n`` up; a record whose sum is zero is deleted, one that adds nothing stays."""
+    """Sums ``n`` up; a zero sum deletes the record, and an addition of zero keeps it."""
 
     strategy_ids: tuple[str, ...] = (ID,)
     class_names: tuple[str, ...] = ("com.example.Sum",)
@@ -54,7 +54,7 @@ class Summing:
 
 @dataclass(frozen=True)
 class Answering(Summing):
-    """Answers what it is told to."""
+    """A merger with a given answer."""
 
     answer: Any = None
 
@@ -95,7 +95,7 @@ def test_base_and_changes_are_merged_pair_by_pair() -> None:
     outcome = merge_changes(BASE, new, rules())
     assert told(outcome.table) == [
         ("at new", "a", 11, "new"),
-        ("at base", "b", 2, "base"),  # it says it keeps the stored row, commit time and all
+        ("at base", "b", 2, "base"),  # the merger keeps the stored row with its commit time
         ("at base", "d", 4, "base"),
         ("at new", "e", 7, "new"),
     ]
@@ -119,7 +119,7 @@ def test_a_delete_that_is_not_followed_leaves_the_older_row() -> None:
 @pytest.mark.parametrize(
     ("old_gone", "new_gone", "gone", "kept", "time", "number", "text"),
     [
-        # who was a delete, what the merger says; the row's commit time, merged and plain column
+        # deletes, the merger's answer; the row's commit time, merged and plain column
         (False, False, False, False, "at new", 9, "new"),
         (False, False, False, True, "at old", 1, "old"),
         (False, False, True, False, "at new", 9, "new"),

@@ -1,4 +1,4 @@
-"""Rows whose key moved to another partition leave the base file, marked by a column of their own."""
+"""Rows whose key moved to another partition leave the base file, marked by their own column."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """
-Every change of a range with its images: as Java Hudi tells it, and so that it replays.
+Every change of a range with its images equals Java Hudi's, and the changes replay.
 
-A change log is nothing but the table told as a story: whoever applies each change to what was
-there before must end with the table, and must meet every image before on the way.
+A replay of all changes must give the table. Each image before a change must be there.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def test_changes_replay_to_the_table(opened: Callable[[str], TableReader], name:
         assert (change["before"] is None) == (change["op"] == "i")
         assert (change["after"] is None) == (change["op"] == "d")
         if change["before"] is not None:
-            rows.remove(text(change["before"]))  # fails where it was never there
+            rows.remove(text(change["before"]))  # fails if the row is missing
         if change["after"] is not None:
             rows.append(text(change["after"]))
     assert sorted(rows) == sorted(text(row) for row in table.current_state().to_arrow().to_pylist())
@@ -120,7 +119,7 @@ def test_images_have_the_requested_columns(opened: Callable[[str], TableReader])
 
 
 def test_an_older_file_does_not_replace_the_one_that_was_rewritten(tmp_path: Path) -> None:
-    """A savepoint may keep an old slice where cleaning took the next one."""
+    """A savepoint may keep an old slice after cleaning deleted the next one."""
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     with hoodoo.open_table(path) as table:
         *_, before_last, last = table.snapshot.active.completed_writes
@@ -145,7 +144,7 @@ def test_a_missing_change_log_is_named(tmp_path: Path) -> None:
 
 
 def of_java(image: str | None) -> dict[str, Any] | None:
-    """An image in Java's text; computed ones have the meta columns, logged ones have not."""
+    """Return an image of Java; computed ones have the meta columns, logged ones have not."""
     found = None if image is None else json.loads(image)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Which rows differ between two moments of a table."""
+"""The rows that differ between two states of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filter texts mean in hoodoo what they mean in SQL; DuckDB judges."""
+"""Filter texts have the meaning of SQL; DuckDB gives the expected rows."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ CONDITIONS = st.recursive(
 @settings(max_examples=300)
 @given(CONDITIONS)
 def test_a_text_chooses_the_rows_that_sql_chooses(text: str) -> None:
-    if "rate" in text:  # DuckDB sorts NaN above all numbers, Arrow compares it with none
+    if "rate" in text:  # DuckDB sorts NaN above all numbers, Arrow compares it with no number
         text = f"({text}) AND row <> 5"
     assert chosen(text) == chosen_by_duckdb(text)
 

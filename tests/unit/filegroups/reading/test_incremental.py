@@ -1,4 +1,4 @@
-"""What an incremental read takes from the files of its range (fmt 6.6)."""
+"""The rows that an incremental read takes from the files of its range (fmt 6.6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timeline.model.commit_metadata import TableType, WriteOperation
 
 
 def written(*versions: int) -> tuple[TableReader, list[str]]:
-    """A table of one row that was written again and again, and the completion times."""
+    """Return a table whose only row was written several times, and the completion times."""
     table = new_table()
     times = [
         upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}]).completion_time
@@ -71,7 +71,7 @@ def test_a_range_is_a_value():
 
 
 def updated_in_part(table: TableReader, rows: list[dict[str, Any]]) -> None:
-    """An upsert of some columns."""
+    """Upsert some columns."""
     plan = planned(table, WriteOperation.UPSERT)
     partial = replace(plan, rules=replace(plan.rules, partial_columns=()))
     write(table.context, partial, LocalWorkload(table.context.ports, pa.Table.from_pylist(rows)))

@@ -1,4 +1,4 @@
-"""Every operation of a merge-on-read table: what it holds, what is appended, what is rewritten."""
+"""Every operation of a merge-on-read table: rows, appended files and rewritten files."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_second_delete_writes_nothing(table: TableReader) -> None:
 
 
 @pytest.mark.parametrize("drop_found", [False, True])
-@pytest.mark.parametrize("ids", range(8))  # file ids are drawn anew, and with them their order
+@pytest.mark.parametrize("ids", range(8))  # file ids are drawn again, and with them their order
 def test_a_key_inserted_after_its_delete_is_changed_where_it_was_inserted(
     drop_found: bool, ids: int
 ) -> None:
@@ -241,7 +241,7 @@ def test_keys_are_searched_in_logs_where_no_base_file_has_them() -> None:
     upsert(table, [row("a", "x", 6, 2)], buckets=BUCKETS)
     storage = table.context.ports.storage
     (base,) = (path for path in data_files(table) if path.startswith("x/"))
-    storage.delete(base)  # as another engine leaves it that writes logs only
+    storage.delete(base)  # as after another engine that writes logs only
     upsert(table, [row("a", "x", 7, 3)])
     assert rows_of(table, "id", "v") == [("a", 3), ("c", 1)]
 
@@ -268,10 +268,10 @@ def test_of_two_concurrent_appends_to_one_file_group_the_later_is_retried(
 
 
 def test_an_append_that_began_first_and_ends_last_is_rejected(table: TableReader) -> None:
-    """Under its old time it would sort before the winner, and lose the tie it should win."""
+    """With its old time it would precede the winner, and lose the tie that it should win."""
     finish = begun(table, UPSERT, [row("a", "x", 6, 2)])
     upsert(opened(table), [row("a", "x", 6, 1)])
-    with pytest.raises(AssertionError):  # the attempt alone is refused, not published
+    with pytest.raises(AssertionError):  # this attempt is rejected and commits nothing
         finish()
     assert rows_of(table, "id", "v")[0] == ("a", 1)
 
@@ -303,7 +303,7 @@ def test_appends_to_different_file_groups_do_not_conflict(table: TableReader) ->
 
 
 def test_filling_a_small_file_conflicts_with_an_append_to_it(table: TableReader) -> None:
-    """The new base file would hide nothing, but it lacks the log's rows it was merged without."""
+    """The new base file lacks the concurrent rows of the log."""
 
     def rival() -> None:
         upsert(opened(table), [row("a", "x", 7, 7)])
@@ -325,7 +325,7 @@ def test_an_append_conflicts_with_the_filling_of_its_file(table: TableReader) ->
 def test_an_append_conflicts_with_a_filling_of_its_file_that_began_earlier(
     table: TableReader,
 ) -> None:
-    """A log's stat names itself as its previous commit, which says nothing of what it saw."""
+    """A log's stat names itself as its previous commit, so it does not show the known base file."""
     filling = begun(opened(table), UPSERT, [row("n", "x", 1, 1)])
     receipt = put(table, DELETE, [{"id": "a", "p": "x"}], filling)
     assert receipt.attempts == 2
@@ -333,7 +333,7 @@ def test_an_append_conflicts_with_a_filling_of_its_file_that_began_earlier(
 
 
 def test_an_append_does_not_conflict_with_another_engines_compaction(table: TableReader) -> None:
-    """What completes after it was requested lies on top of it, whenever it began (fmt 6.1)."""
+    """A write that completes later is on top of the compaction, at any begin (fmt 6.1)."""
     upsert(table, [row("a", "x", 6, 2)])
     times: list[str] = []
 
@@ -351,7 +351,7 @@ def test_an_append_does_not_conflict_with_another_engines_compaction(table: Tabl
 
 
 def compacted(table: TableReader, requested: str, completed: str) -> None:
-    """What Java leaves that compacted the partition x, without a slot."""
+    """Leave the files of a compaction by Java of partition x, without a slot."""
     storage = table.context.ports.storage
     (one,) = slices(table)
     rows = table.current_state().to_arrow(with_hoodie_columns=True, partitions=["x"])
@@ -416,7 +416,7 @@ def test_a_dead_writer_s_log_is_rolled_back(table: TableReader) -> None:
         (one,) = slices(table)
         name = f".{one.file_group.file_id}_{pending.requested_time}.log.1_0-0-0"
         storage.create(f"x/{name}", b"#HUDI#")
-        raise KeyboardInterrupt  # deletes nothing, as a killed process
+        raise KeyboardInterrupt  # deletes nothing, like a killed process
 
     with pytest.raises(KeyboardInterrupt):
         upsert(table, [row("a", "x", 6, 2)], die)
@@ -429,7 +429,7 @@ def test_a_dead_writer_s_log_is_rolled_back(table: TableReader) -> None:
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1), ("c", 1)]
 
 
-# ---------------------------------------------------------------- against a dictionary
+# ---------------------------------------------------------------- compared with a dictionary
 
 
 STEPS = st.lists(
@@ -452,7 +452,7 @@ STEPS = st.lists(
 def test_every_sequence_of_operations_reads_like_a_dictionary(
     steps: list[tuple[str, list[tuple[str, int]]]], form: LogFormat, ordered: bool
 ) -> None:
-    """A key holds (ordering, value, deleted): equal or greater orderings replace, in any order."""
+    """A key has (ordering, value, deleted): equal or greater orderings replace, in any order."""
     table = new_table(table_type=MERGE_ON_READ, ordering=("ts",) if ordered else ())
     files = FileRules(bloom=SMALL.bloom, logs=LogSettings(format=form))
     upsert(table, [row("a", "x", 1, -1), row("z", "x", 1, -1)], files=files)
@@ -473,7 +473,7 @@ def test_every_sequence_of_operations_reads_like_a_dictionary(
 
 
 def test_a_log_that_grew_successors_keeps_them_all() -> None:
-    """What a task made beside its first file is no stray of a failed attempt (PUB-1)."""
+    """Further files of the same task are no stray files of a failed attempt (PUB-1)."""
     table = new_table(table_type=MERGE_ON_READ)
     upsert(table, START)
     sizes = LogSettings(block_bytes_max=1, file_bytes_max=1)

@@ -1,4 +1,4 @@
-"""Partition pruning: no partition with a matching row is left out, and few others are kept."""
+"""Partition pruning omits no partition with a matching row, and keeps few others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = st.sampled_from(
     ]
 )
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-DAYS = st.integers(-2, 2) | st.integers(19_658, 19_784)  # about 1970, and a winter
+DAYS = st.integers(-2, 2) | st.integers(19_658, 19_784)  # around 1970, and a winter
 MOMENTS = st.builds(
     lambda day, second: EPOCH + timedelta(days=day, seconds=second), DAYS, st.integers(0, 86_399)
 )
@@ -91,7 +91,7 @@ def assert_keeps_matches(rows: pa.Table, pruner: PartitionPruner) -> None:
 
 
 def joined_paths(rows: pa.Table, spec: KeySpec) -> pa.Array:
-    """As Java Hudi makes them: a slash in a value makes levels."""
+    """Return paths as Java Hudi builds them: a slash in a value creates a folder."""
     try:
         return partition_paths(rows, spec)
     except InvalidInputError:

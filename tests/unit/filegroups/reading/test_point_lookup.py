@@ -1,4 +1,4 @@
-"""Rows of single keys are read from the file groups that may hold them, whatever knows that."""
+"""Rows of single keys are read from the file groups that may contain them, by any index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_FILLING = {"hoodie.parquet.small.file.limit": "0"}
 
 
 def filled(path: Path, properties: dict[str, str]) -> hoodoo.Table:
-    """Three writes of keys of their own into two partitions."""
+    """Write three times, each time new keys into two partitions."""
     table = hoodoo.create_table(
         path / "t", schema=SCHEMA, record_key="id", partition_by="p", properties=properties
     )
@@ -43,8 +43,8 @@ def considered(table: hoodoo.Table, *keys: str) -> int:
     ("properties", "files", "of_one_key"),
     [
         (BUCKETS, 16, 2),  # its bucket in both partitions
-        (NO_FILLING, 6, 1),  # ranges and filters tell
-        ({**NO_FILLING, "hoodie.parquet.bloom.filter.enabled": "false"}, 6, 2),  # ranges alone
+        (NO_FILLING, 6, 1),  # by ranges and filters
+        ({**NO_FILLING, "hoodie.parquet.bloom.filter.enabled": "false"}, 6, 2),  # by ranges only
     ],
     ids=["buckets", "filters", "ranges"],
 )
@@ -93,7 +93,7 @@ def test_keys_that_files_do_not_store_are_found(tmp_path: Path, kind: str, left_
             {"_hoodie_record_key": None, "p": "q"}
         ]
         none = [("_hoodie_record_key", "=", "id:k1,v:1")]
-        assert table.to_arrow(columns=["p"], filter=none).num_rows == 0, "as it is shown"
+        assert table.to_arrow(columns=["p"], filter=none).num_rows == 0, "as in its output"
         assert table.get_rows(["id:k1,v:1"]).num_rows == 1
 
 
@@ -124,7 +124,7 @@ def test_a_record_index_that_was_switched_off_is_not_read(tmp_path: Path, left: 
     with hoodoo.open_table(path) as opened_before, hoodoo.open_table(path, properties=OFF) as table:
         row = {"id": "new", "ts": 1_000, "val": 1.0, "name": "by us", "region": "xx"}
         table.upsert([row])
-        if left:  # whoever switched it off died before the folder went
+        if left:  # the process that switched it off died before it deleted the folder
             shutil.copytree(kept, index)
         found = opened_before.get_rows(["e01", "a00", "new"], columns=["id"])
         assert sorted(found.column("id").to_pylist()) == ["a00", "e01", "new"]

@@ -44,7 +44,7 @@ def row(key: str, part: str, ts: int, v: int) -> dict[str, Any]:
 
 
 def three_commits() -> tuple[TableReader, list[CommitResult]]:
-    """a and b inserted, a updated, then c inserted into another partition; a second apart."""
+    """Insert a and b, update a, then insert c into another partition, each a second apart."""
     clock = StillClock()
     table = new_table(clock=clock)
     receipts = []

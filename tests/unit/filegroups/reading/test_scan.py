@@ -1,4 +1,4 @@
-"""A clean between a look at the table and the listing of its files leaves no row out (RDL-2)."""
+"""A clean between the snapshot and the listing of files hides no row (RDL-2)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LAST = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)
 
 
 class Hooked(Behind):
-    """Lets others act before a partition is listed, so many times."""
+    """Lets another writer act before a partition is listed, up to n times."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -67,7 +67,7 @@ class Hooked(Behind):
 
 
 class Story:
-    """A row that is written anew and cleaned whenever a reader is about to list its partition."""
+    """A row that is rewritten and cleaned whenever a reader is about to list its partition."""
 
     def __init__(self, foreign: ForeignWriters = ForeignWriters.NONE) -> None:
         self.clock = StillClock()
@@ -80,14 +80,14 @@ class Story:
 
     def read_through(self, hooked: Hooked) -> None:
         self.hooked = hooked
-        self.hooked.act = self.go_on
+        self.hooked.act = self.commit_and_clean
         self.reader = opened(self.writer, storage=hooked, clock=self.clock, limits=self.limits)
 
     def commit(self) -> None:
         self.value += 1
         upsert(self.writer, [{"id": "a", "p": "x", "v": self.value, "ts": self.value}])
 
-    def go_on(self) -> None:
+    def commit_and_clean(self) -> None:
         self.commit()
         assert clean(self.writer.context, LAST) is not None
 
@@ -109,11 +109,11 @@ def test_a_read_whose_files_are_cleaned_before_the_listing_returns_newer_rows(
     story.hooked.left = times
     (value,) = read(story.reader)
     assert value >= 2
-    assert files_below(story.base, READERS) == [], "what was held for it is free again"
+    assert files_below(story.base, READERS) == [], "the reader's lease is released"
     story.hooked.left = 0
     story.commit()
     clean(story.writer.context, LAST)
-    assert len(data_files(story.writer)) == 1, "and nothing is spared any more"
+    assert len(data_files(story.writer)) == 1, "no file is retained for it any more"
 
 
 class ReadOnly(Hooked):
@@ -159,10 +159,10 @@ def test_a_listing_of_files_contains_those_that_were_cleaned_meanwhile() -> None
 
 @pytest.mark.spec("RDL-2")
 def test_a_snapshot_whose_files_were_cleaned_before_the_listing_is_expired() -> None:
-    """It read as a table without that row."""
+    """The read returned a table without that row."""
     story = Story()
     pinned = story.reader.current_state()
-    story.go_on()
+    story.commit_and_clean()
     with pytest.raises(SnapshotExpiredError):
         pinned.to_arrow()
     with pytest.raises(SnapshotExpiredError):
@@ -173,11 +173,11 @@ def test_a_snapshot_whose_files_were_cleaned_before_the_listing_is_expired() -> 
 @pytest.mark.spec("HB-3")
 @pytest.mark.parametrize(("slept_ms", "whole"), [(100, True), (LEASE_MS, False)])
 def test_a_pinned_snapshot_is_complete_while_its_lease_exists(slept_ms: int, whole: bool) -> None:
-    """Its reader stood still before it listed the files."""
+    """The reader paused before it listed the files."""
     story = Story()
     with story.reader.pin() as state:
         story.clock.sleep_ms(slept_ms)
-        story.go_on()
+        story.commit_and_clean()
         if whole:
             assert READS["collected"](state) == [1]
         else:
@@ -214,7 +214,7 @@ def _restored(table: TableReader, time: str) -> None:
 def foreign_clean(
     story: Story, *, line: str = "", pending: bool = False, takes: tuple[str, ...] = ()
 ) -> None:
-    """As Java leaves it: files on the timeline, no slot."""
+    """Leave a clean as Java does: files on the timeline, and no slot."""
     time = f"{int(story.writer.context.active().newest_time or '0') + 1_000}"
     for name in takes:
         story.base.delete(f"x/{name}")
@@ -266,18 +266,18 @@ def test_another_engines_clean_expires_only_snapshots_below_its_retention(
 def test_a_write_whose_base_snapshot_another_engine_cleaned_is_retried(
     rewritten: bool, pending: bool
 ) -> None:
-    """Java keeps versions whoever writes; the row passed for a new one, and was there twice."""
+    """Java's cleaner ignores our write, so the row was inserted a second time."""
     story = Story(ForeignWriters.EXPECTED)
-    if not rewritten:  # the file that goes is older than what the write sees
+    if not rewritten:  # the deleted file is older than the base snapshot
         story.commit()
 
-    def others_go_on() -> None:
+    def concurrent_clean() -> None:
         if rewritten:
             story.commit()
         oldest = min(story.base.names("x"), key=lambda name: name[-25:])
         foreign_clean(story, pending=pending, takes=(oldest,))
 
-    story.hooked.act = others_go_on
+    story.hooked.act = concurrent_clean
     story.hooked.left = 1
     receipt = upsert(story.reader, [{"id": "a", "p": "x", "v": 9, "ts": 9}])
     assert rows_of(story.writer, "id", "v") == [("a", 9)]
@@ -290,7 +290,7 @@ def test_a_write_whose_base_snapshot_another_engine_cleaned_is_retried(
 def test_a_read_is_planned_again_when_a_restore_commits_during_planning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it asks an instant for is gone with the instant: that is no damage."""
+    """The read needs a restored-away instant, which is no damage."""
     table = new_table()
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
@@ -312,14 +312,14 @@ def test_a_read_is_planned_again_when_a_restore_commits_during_planning(
 def test_changes_are_planned_again_when_a_restore_commits_during_planning(
     images: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The instants of the range are gone, and the table is whole."""
+    """The instants of the range are restored away, and the table is complete."""
     table = new_table()
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     for number in (2, 3, 4):
         upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}])
     look, restored = TableContext.snapshot, []
 
-    def looked(self: TableContext) -> Any:
+    def snapshot_and_restore(self: TableContext) -> Any:
         snapshot = look(self)
         if not restored:
             restored.append(True)
@@ -327,7 +327,7 @@ def test_changes_are_planned_again_when_a_restore_commits_during_planning(
         return snapshot
 
     reader = opened(table)
-    monkeypatch.setattr(TableContext, "snapshot", looked)
+    monkeypatch.setattr(TableContext, "snapshot", snapshot_and_restore)
     with pytest.raises(SnapshotExpiredError):
         reader.changes("earliest", images=images)
     assert reader.changes("earliest", images=images).read_all().num_rows == 1
@@ -335,7 +335,7 @@ def test_changes_are_planned_again_when_a_restore_commits_during_planning(
 
 @pytest.mark.spec("RST-1")
 def test_a_restore_whose_writer_died_before_its_completed_file_blocks_no_reader() -> None:
-    """What it takes was unlisted before the look, so none of it is read."""
+    """The restored-away instants left the timeline before the snapshot, so none is read."""
     table = new_table()
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     upsert(table, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
@@ -352,7 +352,7 @@ def test_a_restore_whose_writer_died_before_its_completed_file_blocks_no_reader(
 def test_a_restore_whose_writer_died_after_its_slot_blocks_no_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing of what it takes is gone yet, and a reader finishes nothing."""
+    """The restored-away instants are still there, and a reader applies no slot."""
     table = new_table()
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     for number in (2, 3):

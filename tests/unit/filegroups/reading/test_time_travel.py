@@ -1,4 +1,4 @@
-"""Time travel below the active timeline: answered while the files are there, else refused."""
+"""Time travel below the active timeline works while the files exist, and is refused after that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def row(key: str, ts: int, **more: Any) -> dict[str, Any]:
 def four_writes(
     version: int = 9, kind: TableType = TableType.COPY_ON_WRITE
 ) -> tuple[MemoryStorage, list[CommitResult]]:
-    """a and b; a again with a new column; the whole partition anew; and b again."""
+    """Write a and b, a with a new column, the whole partition, and b again."""
     storage = MemoryStorage()
     table = new_table(storage, version=version, clock=StillClock(), table_type=kind)
     upserted = upsert(table, [row("a", 1), row("b", 1)]), upsert(table, [row("a", 2, w=7)])
@@ -39,7 +39,7 @@ def four_writes(
 
 
 def archive(storage: MemoryStorage, receipts: list[CommitResult], *, clean: bytes = b"") -> None:
-    """Move instants into the history, and a clean that came later."""
+    """Archive instants, and a clean that happened later."""
     rows: list[tuple[str, str | None, str]] = []
     kept: dict[str, bytes] = {CLEANED_AT: clean}
     for receipt in receipts:
@@ -161,7 +161,7 @@ def test_missing_replaced_files_matter_only_before_their_replacement() -> None:
 
 
 def test_a_clean_by_versions_is_checked_by_the_files_it_deleted() -> None:
-    """It promises no time, so Java answers with what is left."""
+    """Such a clean promises no time, so Java returns the remaining rows."""
     storage, (first, second, *_) = four_writes()
     names = data_files(storage, first)
     for name in names:
@@ -175,7 +175,7 @@ def test_a_clean_by_versions_is_checked_by_the_files_it_deleted() -> None:
 
 
 def test_a_range_of_archived_instants_returns_rows_that_were_not_written_again() -> None:
-    """As Java tells it, though the files are there; what is newer comes in its own range."""
+    """As in Java, although the files exist; newer rows are in their own range."""
     storage, (first, second, third, fourth) = four_writes()
 
     def changed(since: str, until: CommitResult) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Value texts of updates and merges mean what they mean in SQL; DuckDB judges."""
+"""Value texts of updates and merges have the meaning of SQL; DuckDB gives the expected values."""
 
 from __future__ import annotations
 

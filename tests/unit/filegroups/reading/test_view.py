@@ -1,4 +1,4 @@
-"""Which files make up the table: duplicates resolved, strangers ignored."""
+"""The data files of a table: duplicates are resolved, and other files are ignored."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ T1, T3, T5, T9, T20 = (f"202601010000000{number:02}" for number in (1, 3, 5, 9, 
 
 
 def sliced(as_of: str | None, *instants: str, history: Any = None) -> list[tuple[Any, ...]]:
-    """Slices of a file group with base files of t1 and t9 and logs of t3 and t5."""
+    """Return the slices of a file group with base files of t1 and t9 and logs of t3 and t5."""
     storage = MemoryStorage()
     for name in (MARK, f"g-0_0-0-0_{T1}.parquet", f"g-0_0-0-0_{T9}.parquet"):
         storage.create(name, b"x")
@@ -155,13 +155,13 @@ def archived(completions: dict[str, str]) -> Any:
 
 @pytest.mark.spec("GC-7")
 def test_files_below_the_timeline_count_when_the_archive_knows_them():
-    """T3 was rolled back, and its writer woke up when the commits around it were archived."""
+    """T3 was rolled back; its writer resumed after the commits around it were archived."""
     known = {T1: "20260101000000002", T5: "20260101000000006"}
     assert sliced(None, WRITES[3], history=archived(known)) == [(T1, [T5]), (T9, [])]
     assert sliced(None, WRITES[3], history=archived({T5: known[T5]})) == [
         (T1, [T5]),
         (T9, [T3]),
-    ], "of what lies before the oldest archived instant the archive cannot tell"
+    ], "the archive does not list instants before its oldest one"
     assert sliced(None, WRITES[3], history=archived({"0": "0"})) == [(T9, [])]
 
 
@@ -172,5 +172,5 @@ def test_the_archive_is_not_read_for_instants_of_the_active_timeline():
 def test_logs_of_archived_instants_are_sliced_by_their_completion_time():
     archive = archived({T3: "20260101000000004", T5: "20260101000000006"})
     assert sliced(None, WRITES[3], history=archive) == [(T1, [T3, T5]), (T9, [])]
-    # Nobody knows when: then it is taken for the newest.
+    # Its time is unknown, so it counts as the newest.
     assert sliced(None, WRITES[3]) == [(T1, []), (T9, [T3, T5])]

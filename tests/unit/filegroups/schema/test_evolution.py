@@ -1,4 +1,4 @@
-"""A column's type changes by Hudi's table, at every level, and older rows follow (fmt 4.4)."""
+"""A column's type changes by Hudi's rules, and older rows are converted (fmt 4.4)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table_schema(**types: pa.DataType) -> TableSchema:
 
 
 def evolved(table_type: pa.DataType, incoming: pa.DataType) -> pa.DataType:
-    """The column's type afterwards; the Avro text must tell the same."""
+    """Return the column's type after the change; the Avro text must have the same type."""
     found, _ = reconcile_schema(table_schema(c=table_type), pa.schema([("c", incoming)]), FILLING)
     assert avro_to_arrow(found.avro_json) == found.arrow
     return found.arrow.field("c").type
@@ -60,7 +60,7 @@ WIDER_STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
         (pa.float64(), pa.string(), pa.string()),
         (pa.decimal128(9, 2), pa.decimal128(20, 2), pa.decimal128(20, 2)),
         (pa.decimal128(9, 2), pa.decimal128(20, 5), pa.decimal128(20, 5)),
-        # what is narrower is fitted to the table
+        # a narrower type is widened to the table's
         (pa.int64(), pa.int32(), pa.int64()),
         (pa.float64(), pa.int64(), pa.float64()),
         (pa.string(), pa.int32(), pa.string()),
@@ -277,7 +277,7 @@ def test_other_promotions_do_not_exist_even_without_rows(older, kind):
     assert caught.value.kind == "schema_mismatch"
 
 
-# ---- incoming rows of every make ----
+# ---- incoming rows of every type ----
 
 
 def test_a_writer_refuses_values_that_a_reader_rounds():

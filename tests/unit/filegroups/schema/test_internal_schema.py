@@ -1,4 +1,4 @@
-"""Columns renamed by Java Hudi under schema on read are found by their numbers."""
+"""Columns renamed by Java Hudi under schema on read are found by their ids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ READER = with_meta(
         ]
     )
 )
-#: What Java Hudi answers after the last rename; ``b`` was written after the others.
+#: Java Hudi's rows after the last rename; ``b`` was written after the others.
 FIRST = [
     {"id": "a", "a2": 1, "n": {"x": 1, "z": "q"}, "w": "3", "gone": None},
     {"id": "b", "a2": 2, "n": {"x": 1, "z": "q"}, "w": "4", "gone": None},

@@ -1,4 +1,4 @@
-"""Columns in chunks become one array, or numbers for their distinct values."""
+"""Chunked columns become one array, or numbers for their distinct values."""
 
 from __future__ import annotations
 

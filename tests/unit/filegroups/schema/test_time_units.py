@@ -1,4 +1,4 @@
-"""The table's schema says what the numbers of a moment are, where an old writer's label does not."""
+"""The table's schema gives the unit of a timestamp if an old writer's file names a wrong one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from timeline.errors import InvalidInputError, UnsupportedTableError
 UTC_MS, UTC_US = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
 LOCAL_MS, LOCAL_US = pa.timestamp("ms"), pa.timestamp("us")
 
-#: What a file says, what the table says, and whether the numbers are the table's.
+#: The file's type, the table's type, and whether the numbers are the table's.
 REPAIRED = [(UTC_US, UTC_MS), (pa.int64(), LOCAL_MS), (pa.int64(), LOCAL_US)]
 UNKNOWN = [
     (pa.int64(), UTC_MS),
@@ -46,7 +46,7 @@ NUMBERS = st.lists(st.none() | st.integers(-62_135_596_800_000, 253_402_300_799_
 
 
 def inside(numbers: list[int | None], number: int) -> list[object]:
-    """The numbers in the shape of `WRAPS[number]`."""
+    """Return the numbers in the shape of `WRAPS[number]`."""
     shapes: list[Callable[[int | None], object]] = [
         lambda one: one,
         lambda one: [one, one],
@@ -59,14 +59,14 @@ def inside(numbers: list[int | None], number: int) -> list[object]:
 
 
 def column(numbers: list[int | None], wrap: int, kind: pa.DataType) -> pa.Table:
-    """A column whose moments of some type have these numbers, at some depth."""
+    """Return a column with these numbers as timestamps of a type, at some depth."""
     return pa.table(
         {"c": with_bits(pa.array(inside(numbers, wrap), WRAPS[wrap](pa.int64())), kind)}
     )
 
 
 def with_bits(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values, the long ones with another type."""
+    """Return the same values, with another type for the longs."""
     made = values.type
     if made == pa.int64():
         return values.view(kind)

@@ -1,4 +1,4 @@
-"""Options of keys and merging become values; what does not go together is refused by name."""
+"""Options of keys and merging become values; contradictions are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Non-blocking writers: several append to one file group at a time, and none is refused."""
+"""Non-blocking writers: several append to one file group at once, and none is rejected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ START: Rows = [row("a", 5, 1), row("b", 5, 1)]
 
 
 def made(ordering: tuple[str, ...] = ("ts",)) -> tuple[TableReader, TableReader]:
-    """A table and a second writer of it."""
+    """Return a table and a second writer of it."""
     table = new_table(limits=LIMITS, table_type=TableType.MERGE_ON_READ, ordering=ordering)
     return table, opened(table, limits=LIMITS)
 
@@ -96,7 +96,7 @@ def test_two_first_writers_of_a_ring_of_ranges_both_commit() -> None:
 def test_of_equal_rows_the_one_with_the_greater_requested_time_counts(
     ordering: tuple[str, ...],
 ) -> None:
-    """NBCC-2: whoever began later wins, although it was published first."""
+    """NBCC-2: the write that began later wins, although it committed first."""
     mine, other = made(ordering)
     upsert(mine, START, buckets=ONE)
     first = begun(mine, WriteOperation.UPSERT, [row("a", 6, 10)], buckets=ONE)
@@ -148,7 +148,7 @@ def test_an_append_conflicts_with_an_overwrite_and_writes_to_the_new_bucket() ->
 
 
 def test_a_bucket_that_was_deleted_gets_another_agreed_file_group() -> None:
-    """fmt 6.4: the id of a replaced file group hides whatever has it."""
+    """fmt 6.4: a replaced file group hides all files with its id."""
     mine, other = made()
     upsert(mine, START, buckets=ONE)
     gone = delete_partition(mine)
@@ -160,16 +160,16 @@ def test_a_bucket_that_was_deleted_gets_another_agreed_file_group() -> None:
 
 
 def delete_partition(table: TableReader) -> str:
-    """Delete the partition; its requested time."""
+    """Delete the partition and return the requested time."""
     plan = planned(table, WriteOperation.DELETE_PARTITION, delete_partitions=("x",), buckets=ONE)
     return write(table.context, plan, None).requested_time
 
 
 @pytest.mark.spec("NBCC-4")
 def test_two_file_groups_of_one_bucket_conflict_before_both_are_committed() -> None:
-    """One began before a partition was deleted and archived, so to say, the other after."""
+    """One write began before the partition was deleted and archived, the other after it."""
     mine, other = made()
-    stranger = open_reader(other.context.ports, BRISK)  # does not agree on file ids
+    stranger = open_reader(other.context.ports, BRISK)  # a writer without agreed file ids
     rival = begun(stranger, WriteOperation.UPSERT, [row("a", 5, 7)], buckets=ONE)
     receipt = upsert(mine, [row("a", 5, 8)], rival, buckets=ONE)
     assert [one.why for one in receipt.refusals] == [
@@ -233,7 +233,7 @@ def test_log_names_differ_by_writer() -> None:
 
 @pytest.mark.spec("NBCC-3")
 def test_changes_of_a_log_that_completes_after_a_plan_are_where_the_table_shows_them() -> None:
-    """The slow log began first, and lies on top of those that the compaction takes."""
+    """The slow log began first, and is on top of those in the compaction."""
     mine, other = made(ordering=())
     upsert(mine, [row("a", 1, 1)], buckets=ONE)
     slow = begun(other, WriteOperation.UPSERT, [row("a", 1, 2)], buckets=ONE)

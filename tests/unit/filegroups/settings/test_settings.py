@@ -1,4 +1,4 @@
-"""Options become typed settings; contradictions and what is not done are refused by name."""
+"""Options become typed settings; contradictions and unsupported options are refused by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from timeline.writer_registry import AGREED_BY
 
 OCC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 KEYGEN = "hoodie.datasource.write.keygenerator"
-# ours on purpose, see the module's first lines
+# ours on purpose, see the module docstring
 OUR_DEFAULTS = {
     "hoodie.parquet.compression.codec": "snappy",
     "hoodie.write.num.retries.on.conflict.failures": "4",
@@ -43,7 +43,7 @@ OUR_DEFAULTS = {
     "hoodie.table.timeline.timezone": "UTC",
     "hoodie.write.complex.keygen.new.encoding": None,
 }
-# Hudi chooses these by engine or by other options, here they are written down or left open.
+# Hudi derives these from the engine or from other options; here they are explicit or open.
 CHOSEN_ELSEWHERE = {
     "hoodie.index.type",
     "hoodie.clean.failed.writes.policy",
@@ -194,7 +194,7 @@ def test_eager_clean_up_with_many_writers_is_refused() -> None:
 
 @pytest.mark.parametrize("lock", ["none", "auto"])
 def test_foreign_writers_without_the_lock_are_refused(lock: str) -> None:
-    """FOR-1: one publication without it is enough to lose what the other engine writes beside."""
+    """FOR-1: one commit without the lock is enough to lose rows of the other engine."""
     error = refusal({"hoodoo.foreign.writers": "expected", "hoodoo.publish.lock": lock})
     assert error.kind == "setting_contradiction"
 
@@ -280,7 +280,7 @@ def test_settings_travel_between_processes() -> None:
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-# what is not done
+# unsupported options
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_the_merge_mode_follows_the_ordering_fields() -> None:
 
 @pytest.mark.parametrize("name", ["compaction.record", "datasource.write.record"])
 def test_a_strategy_of_hudi_0_leaves_the_merge_mode_to_the_payload_class(name: str) -> None:
-    """Its default is what event time is called now; tables of version 6 state both."""
+    """Its default is called event time now; tables of version 6 state both."""
     old = {
         f"hoodie.{name}.merger.strategy": "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
         "hoodie.datasource.write.payload.class": (

@@ -1,4 +1,4 @@
-"""What must hold at publication beside the conflict matrix, fact by fact (PUB-4)."""
+"""The commit checks in addition to the conflict matrix, fact by fact (PUB-4)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def row(key: str, partition: str = "x") -> dict[str, object]:
 
 
 def inserted(table: TableReader, *rows: dict[str, object]) -> Slot:
-    """Rows in file groups of their own, published; what decided it."""
+    """Commit rows in their own file groups, and return the slot."""
     context = table.context
     put(table, WriteOperation.INSERT, [*rows], files=APART)
     slot = context.commit_log.read(context.commit_log.head())
@@ -62,7 +62,7 @@ def touching(name: str, touch: Access = Access.BASE, partition: str = "x") -> Ac
 
 
 def mine(**facts: Any) -> CommitFacts:
-    """A candidate of nothing, but for these facts."""
+    """Return the facts of a pending commit without changes, but for these."""
     whole = CommitFacts(
         requested_time=MY_TIME,
         keys_looked_up=True,
@@ -81,19 +81,19 @@ def mine(**facts: Any) -> CommitFacts:
 
 
 def as_mine(slot: Slot, **facts: Any) -> CommitFacts:
-    """What a slot published, as if it were still to be."""
+    """Return the facts of a committed slot as those of a pending commit."""
     paths = tuple(
         join(item.file_group.partition_path, name)
         for item in slot.write_set.file_groups
         for name in item.files
     )
-    told = mine(
+    from_slot = mine(
         requested_time=slot.requested_time,
         schemas=(slot.schema_after, slot.schema_before),
         write_set=slot.write_set,
         inserted_into=paths,
     )
-    return replace(told, **facts)
+    return replace(from_slot, **facts)
 
 
 def rival(**facts: Any) -> ConcurrentCommit:
@@ -174,7 +174,7 @@ def test_one_bucket_with_two_file_groups_conflicts_in_these_cases(
     assert rejected_by(new_table().context, me, [other]) is None
 
 
-# ---- keys that are new to both
+# ---- keys that are new in both writes
 
 
 def test_a_key_that_both_writes_inserted_into_a_partition_conflicts() -> None:
@@ -203,7 +203,7 @@ def test_new_keys_of_one_file_group_are_left_to_the_rebase() -> None:
 
 @pytest.mark.parametrize("first", ["w", "x"])
 def test_every_file_with_new_keys_is_compared(first: str) -> None:
-    """The first one is of another partition, or the very file group that the other wrote."""
+    """The first file is in another partition, or in the file group that the other wrote."""
     table = new_table()
     other, me = inserted(table, row("a"), row("n", "y")), inserted(table, row("n", "y"))
     name = other.write_set.file_groups[0].files[0]
@@ -227,7 +227,7 @@ def test_only_partitions_that_got_new_keys_of_both_are_read() -> None:
 
 
 def test_every_log_is_compared_with_inserts_into_other_file_groups() -> None:
-    """The other's file belongs to the file group of the first log, which it leaves alone."""
+    """The file of the other write is in the file group of the first log, which is skipped."""
     table = new_table(table_type=TableType.MERGE_ON_READ)
     for key in ("a", "c"):
         inserted(table, row(key))
@@ -263,7 +263,7 @@ def logs_of(slot: Slot) -> list[LogFile]:
     return [log for log in found if log is not None]
 
 
-# ---- plans made since my begin
+# ---- plans since the begin of this write
 
 
 def compaction_of(group: FileGroupId) -> bytes:

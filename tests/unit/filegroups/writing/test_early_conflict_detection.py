@@ -50,7 +50,7 @@ def limits(**budget: int) -> TableLimits:
     return replace(YIELDING, retry=replace(YIELDING.retry, **budget))
 
 
-AT_ONCE = limits(conflict_retries_max=0)  # does not wait: it is refused
+AT_ONCE = limits(conflict_retries_max=0)  # does not wait: the write is rejected
 
 
 def row(key: str, ts: int = 2, p: str = "x") -> dict[str, Any]:
@@ -58,7 +58,7 @@ def row(key: str, ts: int = 2, p: str = "x") -> dict[str, Any]:
 
 
 def table_of(kind: TableType = TableType.COPY_ON_WRITE, how: TableLimits = YIELDING) -> TableReader:
-    """Keys a and b, each in a file group of its own."""
+    """Return a table with keys a and b, each in its own file group."""
     table = new_table(table_type=kind, limits=how, clock=StillClock())
     for key in "ab":
         put(table, INSERT, [row(key, ts=1)], files=APART)
@@ -66,7 +66,7 @@ def table_of(kind: TableType = TableType.COPY_ON_WRITE, how: TableLimits = YIELD
 
 
 class Waits(StillClock):
-    """Something happens while it sleeps for the n-th time."""
+    """A clock that runs an action during its n-th sleep."""
 
     def __init__(self, at: int, act: Callable[[], object]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Waits(StillClock):
             self._act()
 
 
-# ---------------------------------------------------------------- who yields
+# ---------------------------------------------------------------- which write is rejected
 
 
 @pytest.mark.parametrize("kind", list(TableType))
@@ -87,13 +87,13 @@ def test_the_later_write_is_rejected_before_it_writes_and_names_the_earlier_one(
     table = table_of(kind)
     later = opened(table, limits=AT_ONCE, clock=StillClock())
     before = data_files(table)
-    met: list[WriteConflictError] = []
+    errors: list[WriteConflictError] = []
 
     def meanwhile() -> None:
         (first,) = table.context.active().pending
         with pytest.raises(WriteConflictError) as refused:
             upsert(later, [row("a", ts=3)], files=APART)
-        met.append(refused.value)
+        errors.append(refused.value)
         report = refused.value.fields["report"]
         (winner,) = report["winners"]
         assert winner.startswith(f"{first.requested_time} {first.action.value} by (pid ")
@@ -105,13 +105,13 @@ def test_the_later_write_is_rejected_before_it_writes_and_names_the_earlier_one(
         ]
 
     receipt = upsert(table, [row("a", ts=2)], meanwhile, files=APART)
-    assert (met[0].kind, receipt.attempts) == ("announced_conflict", 1)
+    assert (errors[0].kind, receipt.attempts) == ("announced_conflict", 1)
     assert leftovers(table) == []
 
 
 @pytest.mark.spec("BEG-8")
 def test_the_earlier_write_continues():
-    """Both see each other: they must not both give way."""
+    """Both writes see each other, and only one of them may be rejected."""
     table = table_of()
     earlier = begun(
         opened(table, limits=AT_ONCE, clock=StillClock()), UPSERT, [row("a", ts=5)], files=APART
@@ -143,7 +143,7 @@ def test_announced_writes_to_other_file_groups_do_not_conflict():
 
 
 def test_a_strategy_rejects_an_announced_write():
-    """One writer a partition at a time: the file groups differ."""
+    """One writer at a time in a partition: the file groups differ."""
     table = table_of()
     strategy = find_strategy("partition")
     assert strategy is not None
@@ -244,7 +244,7 @@ def test_a_wait_has_the_limits_of_retries():
 
 
 def test_a_writer_that_pauses_too_long_while_it_waits_is_retried():
-    """Others may have taken it for dead (HB-3): it must not go on under its old name."""
+    """Other writers may have rolled it back (HB-3), so it must not use its old time."""
     table = table_of()
     storage = table.context.ports.storage
 
@@ -259,7 +259,7 @@ def test_a_writer_that_pauses_too_long_while_it_waits_is_retried():
         later = opened(table, limits=YIELDING, clock=clock)
         receipt, written = put_watched(later, UPSERT, [row("a", ts=3)], files=APART)
         assert [refusal.rule for refusal in receipt.refusals] == ["C6"]
-        assert len(written) == 1  # nothing under the old name
+        assert len(written) == 1  # no file with the old time
 
     upsert(table, [row("a", ts=2)], meanwhile, files=APART)
     assert leftovers(table) == []
@@ -267,7 +267,7 @@ def test_a_writer_that_pauses_too_long_while_it_waits_is_retried():
 
 @pytest.mark.spec("BEG-8")
 def test_a_writer_with_the_commit_lock_does_not_wait_for_announced_writes():
-    """The first one asks for the lock to publish: both would wait for ever."""
+    """The first write requests the lock to commit, so both would wait for ever."""
     table = table_of()
 
     def meanwhile() -> None:
@@ -280,13 +280,13 @@ def test_a_writer_with_the_commit_lock_does_not_wait_for_announced_writes():
     upsert(table, [row("a", ts=2)], meanwhile, files=APART)
 
 
-# ---------------------------------------------------------------- what is announced
+# ---------------------------------------------------------------- the announcement
 
-RT = "20260921141320500"  # half a second after the table's own
+RT = "20260921141320500"  # half a second after the times of the table
 
 
 def by_java(table: TableReader, *, server: bool) -> None:
-    """A writer that lives and has markers, but no file group in its profile."""
+    """Add a live writer with markers, but without a file group in its profile."""
     storage = table.context.ports.storage
     assert (table.context.active().newest_time or "") < RT
     (path,) = [path for path in data_files(table) if "a" in keys_in(table, path)]
@@ -328,14 +328,14 @@ def test_markers_of_java_are_read_in_both_forms(server: bool):
 def test_an_inflight_file_announces_writer_and_write_set(kind: TableType, touch: Access):
     table = table_of(kind)
     found: list[Any] = []
-    look = lambda: found.extend(announced_writes(table.context, table.context.active()))  # noqa: E731
-    upsert(table, [row("a")], look, files=APART)
+    read_announced = lambda: found.extend(announced_writes(table.context, table.context.active()))  # noqa: E731
+    upsert(table, [row("a")], read_announced, files=APART)
     (rival,) = found
     assert [item.access for item in rival.write_set.file_groups if item.file_group.file_id] == [
         touch
     ]
-    who = table.context.ports.ids.identity()
-    assert rival.writer == f"(pid {who.pid} on {who.host})"
+    identity = table.context.ports.ids.identity()
+    assert rival.writer == f"(pid {identity.pid} on {identity.host})"
 
 
 # ---------------------------------------------------------------- the option

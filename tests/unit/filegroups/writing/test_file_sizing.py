@@ -1,4 +1,4 @@
-"""Small files are filled first, big ones are split, every row gets one place."""
+"""Small files are filled first, large ones are split, every row gets one file group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement at its bounds: the sizes, the learnt record, the last row of a plan, bucket shares."""
+"""Assignment at its bounds: sizes, learnt record size, last row of a plan, bucket weights."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_each_row_of_a_bucket_index_gets_the_bucket_of_its_partition_and_number(
 def test_a_number_beyond_all_buckets_gets_none_of_the_next_partition() -> None:
     paths, shares = pa.array(["p", "q", "p"]), np.array([2, 0, 1])
     assert assign_by_bucket(paths, shares, [bucket(5, "p", share=1), bucket(6, "q", share=0)]).tolist() == [-1, 6, 5]  # fmt: skip
-    # a bucket with a share greater than that of any row
+    # a bucket with a weight above that of any row
     assert assign_by_bucket(paths, np.array([0, 0, 1]), [bucket(5, "p", share=4), bucket(6, "q", share=0)]).tolist() == [-1, 6, -1]  # fmt: skip
 
 

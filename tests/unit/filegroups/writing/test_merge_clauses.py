@@ -88,7 +88,7 @@ def table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 def merged(
     target: pa.Table, source: pa.Table, statement: list[MergeClause], pieces: int
 ) -> list[Any]:
-    """Return the rows after a merge of the target in some pieces."""
+    """Return the rows after a merge of the target in several batches."""
     bound = bind_clauses(statement, TARGET, SOURCE)
     run = RowMerge(clauses=bound, target=TARGET, source=source, source_keys=source.select(["k"]))
     step = -(-target.num_rows // pieces) or 1

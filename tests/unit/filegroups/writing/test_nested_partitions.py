@@ -1,4 +1,4 @@
-"""Partitions inside of others: of two that writers open side by side one stands, in sight."""
+"""Nested partitions: of two that concurrent writers open, one remains and is visible."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_operations_without_a_key_lookup_are_refused_as_well(operation: WriteOpe
 
 
 class Failing(Meddled):
-    """Fails once its files are written."""
+    """Fails after its files are written."""
 
     error: BaseException = RuntimeError("no more room")
 

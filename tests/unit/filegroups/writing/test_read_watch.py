@@ -1,4 +1,4 @@
-"""The read set of a write against single concurrent commits: counts, rows and read slices."""
+"""The read set of a write and single concurrent commits: counts, rows and read slices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def row(key: str, v: int, ts: int = 1) -> dict[str, Any]:
 
 
 class Scene:
-    """A table with one row whose ``v`` is 1, read by me; others write since."""
+    """A table with one row, ``v`` = 1, that I read before other writers commit."""
 
     def __init__(
         self, level: Isolation = Isolation.SERIALIZABLE, *, v: int | None = 1, **how: Any
@@ -88,8 +88,8 @@ class Scene:
                 storage.delete(path)
 
 
-def strange(rival: ConcurrentCommit) -> ConcurrentCommit:
-    """Of which no metadata is to be found."""
+def without_metadata(rival: ConcurrentCommit) -> ConcurrentCommit:
+    """Return the commit with times whose metadata does not exist."""
     return replace(rival, requested_time=LATER, completion_time=LATER)
 
 
@@ -109,8 +109,10 @@ def test_a_rewritten_file_group_has_new_rows_only_by_its_counts(
     rival = scene.theirs(operation, rows)
     watch = scene.watch()
     assert watch.only_inserted(rival, scene.group) is only
-    assert not watch.only_inserted(rival, FileGroupId("x", "another")), "it tells nothing of it"
-    assert not watch.only_inserted(strange(rival), scene.group), "it is unknown whether"
+    assert not watch.only_inserted(rival, FileGroupId("x", "another")), (
+        "the commit did not change it"
+    )
+    assert not watch.only_inserted(without_metadata(rival), scene.group), "its metadata is missing"
 
 
 def test_a_commit_from_reads_has_a_read_set_and_an_unknown_one_may_have_had() -> None:
@@ -121,7 +123,7 @@ def test_a_commit_from_reads_has_a_read_set_and_an_unknown_one_may_have_had() ->
         scene.other.context, plan, LocalWorkload(scene.other.context.ports, as_table([row("m", 5)]))
     )
     watch = scene.watch()
-    assert [watch.has_reads(one) for one in (rival, scene.newest(), strange(rival))] == [
+    assert [watch.has_reads(one) for one in (rival, scene.newest(), without_metadata(rival))] == [
         False,
         True,
         True,
@@ -131,11 +133,11 @@ def test_a_commit_from_reads_has_a_read_set_and_an_unknown_one_may_have_had() ->
 @pytest.mark.parametrize(
     ("asked", "stores_keys", "misses"),
     [
-        pytest.param(1, True, True, id="the row that was there is not the rival's"),
+        pytest.param(1, True, True, id="the existing row is not of the concurrent commit"),
         pytest.param(
-            1, False, False, id="where no row tells when it was written, all are the rival's"
+            1, False, False, id="without commit times in rows all count as the concurrent commit's"
         ),
-        pytest.param(5, True, False, id="the new row is asked for"),
+        pytest.param(5, True, False, id="the filter matches the new row"),
         pytest.param(7, False, True, id="no row is"),
         pytest.param(None, True, False, id="all rows are"),
     ],
@@ -171,7 +173,7 @@ def test_unreadable_rows_of_a_concurrent_commit_may_match() -> None:
     assert not scene.watch().wrote_no_match(rival, replace(item, files=()))
     assert not scene.watch().wrote_no_match(rival, replace(item, files=(*item.files, log)))
     scene.lose(item.files[0])
-    assert not scene.watch().wrote_no_match(rival, item), "it was cleaned meanwhile"
+    assert not scene.watch().wrote_no_match(rival, item), "its file was cleaned"
 
 
 @pytest.mark.parametrize(("asked", "none"), [(1, False), (5, True), (None, False)])
@@ -181,12 +183,14 @@ def test_a_read_slice_contained_no_matching_rows(asked: int | None, none: bool) 
     assert watch.had_no_match(scene.group) is none
     scene.lose(".parquet")
     assert watch.had_no_match(scene.group) is none, "it is read once"
-    assert not scene.watch().had_no_match(scene.group), "gone, it may have held some"
-    assert not scene.watch().had_no_match(FileGroupId("x", "another")), "it was not there"
-    assert not scene.watch().had_no_match(FileGroupId("../x", "f")), "it is unknown whether"
+    assert not scene.watch().had_no_match(scene.group), (
+        "the deleted file may have had matching rows"
+    )
+    assert not scene.watch().had_no_match(FileGroupId("x", "another")), "it did not exist"
+    assert not scene.watch().had_no_match(FileGroupId("../x", "f")), "the path is not valid"
 
 
-# ---- the judgement
+# ---- the verdict
 
 
 def touching(
@@ -256,7 +260,7 @@ def test_a_commit_between_the_reads_and_the_begin_is_validated_once_it_is_applie
 
 
 def timeline_without_its_first_write(scene: Scene) -> Instant:
-    """Write once more, and take the write that was read off the active timeline."""
+    """Write once more, and remove the read write from the active timeline."""
     upsert(scene.table, [row("b", 2)])
     [first, _] = scene.context.active().completed_writes
     for name in (f"_{first.completion_time}.commit", ".commit.requested", ".inflight"):
@@ -268,7 +272,7 @@ def timeline_without_its_first_write(scene: Scene) -> Instant:
 def test_reads_hold_if_only_instants_before_them_were_archived(
     monkeypatch: pytest.MonkeyPatch, archived_later: bool
 ) -> None:
-    """Archiving by another writer is no change of what was read."""
+    """Archiving by another writer does not change the reads."""
     scene = Scene(Isolation.SNAPSHOT)
     first = timeline_without_its_first_write(scene)
     archived = {first.requested_time: first.completion_time or ""}

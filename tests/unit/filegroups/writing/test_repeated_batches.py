@@ -1,4 +1,4 @@
-"""A batch id that is asked for again, by a process that let go the slots it had read (BATCH-1)."""
+"""A repeated batch id, in a process that no longer caches the slots it read (BATCH-1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import SLOTS, truncation_point_path
 from timeline.model.slot import NOT_APPLIED_MAX, Batch
 
-FIRST = 5  # batches that are there
+FIRST = 5  # existing batches
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def slots_read(observed: RecordingStorage) -> int:
 
 
 def evict(table: TableReader) -> None:
-    """As each beat does, of all but the last slots."""
+    """Remove all but the last slots from the cache, as each heartbeat does."""
     commit_log = table.context.commit_log
     commit_log.forget(commit_log.head() - NOT_APPLIED_MAX)
 
@@ -64,7 +64,7 @@ def test_a_new_batch_does_not_read_evicted_slots_again(
     evict(table)
     observed.forget()
     assert asked(table, FIRST) is None
-    assert slots_read(observed) == 1, "the absence of the next slot, and no more"
+    assert slots_read(observed) == 1, "only the absence of the next slot"
 
 
 @pytest.mark.spec("BATCH-1")
@@ -101,7 +101,7 @@ def test_ids_of_truncated_slots_are_not_cached(observed: RecordingStorage, table
 def test_a_truncation_point_is_read_once_for_many_batches(
     observed: RecordingStorage, table: TableReader
 ):
-    """Each write asks twice, and its file is never overwritten."""
+    """Each write checks twice, and the file never changes."""
     path = truncation_point_path(1)
     known = CommittedBatch(
         batch=Batch(batch_id="old"), action="commit", requested_time="1", completion_time="2"

@@ -1,4 +1,4 @@
-"""A dry run names who is at the same file groups, and leaves the table as it was."""
+"""A dry run names the live writers of the same file groups, and changes no file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def table_of(kind: TableType = TableType.COPY_ON_WRITE, limits: TableLimits = BR
     return table
 
 
-def would_meet(
+def conflicts_of(
     table: TableReader, operation: WriteOperation, rows: list[dict[str, Any]]
 ) -> tuple[ConflictReport, ...]:
     workload = LocalWorkload(table.context.ports, pa.Table.from_pylist(rows))
@@ -53,11 +53,11 @@ def would_meet(
 
 
 def during(
-    table: TableReader, operation: WriteOperation, rows: list[dict[str, Any]], look: Any
+    table: TableReader, operation: WriteOperation, rows: list[dict[str, Any]], check: Any
 ) -> Any:
-    """What somebody sees who looks while another writes."""
+    """Return the answer of a call during another write."""
     seen: list[Any] = []
-    put(table, operation, rows, lambda: seen.append(look()), files=APART)
+    put(table, operation, rows, lambda: seen.append(check()), files=APART)
     return seen[0]
 
 
@@ -65,53 +65,55 @@ def during(
 def test_a_live_writer_of_the_same_file_group_is_named(kind: TableType) -> None:
     table = table_of(kind)
     other = opened(table)
-    [met] = during(other, UPSERT, [row("a", ts=3)], lambda: would_meet(table, UPSERT, [row("a")]))
-    assert (met.rule, met.kind, met.instant) == ("C1", "write_conflict", "")
-    assert met.redo == ("file groups" if kind is TableType.COPY_ON_WRITE else "everything")
-    assert len(met.file_groups) == len(met.winners) == 1
+    [report] = during(
+        other, UPSERT, [row("a", ts=3)], lambda: conflicts_of(table, UPSERT, [row("a")])
+    )
+    assert (report.rule, report.kind, report.instant) == ("C1", "write_conflict", "")
+    assert report.redo == ("file groups" if kind is TableType.COPY_ON_WRITE else "everything")
+    assert len(report.file_groups) == len(report.winners) == 1
 
 
 def test_a_writer_of_other_file_groups_and_an_idle_table_are_no_conflict() -> None:
     table = table_of()
-    assert would_meet(table, UPSERT, [row("a")]) == ()
-    look = lambda: would_meet(table, UPSERT, [row("a")])  # noqa: E731
-    assert during(opened(table), UPSERT, [row("b", ts=3)], look) == ()
+    assert conflicts_of(table, UPSERT, [row("a")]) == ()
+    check = lambda: conflicts_of(table, UPSERT, [row("a")])  # noqa: E731
+    assert during(opened(table), UPSERT, [row("b", ts=3)], check) == ()
 
 
 def test_a_pending_overwrite_is_named_with_its_partition() -> None:
     table = table_of()
-    look = lambda: would_meet(table, UPSERT, [row("n")])  # noqa: E731
-    [met] = during(opened(table), OVERWRITE, [row("o")], look)
-    assert (met.rule, met.partitions) == ("C4", ("x",))
+    check = lambda: conflicts_of(table, UPSERT, [row("n")])  # noqa: E731
+    [report] = during(opened(table), OVERWRITE, [row("o")], check)
+    assert (report.rule, report.partitions) == ("C4", ("x",))
 
 
 def test_the_strategy_is_applied_too() -> None:
     table = table_of(limits=replace(BRISK, strategy=find_strategy("partition")))
-    look = lambda: would_meet(table, UPSERT, [row("n")])  # noqa: E731
-    [met] = during(opened(table), UPSERT, [row("m")], look)
-    assert met.kind == "strategy"
+    check = lambda: conflicts_of(table, UPSERT, [row("n")])  # noqa: E731
+    [report] = during(opened(table), UPSERT, [row("m")], check)
+    assert report.kind == "strategy"
 
 
 def test_a_clustering_that_would_reject_is_named_and_not_cancelled() -> None:
     refusing = replace(BRISK, clustering_updates=ClusteringUpdates.REJECT)
     table = table_of(limits=refusing)
     schedule_clustering(table.context, ClusteringSettings())
-    [met] = would_meet(table, UPSERT, [row("a")])
-    assert (met.kind, met.retry_can_succeed) == ("service_conflict", False)
+    [report] = conflicts_of(table, UPSERT, [row("a")])
+    assert (report.kind, report.retry_can_succeed) == ("service_conflict", False)
     first = opened(table, limits=replace(refusing, cancels_conflicting_plans=True))
-    assert would_meet(first, UPSERT, [row("a")]) == ()
+    assert conflicts_of(first, UPSERT, [row("a")]) == ()
     assert len(table.context.active().pending) == 1
 
 
 def test_a_writer_that_only_began_has_announced_no_write_set() -> None:
     table = table_of()
     begun(opened(table), UPSERT, [row("a", ts=3)])
-    assert would_meet(table, UPSERT, [row("a")]) == ()
+    assert conflicts_of(table, UPSERT, [row("a")]) == ()
 
 
 def test_nothing_is_written() -> None:
     table = table_of()
     before = files_below(table.context.ports.storage)
-    would_meet(table, UPSERT, [row("a"), row("n")])
+    conflicts_of(table, UPSERT, [row("a"), row("n")])
     assert files_below(table.context.ports.storage) == before
     assert upsert(table, [row("a")]).attempts == 1

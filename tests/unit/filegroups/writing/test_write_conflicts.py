@@ -1,4 +1,4 @@
-"""Two writers of one table: which one wins, what is rebased or rejected, and what remains."""
+"""Two writers of one table: which one wins, the rebase or rejection, and the final state."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_late_rows_of_an_older_concurrent_commit_do_not_conflict():
 
 def test_late_rows_are_merged_again_when_their_file_group_was_written():
     mine, other = two_writers()
-    rival = put  # the partition is overwritten: the row that was late is new then
+    rival = put  # the partition is overwritten: the late row is new then
     upsert(
         mine,
         [row("a", "x", 0, 5)],
@@ -434,7 +434,7 @@ def test_a_failure_after_the_commit_is_no_failed_write():
 
 
 class InterruptedAfter(Behind):
-    """Raises once after an object whose path contains a text was created."""
+    """Raises once after it created an object whose path contains a text."""
 
     def __init__(self, inner: object, part: str) -> None:
         super().__init__(inner)
@@ -459,7 +459,7 @@ def test_files_of_a_write_interrupted_after_its_slot_are_kept():
 
     with pytest.raises(KeyboardInterrupt):
         upsert(mine, [row("a", "x", 2, 2)], arm)
-    upsert(table, [row("b", "y", 2, 2)])  # helps the interrupted one first
+    upsert(table, [row("b", "y", 2, 2)])  # applies the interrupted write first
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
 
 

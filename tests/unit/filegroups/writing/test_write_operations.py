@@ -1,4 +1,4 @@
-"""Every operation of a copy-on-write table, alone: what the table holds afterwards."""
+"""Every operation of a copy-on-write table alone, and the rows after it."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_size_of_records_is_learnt_from_small_files_too():
     table = new_table()
     put(table, INSERT, [row(f"k{n:04}", "x", 1, n) for n in range(1_500)])
     put(table, INSERT, [row(f"m{n:04}", "x", 1, n) for n in range(1_500)], files=files)
-    assert len(table.file_slices()) == 2  # not eight, as while none is known
+    assert len(table.file_slices()) == 2  # not eight, as without a known record size
 
 
 def test_small_files_are_not_filled_when_the_limit_is_zero():

@@ -1,4 +1,4 @@
-"""Values of every Avro type against bytes written by hand, in both directions."""
+"""Values of every Avro type and handwritten bytes, in both directions."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_block_without_records_has_the_columns() -> None:
 
 def test_several_blocks_of_an_array_are_one_list() -> None:
     rows = ["02 02 01 02 04 00", "00", "04 06 08 01 02 0a 00"]
-    for copies in (1, 100):  # one by one, and in lockstep
+    for copies in (1, 100):  # one by one, and all arrays at once
         table = decoded(record(LONGS), *rows * copies)
         assert table["c0"].to_pylist() == [[1, 2], [], [3, 4, 5]] * copies
 
@@ -315,7 +315,7 @@ def test_columns_to_write_may_have_any_order_and_be_missing() -> None:
 
 
 def test_a_map_that_was_decoded_is_written_to_parquet_as_it_is() -> None:
-    """Arrow's Parquet writer overruns its buffers when entries say that keys may be null."""
+    """Arrow's Parquet writer overruns its buffers when the map's keys may be null."""
     schema = record({"type": "map", "values": ["null", {"type": "map", "values": "long"}]})
     table = decoded(schema, "04" + "026b" + "00" + "026c" + "02" + "02" + "026d" + "02" + "0000")
     expected = [{"c0": [("k", None), ("l", [("m", 1)])]}]

@@ -1,4 +1,4 @@
-"""Random schemas and rows: back and forth, and in agreement with fastavro both ways."""
+"""Random schemas and rows are written and read by us and by fastavro, with equal results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def struct_of(kinds: list[Kind]) -> Kind:
 
 
 def wider(inner: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
-    # A union directly in a union is no Avro.
+    # Avro forbids a union directly in a union.
     single = inner.filter(lambda kind: not isinstance(kind[0], list))
     return (
         single.map(nullable)
@@ -83,7 +83,7 @@ KINDS = st.recursive(st.sampled_from(PLAIN), wider, max_leaves=4)
 
 
 def named(avro: Any, number: list[int]) -> Any:
-    """The type with a name of its own for every record, fixed and enum in it."""
+    """Return the type with a unique name for every record, fixed and enum in it."""
     if isinstance(avro, list):
         return [named(each, number) for each in avro]
     if not isinstance(avro, dict):
@@ -100,7 +100,7 @@ def tables(draw: st.DrawFn) -> tuple[str, list[dict[str, Any]]]:
     kinds = draw(st.lists(KINDS, min_size=1, max_size=4))
     avro, values = struct_of(kinds)
     rows = draw(st.lists(values, min_size=1, max_size=4))
-    # Repeated, so that arrays are read in lockstep and not only one by one.
+    # Repeated, so that arrays are also read all at once.
     return json.dumps(named(avro, [0])), rows * draw(st.sampled_from([1, 50]))
 
 
@@ -115,7 +115,7 @@ def from_arrow(value: Any) -> Any:
 
 
 def emptied(value: Any) -> Any:
-    """Empty maps as empty lists: Arrow's rows do not tell them apart."""
+    """Replace empty maps by empty lists: Arrow's rows do not distinguish them."""
     if isinstance(value, dict):
         return {key: emptied(each) for key, each in value.items()} or []
     return [emptied(each) for each in value] if isinstance(value, list) else value

@@ -22,7 +22,7 @@ WITH_RECORDS = (3, 6)  # Avro data and change data blocks
 
 
 def blocks(log: bytes) -> Iterator[tuple[str, bytes]]:
-    """Schema and content of every block of records, framed as fmt 5.2 says."""
+    """Return schema and content of every block of records, framed as fmt 5.2 says."""
     at = 0
     while at < len(log):
         assert log[at : at + 6] == b"#HUDI#"
@@ -51,16 +51,16 @@ def row_by_row(schema_json: str, content: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def plain(value: Any) -> Any:
-    """Both libraries' values in one form: maps as sorted pairs."""
+def normalized(value: Any) -> Any:
+    """Return the values of both libraries in one form, with maps as sorted pairs."""
     if isinstance(value, dict):
-        return sorted((key, plain(each)) for key, each in value.items())
+        return sorted((key, normalized(each)) for key, each in value.items())
     if isinstance(value, list):
-        each_plain = [plain(each) for each in value]
+        each_plain = [normalized(each) for each in value]
         pairs = all(isinstance(each, tuple) for each in value)
         return sorted(each_plain) if pairs and value else each_plain
     if isinstance(value, tuple):
-        return (value[0], plain(value[1]))
+        return (value[0], normalized(value[1]))
     return value
 
 
@@ -81,7 +81,9 @@ def test_columns_and_rows_of_java_blocks_agree(name: str) -> None:
                 table = decode_block(content, schema_json, path=entry)
                 table.validate(full=True)
                 expected = row_by_row(schema_json, content)
-                assert [plain(row) for row in table.to_pylist()] == [plain(r) for r in expected]
+                assert [normalized(row) for row in table.to_pylist()] == [
+                    normalized(r) for r in expected
+                ]
                 assert table.schema == avro_to_arrow(schema_json)
                 seen += 1
     assert seen

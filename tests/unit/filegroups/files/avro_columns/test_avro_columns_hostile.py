@@ -1,4 +1,4 @@
-"""Damaged and malicious blocks: a clear error within the size of what was given, nothing else."""
+"""Damaged and malicious blocks raise a clear error, within the size of the input."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NARROW = {"type": "fixed", "name": "d", "size": 2, "logicalType": "decimal", "pr
         ("int", "808080808001"),
         ("long", "ffffffffffffffffff02"),  # 65 bits
         ("long", "ffffffffffffffffffff01"),
-        ("long", "0000"),  # a byte too much
+        ("long", "0000"),  # one byte too many
         ("boolean", "02"),
         ("float", "0000c0"),
         ("double", "00000000000000"),
@@ -78,7 +78,7 @@ NARROW = {"type": "fixed", "name": "d", "size": 2, "logicalType": "decimal", "pr
 def test_a_damaged_value_is_an_error_that_names_the_path(
     avro: Any, datum: str, copies: int
 ) -> None:
-    # A hundred times, so that arrays are also read in lockstep; then behind good records.
+    # A hundred times, so that arrays are also read all at once; then after valid records.
     for schema, row in ((record(avro), datum), (record("int", avro), "02" + datum)):
         with pytest.raises(CorruptTableError) as caught:
             decode_records(framed(*[row] * copies), copies, schema, None, path=PATH)
@@ -107,7 +107,7 @@ def test_a_value_does_not_end_in_the_next_record(avro: Any, datum: str, copies: 
     cases = (record(avro, "int"), datum), (record(["null", avro], "int"), "02" + datum)
     for schema, row in cases:
         columns = decode_records(b"", 0, schema, None, path=PATH).schema
-        first = pa.schema([columns.field(0)])  # what follows in the record is not looked at
+        first = pa.schema([columns.field(0)])  # the rest of the record is not read
         with pytest.raises(CorruptTableError):
             decode_records(framed(*[row] * copies), copies, schema, first, path=PATH)
 
@@ -206,7 +206,7 @@ def test_nulls_of_a_wide_type_cannot_fill_the_memory(in_struct: bool) -> None:
 
 def test_one_endless_array_among_many_takes_time_by_its_size_only() -> None:
     long_array = "80897a" + "00" * 1_000_000 + "00"  # a million items
-    blocks = "0200" * 200_000 + "00"  # as many blocks of one item each
+    blocks = "0200" * 200_000 + "00"  # the same number of blocks with one item each
     rows = ["00"] * 100 + [long_array, blocks]
     table = decode_records(framed(*rows), len(rows), record(LONGS), None, path=PATH)
     assert [len(each) for each in table["c0"][99:]] == [0, 1_000_000, 200_000]
@@ -243,7 +243,7 @@ def test_mutated_blocks_give_an_error_or_a_valid_table() -> None:
             bad[at] = dice.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, dice.randrange(256)))
         if dice.random() < 0.2:
             del bad[dice.randrange(len(bad)) :]
-        # Anything but this error fails the test.
+        # Any other error fails the test.
         with contextlib.suppress(CorruptTableError):
             decode_block(bytes(bad), SCHEMA, path=PATH).validate(full=True)
             right += 1
