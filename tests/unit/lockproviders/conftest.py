@@ -1,4 +1,4 @@
-"""One fixture for the tests of this folder."""
+"""The fixture that all tests of this folder share."""
 
 from __future__ import annotations
 

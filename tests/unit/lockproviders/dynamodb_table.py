@@ -1,4 +1,4 @@
-"""A DynamoDB table as a plain value: real conditions, and faults where a test wants them."""
+"""A DynamoDB table in memory: real conditions, and faults that a test chooses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timeline.errors import UnavailableError, UnsafeSetupError
 
 
 class CountingIds(PlainIds):
-    """Every id differs, and can be written down in a test."""
+    """Ids that differ and that a test can predict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,16 +32,16 @@ class FakeTable:
     """
     Rows and requests.
 
-    ``faults`` are used up by the first request of their operation: ``lost`` (never arrives),
-    ``unheard`` (done, the answer is lost), ``late`` (not done, but may ``land`` later),
-    ``twice`` (delivered twice, the second answer is heard), ``throttled``, ``denied``.
+    A fault applies to the first request of its operation: ``lost`` (never arrives), ``unheard``
+    (done, without an answer), ``late`` (not done, and may ``land`` later), ``twice`` (done twice,
+    with the second answer), ``throttled``, ``denied``.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}
         self.exists = True
         self.being_created = False
-        self.sends_items = True  # dynalite does not
+        self.sends_items = True  # dynalite does not send them
         self.asked: list[str] = []
         self.requests: list[Mapping[str, Any]] = []
         self.faults: list[tuple[str, str]] = []
@@ -79,7 +79,7 @@ class FakeTable:
                 raise UnavailableError("no answer", maybe_done=True)
 
     def land(self) -> None:
-        """What was late arrives now; nobody hears the answers."""
+        """Execute the late requests; their answers are lost."""
         for operation, request in self.late:
             with contextlib.suppress(ConditionFailedError):
                 self._do(operation, request)

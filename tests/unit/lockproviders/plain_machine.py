@@ -1,4 +1,4 @@
-"""A machine made of plain values, whose time moves only by sleeping or by the test."""
+"""A simulated machine; its time moves only by sleeping or by the test."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ManualExecutor:
 
 
 class PlainHolding:
-    """A holding told from outside what happens to it."""
+    """A lock holding whose state the test sets."""
 
     fencing_token = 7
 
@@ -117,7 +117,7 @@ class PlainHolding:
 
 
 class PlainClient:
-    """Refuses until told otherwise; counts the tries."""
+    """A client that the test lets acquire or not; it counts the attempts."""
 
     identity = "plain:t"
     margin_ms = 0

@@ -1,4 +1,4 @@
-"""A metastore of plain values behind the wire protocol, which the test tells what to break."""
+"""A metastore in memory behind the wire protocol; the test chooses its faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timeline.errors import LeaseLostError, UnavailableError
 
 
 class PlainMetastore:
-    """The rows of one lock, granted in their order; shared by the wires of several clients."""
+    """The rows of one lock, granted in order; the wires of several clients share it."""
 
     def __init__(self) -> None:
         self.rows: list[MetastoreLockRow] = []
@@ -41,16 +41,16 @@ class PlainMetastore:
 
 
 def nothing() -> None:
-    """The request goes well."""
+    """Let the request succeed."""
 
 
 def lose() -> None:
-    """The answer does not come."""
+    """Lose the answer."""
     raise UnavailableError("no answer")
 
 
 class PlainWire:
-    """One connection; ``before`` and ``after`` a request by its name may raise."""
+    """One connection; a named request may raise ``before`` or ``after`` it runs."""
 
     def __init__(self, metastore: PlainMetastore) -> None:
         self.metastore = metastore

@@ -1,4 +1,4 @@
-"""Waiting for a lock: bounded, jittered, and telling who is in the way."""
+"""The wait for a lock: bounded, jittered, and with the holder in the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting in a service's own queue: one place, kept to the end, and always left."""
+"""The wait in a service's own queue: one entry, kept to the end, and always removed."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def test_client_with_a_queue_is_recognised(machine, client: QueueClient) -> None
 def test_one_acquire_has_one_place_over_all_rounds(machine, client: QueueClient) -> None:
     with pytest.raises(LockTimeoutError):
         machine.lock(client, try_ms=100, retries=2, pause_ms=40).acquire("publish")
-    (place,) = client.places
-    assert place.left == 1
-    assert client.tries == 0  # the client is never asked outside the queue
-    assert machine.clock.sleeps == []  # pauses too are waited in the place
-    assert sum(place.waits) == 360
+    (entry,) = client.places
+    assert entry.left == 1
+    assert client.tries == 0  # the client makes no attempt outside the queue
+    assert machine.clock.sleeps == []  # pauses happen in the queue too
+    assert sum(entry.waits) == 360
 
 
 def test_a_client_that_got_the_lock_does_not_leave_the_queue(machine, client: QueueClient) -> None:
     client.free_at_try = 3
     machine.lock(client).acquire("publish")
-    assert [place.left for place in client.places] == [0]
+    assert [entry.left for entry in client.places] == [0]
 
 
 def test_each_acquire_has_a_place_and_a_text_of_its_own(machine, client: QueueClient) -> None:
@@ -98,7 +98,7 @@ def test_an_interrupted_wait_leaves_the_queue(machine, client: QueueClient) -> N
     client.on_wait = interrupt
     with pytest.raises(KeyboardInterrupt):
         machine.lock(client).acquire("publish")
-    assert [place.left for place in client.places] == [1]
+    assert [entry.left for entry in client.places] == [1]
 
 
 def test_service_without_answer_keeps_the_place(machine, client: QueueClient) -> None:
@@ -111,7 +111,7 @@ def test_service_without_answer_keeps_the_place(machine, client: QueueClient) ->
 
     client.on_wait = recover
     machine.lock(client).acquire("publish")
-    assert [(place.tries, place.left) for place in client.places] == [(4, 0)]
+    assert [(entry.tries, entry.left) for entry in client.places] == [(4, 0)]
 
 
 def test_a_client_that_no_longer_wants_the_lock_leaves_the_queue(
@@ -120,8 +120,8 @@ def test_a_client_that_no_longer_wants_the_lock_leaves_the_queue(
     client.free_at_try = 5
     wanted = iter([True, True, False, False])
     assert machine.lock(client).acquire_while(lambda: next(wanted), "publish") is None
-    (place,) = client.places
-    assert (place.tries, place.left) == (3, 1)
+    (entry,) = client.places
+    assert (entry.tries, entry.left) == (3, 1)
 
 
 def test_a_free_lock_is_acquired_without_asking_whether_it_is_still_wanted(machine) -> None:

@@ -1,4 +1,4 @@
-"""The audit trail: what is written, when, and that it never gets in the way."""
+"""The audit trail: its records, their times, and no effect of its failures on the lock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW_MS = 1_700_000_001_000
 
 
 class Writes:
-    """A storage in memory that notes its writes, and may refuse them."""
+    """A memory storage that records its writes and may refuse them."""
 
     def __init__(self) -> None:
         self._kept = MemoryStorage()
@@ -108,7 +108,7 @@ def test_long_holding_is_on_record_before_its_end(machine, storage) -> None:
     (open_one,) = read_audit(storage)
     assert (open_one.ended, open_one.end_ms) == ("open", None)
     ticker.work()
-    assert len(storage.written) == 1, "nothing new, nothing written"
+    assert len(storage.written) == 1, "no new event, so no write"
     hold(trail, "lock.released", held_ms=3, lost=False)
     assert ticker.stopped
     assert [record["state"] for record in records(storage)] == ["START", "END"]
@@ -232,11 +232,11 @@ def test_a_broken_lock_records_its_breaker(machine, storage) -> None:
     assert (found.ended, found.owner, found.by) == ("broken", "there/9/w2", "here/41/w1")
 
 
-@pytest.mark.parametrize(("said", "files"), [("true", 1), ("false", 0), ("", 0)])
-def test_the_audit_has_a_property(machine, said, files) -> None:
+@pytest.mark.parametrize(("option", "files"), [("true", 1), ("false", 0), ("", 0)])
+def test_the_audit_has_a_property(machine, option, files) -> None:
     storage = MemoryStorage()
     lock = build_lock(
-        {"hoodoo.lock.audit": said, "hoodie.write.lock.provider": "in_process"},
+        {"hoodoo.lock.audit": option, "hoodie.write.lock.provider": "in_process"},
         storage=storage,
         clock=machine.clock,
         ids=machine.ids,

@@ -1,4 +1,4 @@
-"""A holder's text is shown safely, whoever wrote it."""
+"""The text of any holder is printed safely."""
 
 from __future__ import annotations
 

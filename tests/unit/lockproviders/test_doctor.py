@@ -1,4 +1,4 @@
-"""The doctor tells a lock that works from one that does not, and says what to change."""
+"""The doctor detects a faulty lock, and names the required change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LeasedHolding:
 
 
 class LeasedLock:
-    """One lock for any number of clients, with a switch for each thing that can be wrong."""
+    """One lock for any number of clients, with a switch for each fault."""
 
     def __init__(self, clock, *, lease_ms: int = 3_000) -> None:
         self.clock = clock
@@ -133,9 +133,9 @@ def test_each_fault_is_named_by_its_check(machine, switch, value, failed, messag
     setattr(lock, switch, value)
     wrong = [check for check in examined(machine, lock).checks if not check.ok]
     assert failed in [check.name for check in wrong]
-    said = next(check for check in wrong if check.name == failed)
-    assert message in said.message
-    assert said.advice
+    found = next(check for check in wrong if check.name == failed)
+    assert message in found.message
+    assert found.advice
 
 
 def test_a_lock_that_excludes_no_client_is_detected(machine) -> None:
@@ -153,12 +153,12 @@ def test_a_second_client_without_an_answer_proves_no_exclusion(machine) -> None:
     lock = LeasedLock(machine.clock)
     taken = lock.take
 
-    def silent_while_held() -> LeasedHolding | None:
+    def unavailable_while_held() -> LeasedHolding | None:
         if lock.current is not None:
             raise StorageUnavailableError("too many connections")
         return taken()
 
-    lock.take = silent_while_held  # type: ignore[method-assign]
+    lock.take = unavailable_while_held  # type: ignore[method-assign]
     contend = examined(machine, lock).checks[2]
     assert (contend.name, contend.ok) == ("contend", False)
     assert "nothing is proven" in contend.message
@@ -253,4 +253,4 @@ def test_sql_lock_is_healthy_and_its_lease_ends(machine, tmp_path) -> None:
     holder, rival = (machine.lock(client(), deadline_ms=100) for _ in range(2))
     examination = examine(holder, rival, clock=machine.clock)
     failed = [check.name for check in examination.checks if not check.ok]
-    assert failed == ["clock"], "the test's clock stands in another year"
+    assert failed == ["clock"], "the test's clock is in another year"

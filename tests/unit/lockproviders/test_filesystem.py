@@ -1,4 +1,4 @@
-"""The kernel's lock on a file: never stuck, never fooled by a replaced file."""
+"""The kernel's lock on a file is never stuck, and a replaced file does not deceive it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_forked_child_neither_holds_nor_frees_nor_prolongs_the_lock(machine, tmp
     client = client_in(tmp_path, machine)
     holding = client.try_acquire(OWNER)
     child = os.fork()
-    if child == 0:  # only plain system calls here: the test's process goes on in the parent
+    if child == 0:  # only plain system calls here: the test's process continues in the parent
         held = holding.is_held()
         holding.release()
         free = client.try_acquire(OWNER)

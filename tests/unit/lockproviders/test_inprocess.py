@@ -1,4 +1,4 @@
-"""The in-process lock excludes threads of one process and pretends nothing more."""
+"""The in-process lock excludes threads of one process, and claims no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease knows by itself when its holder must stop."""
+"""A lease detects by itself when its holder must stop."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_lease_without_end_and_budget_needs_no_ticker(machine) -> None:
 
 @pytest.mark.parametrize("lease_ms", [None, 60_000])
 def test_a_refused_release_is_reported_and_raises_nothing(machine, lease_ms) -> None:
-    """A password that was changed meanwhile: what was published stays published."""
+    """The password changed during the commit; the commit stays valid."""
     holding = machine.holding(lease_ms)
     lease = lease_over(machine, holding)
     holding.trouble = UnsafeSetupError("access denied", kind="lock_database")

@@ -1,4 +1,4 @@
-"""Java's path hash: the values were printed by Hudi 1.2.0 itself."""
+"""Java's path hash, compared with values that Hudi 1.2.0 printed."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_address_is_the_one_the_caller_spelled(machine) -> None:
 
 
 def test_override_wins_over_the_address(machine) -> None:
-    told = context(machine, "/mnt/t1", **{"hoodoo.lock.table.address": "s3a://bkt/t1"})
-    assert hashed_address(told) == "s3a://bkt/t1"
+    settings_context = context(machine, "/mnt/t1", **{"hoodoo.lock.table.address": "s3a://bkt/t1"})
+    assert hashed_address(settings_context) == "s3a://bkt/t1"
 
 
 @pytest.mark.parametrize("address", ["s3a://bkt/t1/", " s3a://bkt/t1", "s3a://bkt/t1 "])

@@ -1,4 +1,4 @@
-"""Which slot store properties mean, and what a DynamoDB that does not answer means to a slot."""
+"""The properties of slot stores, and a DynamoDB that does not answer."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from timeline.system import SystemClock, SystemIds
 URL = "hoodoo.lock.sql.url"
 
 
-def chosen(said: Mapping[str, str], layer: str = "code") -> Storage:
+def chosen(options: Mapping[str, str], layer: str = "code") -> Storage:
     return with_slot_store(
         MemoryStorage("memory://t"),
-        PropertySet().with_layer(layer, said),
+        PropertySet().with_layer(layer, options),
         clock=SystemClock(),
         ids=SystemIds(),
     )
@@ -56,7 +56,7 @@ def test_the_storage_is_the_slot_store_unless_an_option_names_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "slots"),
+    ("options", "slots"),
     [
         (
             {"hoodoo.slots.backend": "sql", URL: "/var/lib/s.db"},
@@ -80,13 +80,13 @@ def test_the_storage_is_the_slot_store_unless_an_option_names_another() -> None:
         ),
     ],
 )
-def test_a_slot_store_has_a_name_without_secrets(said: dict[str, str], slots: str) -> None:
-    assert chosen(said).capabilities.slots == slots
-    assert chosen(said).capabilities.atomic_create
+def test_a_slot_store_has_a_name_without_secrets(options: dict[str, str], slots: str) -> None:
+    assert chosen(options).capabilities.slots == slots
+    assert chosen(options).capabilities.atomic_create
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("options", "named"),
     [
         ({"hoodoo.slots.backend": "etcd"}, "hoodoo.slots.backend"),
         ({"hoodoo.slots.backend": "sql"}, URL),
@@ -96,15 +96,15 @@ def test_a_slot_store_has_a_name_without_secrets(said: dict[str, str], slots: st
         ),
     ],
 )
-def test_wrong_settings_are_refused_by_name(said: dict[str, str], named: str) -> None:
+def test_wrong_settings_are_refused_by_name(options: dict[str, str], named: str) -> None:
     with pytest.raises(SettingError, match=named.replace(".", r"\.")):
-        chosen(said)
+        chosen(options)
 
 
 def test_a_table_does_not_choose_its_slot_store() -> None:
-    """SEC11: whoever writes its properties would name the server."""
-    said = {"hoodoo.slots.backend": "sql", URL: "/tmp/theirs.db"}
-    assert type(chosen(said, layer=TABLE_LAYER)) is MemoryStorage
+    """SEC11: otherwise a writer of the table's properties could choose the server."""
+    options = {"hoodoo.slots.backend": "sql", URL: "/tmp/theirs.db"}
+    assert type(chosen(options, layer=TABLE_LAYER)) is MemoryStorage
     properties = PropertySet().with_layer(TABLE_LAYER, {URL: "/theirs.db"})
     properties = properties.with_layer("code", {"hoodoo.slots.backend": "sql"})
     with pytest.raises(UnsafeSetupError):
@@ -115,13 +115,13 @@ def test_a_table_does_not_choose_its_slot_store() -> None:
 
 @pytest.mark.spec("SLOT-6")
 def test_a_dropped_slot_table_is_not_created_again_by_a_writer(tmp_path: Path) -> None:
-    """Each number could be taken a second time, by whoever does not know that it was."""
-    said = {
+    """A writer that does not know the old slots would take each number a second time."""
+    options = {
         "hoodoo.slots.backend": "sql",
         URL: str(tmp_path / "slots.db"),
         "hoodoo.lock.sql.create_table": "true",
     }
-    storage = chosen(said)
+    storage = chosen(options)
     storage.create(slot_path(1), b"1")
     with closing(sqlite3.connect(tmp_path / "slots.db")) as outside:
         outside.execute("DROP TABLE hoodoo_slots")
@@ -138,13 +138,13 @@ def test_a_dropped_slot_table_is_not_created_again_by_a_writer(tmp_path: Path) -
 
 @pytest.mark.spec("SLOT-6")
 def test_a_deleted_slot_file_is_detected_at_once(tmp_path: Path) -> None:
-    """It would go on deciding in a file that nobody else can open."""
-    said = {
+    """Otherwise it would decide in a file that no other process can open."""
+    options = {
         "hoodoo.slots.backend": "sql",
         URL: str(tmp_path / "slots.db"),
         "hoodoo.lock.sql.create_table": "true",
     }
-    storage = chosen(said)
+    storage = chosen(options)
     storage.create(slot_path(1), b"1")
     for file in tmp_path.iterdir():
         file.unlink()
@@ -158,7 +158,7 @@ def test_a_deleted_slot_file_is_detected_at_once(tmp_path: Path) -> None:
 def test_a_missing_table_that_another_thread_creates_meanwhile_is_no_lost_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The statement was sent before the table existed, so its answer says nothing of a loss."""
+    """The statement was sent before the table existed, so its error is no sign of a loss."""
     database = SqliteDatabase(
         str(tmp_path / "slots.db"), may_create=True, ids=SystemIds(), timeout_ms=3_000, durable=True
     )
@@ -218,7 +218,7 @@ def test_a_dropped_dynamodb_table_is_not_created_again_by_a_writer(before: objec
 
 
 class Answers:
-    """Answers one after the other; errors are raised."""
+    """Gives answers one after the other; errors are raised."""
 
     def __init__(self, *answers: object) -> None:
         self.left = list(answers)
@@ -233,7 +233,7 @@ class Answers:
         return answer  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """No resource is open."""
 
 
 def store_of(answers: Answers, *, create_table: bool = False) -> DynamoSlotStore:
@@ -268,7 +268,7 @@ def unanswered(*, maybe_done: bool) -> UnavailableError:
 def test_a_put_is_sent_once_and_its_answer_is_raised(
     answer: Exception, meaning: type[Exception]
 ) -> None:
-    """F16: a repeated one would meet its own first copy."""
+    """F16: a repeated put would conflict with its own first copy."""
     answers = Answers(answer)
     with pytest.raises(meaning):
         store_of(answers).create("a/1", b"x")
@@ -305,23 +305,23 @@ def test_a_missing_table_is_made_only_on_request() -> None:
 
 
 def test_a_table_of_something_else_is_refused_with_advice_about_slots() -> None:
-    """What a table of locks needs would lead whoever does as told to a wrong one."""
+    """The key of a lock table would be wrong for slots."""
     wrong = BotoTransport._schema_error(store_of(Answers()), "no key 'id'")  # type: ignore[arg-type]
-    with pytest.raises(UnsafeSetupError, match="no key 'id'") as told:
+    with pytest.raises(UnsafeSetupError, match="no key 'id'") as caught:
         store_of(Answers(wrong)).create("a/1", b"x")
-    assert "hash key 'folder' and the sort key 'name'" in told.value.message
-    assert "hoodoo.slots.table" in told.value.message
-    assert "locks" not in told.value.message
+    assert "hash key 'folder' and the sort key 'name'" in caught.value.message
+    assert "hoodoo.slots.table" in caught.value.message
+    assert "locks" not in caught.value.message
 
 
 def test_a_denied_client_gets_the_permission_that_the_table_needs() -> None:
-    """One who may use a lock's key only reads of locks, and looks at the wrong policy."""
+    """The permissions of a lock table would name the wrong policy."""
     denied = BotoTransport._denied_error(store_of(Answers()), "query", "not you")  # type: ignore[arg-type]
-    with pytest.raises(UnsafeSetupError, match="allow dynamodb:Query on all of its keys") as told:
+    with pytest.raises(UnsafeSetupError, match="allow dynamodb:Query on all of its keys") as caught:
         store_of(Answers(denied)).names("a")
-    assert told.value.kind == "slots_denied"
-    assert "not you" in told.value.message
-    assert "lock" not in told.value.message
+    assert caught.value.kind == "slots_denied"
+    assert "not you" in caught.value.message
+    assert "lock" not in caught.value.message
     denied = BotoTransport._denied_error(store_of(Answers()), "create_table", "")  # type: ignore[arg-type]
     with pytest.raises(UnsafeSetupError, match="allow dynamodb:CreateTable on all"):
         store_of(Answers(MissingTableError("none"), denied), create_table=True).names("a")

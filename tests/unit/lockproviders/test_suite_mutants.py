@@ -1,4 +1,4 @@
-"""The shipped suite catches locks that do not lock."""
+"""The shipped suite detects locks that do not lock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AlwaysGranting:
 
 class MutantSuite(LockProviderSuite):
     __test__ = False
-    rounds = 200  # so many that they meet, however slowly one after the other starts
+    rounds = 200  # enough rounds that the processes overlap, even with slow starts
     capabilities: ClassVar = LockCapabilities(
         between_processes=True,
         between_hosts=False,

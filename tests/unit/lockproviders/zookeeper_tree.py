@@ -1,4 +1,4 @@
-"""A ZooKeeper made of values and the kazoo client of one of its users, with faults on demand."""
+"""A ZooKeeper in memory and the kazoo client of one user, with chosen faults."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Event = namedtuple("Event", ("type", "path"))
 
 
 class Result:
-    """The answer to one request, there at once."""
+    """The answer to one request, available at once."""
 
     def __init__(self, value: Any = None, exception: Exception | None = None) -> None:
         self.value = value
         self.exception = exception
 
     def get(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "every request has an end"
+        assert timeout is not None, "every request has a time limit"
         if self.exception is not None:
             raise self.exception
         return self.value
@@ -31,7 +31,7 @@ class Result:
 
 
 class Tree:
-    """The servers' state."""
+    """The state of the servers."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -41,11 +41,11 @@ class Tree:
         self.clients: list[Kazoo] = []
         self.accepts = True
         self.readable = True
-        self.has_root = True  # that of the connect string
+        self.has_root = True  # of the connect string
         self.made_private: list[str] = []
 
     def connect(self, settings: Any) -> Kazoo:
-        """In the place of ``_kazoo_client``."""
+        """Replace ``_kazoo_client``."""
         self.clients.append(Kazoo(self, settings))
         return self.clients[-1]
 
@@ -74,7 +74,7 @@ class Tree:
 
 
 class Kazoo:
-    """What the session uses of ``KazooClient``."""
+    """The part of ``KazooClient`` that a session uses."""
 
     def __init__(self, tree: Tree, settings: Any) -> None:
         self.tree = tree
@@ -192,6 +192,6 @@ class Kazoo:
         return session is not None and session._client is self
 
     def _spawn(self, work: Callable[[], None]) -> Any:
-        if work.__name__ == "_shut":  # the watchdog's looks are made by the tests
+        if work.__name__ == "_shut":  # the tests run the checks of the watchdog
             work()
         return SimpleNamespace(join=lambda seconds: None, is_alive=lambda: False)

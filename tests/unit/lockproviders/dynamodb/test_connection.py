@@ -1,4 +1,4 @@
-"""What DynamoDB's answers mean to the lock, without a server: boto3's own stub answers."""
+"""Errors of DynamoDB become errors of the lock, without a server: boto3's own stub answers."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_region_that_java_would_not_see_is_not_guessed(
 
 
 def bare_machine(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """No profile, no variables, no metadata service."""
+    """An environment without profile, variables and metadata service."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))

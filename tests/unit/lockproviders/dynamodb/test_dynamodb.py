@@ -1,4 +1,4 @@
-"""The DynamoDB lock: Java's rows, leases by observation, and answers that never came."""
+"""The DynamoDB lock: Java's rows, leases by observation, and missing answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table() -> FakeTable:
 
 @pytest.fixture
 def build(machine: Machine, table: FakeTable) -> Build:
-    """Makes clients of the lock ``t1``; tokens only where the test is about them."""
+    """Builds clients of the lock ``t1``, with fencing tokens only where a test needs them."""
     ids = CountingIds()
 
     def make(*, count: bool = False, **further: str) -> DynamoClient:
@@ -105,7 +105,7 @@ def test_row_that_is_no_lock_is_refused(build: Build, table: FakeTable, broken) 
     assert caught.value.kind == "lock_row"
 
 
-# ------------------------------------------------------------------ following a dead holder
+# ------------------------------------------------------------------ after a dead holder
 
 
 @pytest.mark.parametrize("sends_items", [True, False])
@@ -327,7 +327,7 @@ def test_deleted_row_is_a_lost_lock(build: Build, table: FakeTable) -> None:
     table.rows.clear()
     with pytest.raises(LeaseLostError):
         holding.renew()
-    assert table.rows == {}, "a renewal must not bring the row back"
+    assert table.rows == {}, "a renewal must not create the row again"
 
 
 def test_denied_renewal_is_tried_again_until_the_end(build: Build, table: FakeTable) -> None:
@@ -362,7 +362,7 @@ def test_half_a_minute_of_throttling_ends_the_lease_before_others_may_have_it(
     table.faults = []
     if waiter.try_acquire("waiter") is not None:
         taken_after_ms = machine.clock.time_ms - began_ms
-    assert lost_after_ms == 16_000  # a lease of 20 s less twice a request of 2 s
+    assert lost_after_ms == 16_000  # a lease of 20 s less two requests of 2 s
     assert taken_after_ms == 30_000
     assert "lock.renew_failed" in machine.events.names()
     with pytest.raises(LeaseLostError):
@@ -442,7 +442,7 @@ def test_only_the_named_holder_is_broken_and_learns_it(build: Build, table: Fake
     client = build()
     assert not client.break_lock("somebody else")
     assert client.break_lock("stuck")
-    assert not client.break_lock("stuck"), "it is free now"
+    assert not client.break_lock("stuck"), "the lock is free already"
     heir = client.try_acquire("heir")
     assert heir is not None
     with pytest.raises(LeaseLostError):
@@ -587,7 +587,7 @@ def test_forked_child_opens_its_own_connection_under_its_own_name(
     holding.release()
     ids.pid += 1
     client.close()
-    assert table.closed == 0, "the parent's connection is not the child's to close"
+    assert table.closed == 0, "the child must not close the parent's connection"
     assert client.try_acquire("child") is not None
     assert table.opened == 2
     assert table.rows["t1"]["ownerName"] != parent_owner
@@ -597,7 +597,7 @@ def test_forked_child_opens_its_own_connection_under_its_own_name(
 def test_forked_child_does_not_wait_for_a_thread_of_its_parent(
     machine: Machine, table: FakeTable, make: Callable[..., DynamoClient | DynamoSlotStore]
 ) -> None:
-    """A thread that connects holds what the child gets a copy of, and nobody there gives it back."""
+    """The fork copies a mutex that a connecting thread holds, and nothing releases the copy."""
     ids, connecting, go_on = CountingIds(), threading.Event(), threading.Event()
     parent = ids.pid
 

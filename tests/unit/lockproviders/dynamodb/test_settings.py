@@ -1,4 +1,4 @@
-"""Settings of the DynamoDB lock: Hudi's keys and defaults, and endpoints that are safe to ask."""
+"""Settings of the DynamoDB lock: Hudi's keys and defaults, and safe endpoints."""
 
 from __future__ import annotations
 
@@ -145,13 +145,13 @@ def test_plain_http_to_another_machine_needs_a_second_option() -> None:
 
 @pytest.mark.spec("SEC11")
 def test_table_cannot_send_the_writer_to_another_endpoint() -> None:
-    said = (
+    options = (
         PropertySet()
         .with_layer("hoodie.properties", {PREFIX + "endpoint_url": "https://evil.example.com"})
         .with_layer("code", NAMED)
     )
     with pytest.raises(SettingError, match="never one of the table"):
-        DynamoSettings.from_properties(said)
+        DynamoSettings.from_properties(options)
 
 
 def context(machine, **properties: str) -> LockContext:

@@ -1,4 +1,4 @@
-"""The metastore's lock by Thrift: what the client makes of answers, and of answers that fail."""
+"""The metastore's lock by Thrift: valid answers, errors and missing answers."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_end_is_counted_from_before_the_request(client, wire, machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "beat_ms", "said_ms", "lease_ms"),
+    ("server_lease", "beat_ms", "option_ms", "lease_ms"),
     [
         ("300s", 60_000, None, 180_000),
         ("20s", 60_000, None, 20_000),
@@ -211,13 +211,13 @@ def test_end_is_counted_from_before_the_request(client, wire, machine) -> None:
     ],
 )
 def test_lease_is_never_longer_than_the_servers(
-    machine, wire, metastore, told, beat_ms, said_ms, lease_ms
+    machine, wire, metastore, server_lease, beat_ms, option_ms, lease_ms
 ) -> None:
-    metastore.lease = told
-    said = {"hoodie.write.lock.heartbeat_interval_ms": str(beat_ms)}
-    if said_ms:
-        said["hoodoo.lock.hivemetastore.lease.ms"] = str(said_ms)
-    assert build(machine, wire, **said).try_acquire("me").expires_in_ms() == lease_ms
+    metastore.lease = server_lease
+    options = {"hoodie.write.lock.heartbeat_interval_ms": str(beat_ms)}
+    if option_ms:
+        options["hoodoo.lock.hivemetastore.lease.ms"] = str(option_ms)
+    assert build(machine, wire, **options).try_acquire("me").expires_in_ms() == lease_ms
 
 
 def test_a_request_takes_an_eighth_of_the_lease_at_most(client, wire, metastore) -> None:

@@ -1,4 +1,4 @@
-"""The metastore's lock by its database: what the client makes of lost commits and refusals."""
+"""The metastore's lock by its database: lost commits and refused requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROPERTIES = {
 
 
 class PlainTables:
-    """The rows of one lock; ``before`` and ``after`` a request by its name may raise."""
+    """The rows of one lock; a named request may raise ``before`` or ``after`` it runs."""
 
     def __init__(self) -> None:
         self.held: list[MetastoreLockRow] = []

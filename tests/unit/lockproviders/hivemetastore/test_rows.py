@@ -1,4 +1,4 @@
-"""What the metastore's rows tell and what may be sent there."""
+"""The rows of the metastore, and the texts that may be written into them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Thrift requests of the metastore's lock, and what their failures mean."""
+"""The Thrift requests of the metastore's lock, and the meaning of their failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = LockName(database="Sales", table="Orders")
 
 
 class Service:
-    """Answers each request as told, an exception by raising it."""
+    """Returns the given answer to each request; an exception is raised."""
 
     def __init__(self, **answers: object) -> None:
         self.answers = answers
@@ -26,10 +26,10 @@ class Service:
     def __getattr__(self, request: str):
         def answer(*values: object) -> object:
             self.asked.append((request, *values))
-            told = self.answers[request]
-            if isinstance(told, BaseException):
-                raise told
-            return told
+            answer = self.answers[request]
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
 
         return answer
 

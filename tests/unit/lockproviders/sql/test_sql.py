@@ -1,4 +1,4 @@
-"""The SQL lock: settings, lost answers, late requests, tokens, and what an error means."""
+"""The SQL lock: settings, lost answers, late requests, tokens, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SERVER = Server(
 
 
 class Wire(SqliteDatabase):
-    """A SQLite file behind a wire that loses answers, or delivers requests late."""
+    """A SQLite file behind a connection that loses answers or delivers requests late."""
 
     def __init__(self, path, *, ids) -> None:
         super().__init__(str(path), may_create=True, ids=ids, timeout_ms=1_000)
@@ -96,16 +96,16 @@ def test_an_own_row_is_recognised_by_its_nonce_despite_other_threads(machine, tm
     client.try_acquire("before").release()
     asked = client._table.database.rows
 
-    def look(statement, values=()):
+    def slow_rows(statement, values=()):
         client._unsure = "of another thread"
         machine.clock.time_ms += 400
         return asked(statement, values)
 
-    client._table.database.rows = look
+    client._table.database.rows = slow_rows
     client._table.database.lose_answers = 1
     holding = client.try_acquire("me")
     assert holding is not None
-    assert holding.expires_in_ms() == 29_600, "counts from the request that was lost"
+    assert holding.expires_in_ms() == 29_600, "the lease starts at the lost request"
 
 
 def test_another_thread_does_not_take_over_an_acquire_under_resolution(machine, tmp_path) -> None:
@@ -113,17 +113,17 @@ def test_another_thread_does_not_take_over_an_acquire_under_resolution(machine, 
     client.try_acquire("before").release()
     asked, of_other_thread = client._table.database.rows, []
 
-    def look(statement, values=()):
+    def rows_then_other_thread(statement, values=()):
         found = asked(statement, values)
         client._table.database.rows = asked
         of_other_thread.append(client.try_acquire("another thread"))
         return found
 
-    client._table.database.rows = look
+    client._table.database.rows = rows_then_other_thread
     client._table.database.lose_answers = 1
     holding = client.try_acquire("me")
     assert holding is not None
-    assert of_other_thread == [None], "two holders at once"
+    assert of_other_thread == [None], "the lock has two holders at once"
     holding.renew()
 
 
@@ -137,7 +137,7 @@ def test_lost_answers_of_every_try_leave_the_row_free_for_the_same_client(
     with pytest.raises(StorageUnavailableError):
         client.try_acquire("me")
     client._table.database.hold_back = 0
-    assert client._table.database.deliver() == [1, 0, 0], "the token lets one of them through"
+    assert client._table.database.deliver() == [1, 0, 0], "the token allows only one of them"
     assert client_on(machine, tmp_path / "l.db").try_acquire("other") is None
     assert client.try_acquire("me again") is not None
 
@@ -207,7 +207,7 @@ def test_a_token_never_repeats_after_the_row_was_deleted(machine, tmp_path) -> N
     machine.clock.sleep_ms(2)
     second = client_on(machine, tmp_path / "l.db").try_acquire("second")
     assert second.fencing_token >= first.fencing_token
-    assert first.fencing_token > 1_600_000_000_000, "starts at the database's clock"
+    assert first.fencing_token > 1_600_000_000_000, "the token starts at the database's clock"
 
 
 def test_expired_row_is_taken_over_and_the_old_holding_is_refused(machine, tmp_path) -> None:
@@ -240,21 +240,23 @@ def test_sqlite_file_is_made_readable_for_the_group_only(machine, tmp_path) -> N
     assert (tmp_path / "l.db").stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.parametrize("made_anew", [True, False])
-def test_the_holder_of_a_removed_lock_file_loses_the_lock(machine, tmp_path, made_anew) -> None:
+@pytest.mark.parametrize("is_recreated", [True, False])
+def test_the_holder_of_a_removed_lock_file_loses_the_lock(machine, tmp_path, is_recreated) -> None:
     holder, other = client_on(machine, tmp_path / "l.db"), client_on(machine, tmp_path / "l.db")
     holding = holder.try_acquire("me")
     for file in tmp_path.iterdir():
         file.unlink()
-    if made_anew:
+    if is_recreated:
         assert other.try_acquire("other") is not None
     with pytest.raises(LeaseLostError):
         holding.renew()
-    assert (holder.try_acquire("me again") is None) == made_anew, "two holders at once"
+    assert (holder.try_acquire("me again") is None) == is_recreated, (
+        "the lock has two holders at once"
+    )
 
 
 class _Opening:
-    """A connection to a new file that others open, too: its log is turned on by one of them."""
+    """A connection to a new file while another process enables its log."""
 
     def __init__(self, refused: int, code: int) -> None:
         self.refused, self.code = refused, code
@@ -302,7 +304,7 @@ def test_forked_child_leaves_its_parents_connection_alone(machine, tmp_path) -> 
     machine.ids.pid = 42
     assert client.holder() == "parent"
     assert client._table.database._connection is not connection
-    assert connection.execute("SELECT 1").fetchall() == [(1,)], "still open"
+    assert connection.execute("SELECT 1").fetchall() == [(1,)], "the parent's connection is open"
 
 
 def test_row_names_are_ascii_and_long_ones_stay_different() -> None:
@@ -386,9 +388,9 @@ def test_other_machines_must_authenticate(machine, host, tls, verified) -> None:
 
 
 def test_a_table_does_not_choose_its_lock_server() -> None:
-    said = PropertySet().with_layer("hoodie.properties", {URL: "mysql://elsewhere/d"})
+    options = PropertySet().with_layer("hoodie.properties", {URL: "mysql://elsewhere/d"})
     with pytest.raises(UnsafeSetupError, match="a table must not choose"):
-        SqlSettings.from_properties(said)
+        SqlSettings.from_properties(options)
 
 
 def test_secrets_are_never_shown(machine) -> None:

@@ -49,8 +49,8 @@ class Ids(PlainIds):
         return f"{self.owner}-{super().nonce()}"
 
 
-class Place:
-    """A store of one object whose requests may be done without an answer, or not be done."""
+class FakeStore:
+    """A store with one object; requests may be done without an answer, or not be done."""
 
     address = "s3://lake/t/.hoodie/.locks/table_lock.json"
 
@@ -59,7 +59,7 @@ class Place:
         self.data: bytes | None = None
         self.version = 0
         self.modified_ms = 0
-        self.ahead_ms = 0  # of the store's clock over ours
+        self.ahead_ms = 0  # store's clock minus ours
         self.asked: list[str] = []
         self.faults: list[str] = []  # of the next puts: lost, late, twice, refused, or ok
         self.late: list[Callable[[], None]] = []
@@ -128,18 +128,18 @@ class Place:
 class Bench:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.place = Place(self.clock)
+        self.store = FakeStore(self.clock)
 
     def client(self, owner: str = "a") -> StorageClient:
         settings = StorageLockSettings.of(VALIDITY_MS)
-        return StorageClient(self.place, settings, clock=self.clock, ids=Ids(owner))  # type: ignore[arg-type]
+        return StorageClient(self.store, settings, clock=self.clock, ids=Ids(owner))  # type: ignore[arg-type]
 
     def java_holds(self, *, for_ms: int = VALIDITY_MS, expired: bool = False) -> None:
         until = self.clock.now_ms() + for_ms
         content = {"expired": expired, "validUntil": until, "owner": JAVA}
-        self.place.data = json.dumps(content, separators=(",", ":")).encode()
-        self.place.version += 1
-        self.place.modified_ms = self.clock.now_ms()
+        self.store.data = json.dumps(content, separators=(",", ":")).encode()
+        self.store.version += 1
+        self.store.modified_ms = self.clock.now_ms()
 
 
 @pytest.fixture
@@ -171,10 +171,10 @@ def test_the_first_three_fields_are_java_s_bytes() -> None:
     ],
 )
 def test_a_damaged_file_blocks_with_advice_as_it_blocks_java(damaged: bytes, bench: Bench) -> None:
-    bench.place.data = damaged
+    bench.store.data = damaged
     with pytest.raises(UnsafeSetupError, match="delete it"):
         bench.client().try_acquire("me")
-    assert bench.place.asked == ["read"]
+    assert bench.store.asked == ["read"]
 
 
 def test_a_file_of_java_is_read_without_our_fields() -> None:
@@ -218,19 +218,19 @@ def test_tokens_grow_over_a_holding_of_java_with_a_shorter_lease(bench: Bench) -
 def test_a_free_lock_costs_one_read_and_one_write(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
-    assert bench.place.asked == ["read", "put"]
+    assert bench.store.asked == ["read", "put"]
     assert holding.expires_in_ms() == VALIDITY_MS
-    assert bench.place.content["validUntil"] == WALL_0 + 1_000 + VALIDITY_MS
+    assert bench.store.content["validUntil"] == WALL_0 + 1_000 + VALIDITY_MS
 
 
 def test_a_lock_that_no_other_client_took_costs_two_writes_and_no_read(bench: Bench) -> None:
     client = bench.client("a")
     first = client.try_acquire("a")
     first.release()
-    bench.place.asked.clear()
+    bench.store.asked.clear()
     second = client.try_acquire("a")
     second.release()
-    assert bench.place.asked == ["put", "put"]
+    assert bench.store.asked == ["put", "put"]
     assert second.fencing_token > first.fencing_token
 
 
@@ -248,38 +248,38 @@ def test_a_lock_that_other_clients_took_meanwhile_is_read_again(bench: Bench) ->
 def test_a_repeated_acquire_with_a_lost_answer_is_recognised(bench: Bench) -> None:
     client = bench.client("a")
     client.try_acquire("a").release()
-    bench.place.faults = ["lost"]
+    bench.store.faults = ["lost"]
     assert client.try_acquire("a").is_held()
 
 
 def test_a_held_lock_costs_one_read(bench: Bench) -> None:
     bench.java_holds()
     assert bench.client().try_acquire("me") is None
-    assert bench.place.asked == ["read"]
+    assert bench.store.asked == ["read"]
 
 
 def test_an_acquire_with_a_lost_answer_is_recognised(bench: Bench) -> None:
-    bench.place.faults = ["lost"]
+    bench.store.faults = ["lost"]
     holding = bench.client().try_acquire("me")
     assert holding is not None
     holding.renew()
     holding.release()
-    assert bench.place.content["expired"] is True
+    assert bench.store.content["expired"] is True
 
 
 def test_an_own_write_delivered_twice_is_recognised_as_its_own(bench: Bench) -> None:
-    bench.place.faults = ["twice"]
+    bench.store.faults = ["twice"]
     assert bench.client().try_acquire("me") is not None
 
 
 def test_the_lease_counts_from_before_the_request(bench: Bench) -> None:
-    real_put = bench.place.put
+    real_put = bench.store.put
 
     def slow(data: bytes, over: Tag | None) -> Tag:
         bench.clock.time_ms += 7_000
         return real_put(data, over)
 
-    bench.place.put = slow  # type: ignore[method-assign]
+    bench.store.put = slow  # type: ignore[method-assign]
     holding = bench.client().try_acquire("me")
     assert holding is not None
     assert holding.expires_in_ms() == VALIDITY_MS - 7_000
@@ -287,64 +287,64 @@ def test_the_lease_counts_from_before_the_request(bench: Bench) -> None:
 
 def test_an_acquire_that_arrives_late_is_taken_over_by_its_own_client_only(bench: Bench) -> None:
     mine, other = bench.client("a"), bench.client("b")
-    bench.place.faults = ["late"]
+    bench.store.faults = ["late"]
     with pytest.raises(UnavailableError, match="did not answer"):
         mine.try_acquire("me")
-    bench.place.let_late_ones_in()
+    bench.store.let_late_ones_in()
     assert other.try_acquire("other") is None
     holding = mine.try_acquire("me again")
     assert holding is not None
-    assert mine.try_acquire("and again") is None, "what is held is not free"
+    assert mine.try_acquire("and again") is None, "a held lock is not free"
 
 
 def test_close_releases_an_acquire_that_arrived_late(bench: Bench) -> None:
     mine = bench.client("a")
-    bench.place.faults = ["late"]
+    bench.store.faults = ["late"]
     with pytest.raises(UnavailableError):
         mine.try_acquire("me")
-    bench.place.let_late_ones_in()
+    bench.store.let_late_ones_in()
     mine.close()
     assert bench.client("b").try_acquire("other") is not None
 
 
 def test_close_leaves_the_lock_of_another_client(bench: Bench) -> None:
     mine = bench.client("a")
-    bench.place.faults = ["late"]
+    bench.store.faults = ["late"]
     with pytest.raises(UnavailableError):
         mine.try_acquire("me")
     bench.java_holds()
     mine.close()
-    assert bench.place.content["expired"] is False
+    assert bench.store.content["expired"] is False
 
 
 def test_another_thread_does_not_take_over_an_acquire_under_resolution(
     bench: Bench,
 ) -> None:
     client, of_other_thread = bench.client(), []
-    real, reads = bench.place.read, []
+    real, reads = bench.store.read, []
 
     def asked_meanwhile() -> ObjectVersion | None:
         found = real()
         reads.append(found)
-        if len(reads) == 2:  # who took it sees itself, and has not been told yet
+        if len(reads) == 2:  # the holder reads its own record before its acquire returns
             of_other_thread.append(client.try_acquire("another thread"))
         return found
 
-    bench.place.faults = ["lost"]
-    bench.place.read = asked_meanwhile  # type: ignore[method-assign]
+    bench.store.faults = ["lost"]
+    bench.store.read = asked_meanwhile  # type: ignore[method-assign]
     assert client.try_acquire("me") is not None
-    assert of_other_thread == [None], "two holders at once"
+    assert of_other_thread == [None], "the lock has two holders at once"
 
 
 def test_close_releases_an_acquire_that_was_interrupted(bench: Bench) -> None:
-    mine, real = bench.client("a"), bench.place.put
+    mine, real = bench.client("a"), bench.store.put
 
     def interrupted(data: bytes, over: Tag | None) -> Tag:
         real(data, over)
-        bench.place.put = real  # type: ignore[method-assign]
+        bench.store.put = real  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
-    bench.place.put = interrupted  # type: ignore[method-assign]
+    bench.store.put = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         mine.try_acquire("me")
     mine.close()
@@ -352,32 +352,32 @@ def test_close_releases_an_acquire_that_was_interrupted(bench: Bench) -> None:
 
 
 def test_an_own_write_delivered_twice_and_not_found_at_once_does_not_block(bench: Bench) -> None:
-    mine, real = bench.client("a"), bench.place.put
+    mine, real = bench.client("a"), bench.store.put
 
     def twice_and_then_silent(data: bytes, over: Tag | None) -> Tag:
-        bench.place.unreadable = 1
+        bench.store.unreadable = 1
         return real(data, over)
 
-    bench.place.faults = ["twice"]
-    bench.place.put = twice_and_then_silent  # type: ignore[method-assign]
+    bench.store.faults = ["twice"]
+    bench.store.put = twice_and_then_silent  # type: ignore[method-assign]
     with pytest.raises(UnavailableError):
         mine.try_acquire("me")
-    bench.place.put = real  # type: ignore[method-assign]
+    bench.store.put = real  # type: ignore[method-assign]
     assert mine.try_acquire("me again") is not None
 
 
 def test_a_lost_race_is_a_refusal(bench: Bench) -> None:
-    real_read = bench.place.read
+    real_read = bench.store.read
 
-    def overtaken() -> ObjectVersion | None:
+    def after_first_request() -> ObjectVersion | None:
         found = real_read()
         bench.java_holds()
-        bench.place.read = real_read  # type: ignore[method-assign]
+        bench.store.read = real_read  # type: ignore[method-assign]
         return found
 
-    bench.place.read = overtaken  # type: ignore[method-assign]
+    bench.store.read = after_first_request  # type: ignore[method-assign]
     assert bench.client().try_acquire("me") is None
-    assert bench.place.content["owner"] == JAVA
+    assert bench.store.content["owner"] == JAVA
 
 
 def test_a_silent_holder_is_followed_after_its_end_and_the_tolerance(bench: Bench) -> None:
@@ -391,15 +391,15 @@ def test_a_silent_holder_is_followed_after_its_end_and_the_tolerance(bench: Benc
 def test_a_clock_that_runs_ahead_steals_nothing(bench: Bench) -> None:
     bench.java_holds()
     bench.clock.time_ms += VALIDITY_MS + 60_000  # our wall clock, not the time
-    bench.place.ahead_ms = -(VALIDITY_MS + 59_000)
+    bench.store.ahead_ms = -(VALIDITY_MS + 59_000)
     assert bench.client().try_acquire("too early") is None
-    assert bench.place.asked == ["read", "clock"]
+    assert bench.store.asked == ["read", "clock"]
 
 
 def test_a_released_lock_is_taken_without_asking_for_the_time(bench: Bench) -> None:
     bench.java_holds(expired=True)
     assert bench.client().try_acquire("me") is not None
-    assert bench.place.asked == ["read", "put"]
+    assert bench.store.asked == ["read", "put"]
 
 
 # ---------------------------------------------------------------- renewing and releasing
@@ -409,22 +409,22 @@ def test_a_renewal_with_a_lost_answer_is_recognised(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
     bench.clock.time_ms += 100_000
-    bench.place.faults = ["lost"]
+    bench.store.faults = ["lost"]
     holding.renew()
     assert holding.expires_in_ms() == VALIDITY_MS
-    assert bench.place.content["validUntil"] == WALL_0 + 101_000 + VALIDITY_MS
+    assert bench.store.content["validUntil"] == WALL_0 + 101_000 + VALIDITY_MS
 
 
 def test_a_renewal_that_arrives_late_is_recognised_as_its_own(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
-    bench.place.faults = ["late"]
-    bench.place.unreadable = 0
+    bench.store.faults = ["late"]
+    bench.store.unreadable = 0
     bench.clock.time_ms += 100_000
-    holding.renew()  # the second round gets through; the late one is refused by its condition
-    late_end = bench.place.content["validUntil"]
-    bench.place.let_late_ones_in()
-    assert bench.place.content["validUntil"] == late_end
+    holding.renew()  # the second request succeeds; the late one fails by its condition
+    late_end = bench.store.content["validUntil"]
+    bench.store.let_late_ones_in()
+    assert bench.store.content["validUntil"] == late_end
     bench.clock.time_ms += 100_000
     holding.renew()
     assert holding.is_held()
@@ -433,12 +433,12 @@ def test_a_renewal_that_arrives_late_is_recognised_as_its_own(bench: Bench) -> N
 def test_a_renewal_without_any_answer_is_tried_again_at_the_next_beat(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
-    bench.place.faults = ["late"]
-    bench.place.unreadable = 1
+    bench.store.faults = ["late"]
+    bench.store.unreadable = 1
     with pytest.raises(UnavailableError):
         holding.renew()
     assert holding.is_held()
-    bench.place.let_late_ones_in()
+    bench.store.let_late_ones_in()
     holding.renew()
     assert holding.expires_in_ms() == VALIDITY_MS
 
@@ -451,7 +451,7 @@ def test_another_holder_in_the_file_ends_the_lease_for_good(bench: Bench) -> Non
         with pytest.raises(LeaseLostError):
             holding.renew()
     holding.release()
-    assert bench.place.content == {
+    assert bench.store.content == {
         "expired": False,
         "validUntil": WALL_0 + 1_000 + VALIDITY_MS,
         "owner": JAVA,
@@ -466,7 +466,7 @@ def test_another_lease_of_the_same_client_ends_the_first_one_too(bench: Bench) -
     second = client.try_acquire("second")
     assert second is not None
     first.release()
-    assert bench.place.content["expired"] is False
+    assert bench.store.content["expired"] is False
     with pytest.raises(LeaseLostError):
         first.renew()
 
@@ -474,8 +474,8 @@ def test_another_lease_of_the_same_client_ends_the_first_one_too(bench: Bench) -
 def test_a_lock_that_was_broken_is_lost(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
-    bench.place.data = json.dumps({**bench.place.content, "expired": True}).encode()
-    bench.place.version += 1
+    bench.store.data = json.dumps({**bench.store.content, "expired": True}).encode()
+    bench.store.version += 1
     with pytest.raises(LeaseLostError):
         holding.renew()
 
@@ -487,7 +487,7 @@ def test_a_holder_without_access_gets_a_temporary_failure(bench: Bench) -> None:
     def denied(data: bytes, over: Tag | None) -> Tag:
         raise UnsafeSetupError("access was denied")
 
-    bench.place.put = denied  # type: ignore[method-assign]
+    bench.store.put = denied  # type: ignore[method-assign]
     with pytest.raises(UnavailableError, match="access was denied"):
         holding.renew()
     with pytest.raises(UnavailableError):
@@ -498,11 +498,11 @@ def test_a_file_that_was_damaged_or_deleted_is_not_ours(bench: Bench) -> None:
     for data in (b"{", None):
         holding = bench.client().try_acquire("me")
         assert holding is not None
-        bench.place.data = data
-        bench.place.version += 1
+        bench.store.data = data
+        bench.store.version += 1
         with pytest.raises(LeaseLostError):
             holding.renew()
-        bench.place.data = None
+        bench.store.data = None
 
 
 def test_only_the_named_holder_is_broken_and_learns_it(bench: Bench) -> None:
@@ -511,7 +511,7 @@ def test_only_the_named_holder_is_broken_and_learns_it(bench: Bench) -> None:
     assert holding is not None
     assert not client.break_lock("somebody else")
     assert client.break_lock("stuck")
-    assert not client.break_lock("stuck"), "it is free now"
+    assert not client.break_lock("stuck"), "the lock is free already"
     heir = client.try_acquire("heir")
     assert heir is not None
     with pytest.raises(LeaseLostError):
@@ -526,33 +526,33 @@ def test_a_java_holder_is_broken_by_its_description(bench: Bench) -> None:
     holder = client.holder()
     assert holder == f"a Java writer, owner {JAVA}"
     assert client.break_lock(holder)
-    assert bench.place.content["expired"] is True
+    assert bench.store.content["expired"] is True
 
 
 def test_a_release_that_is_throttled_is_repeated_with_pauses(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
-    bench.place.faults = ["refused", "refused", "ok"]
+    bench.store.faults = ["refused", "refused", "ok"]
     holding.release()
-    assert bench.place.content["expired"] is True
+    assert bench.store.content["expired"] is True
     assert bench.clock.sleeps == [200, 400]
 
 
 def test_a_release_that_never_succeeds_raises_an_error_and_may_be_repeated(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
-    bench.place.faults = ["refused"] * 4
+    bench.store.faults = ["refused"] * 4
     with pytest.raises(UnavailableError):
         holding.release()
     holding.release()
-    assert bench.place.content["expired"] is True
+    assert bench.store.content["expired"] is True
 
 
 def test_an_own_lease_that_could_not_be_released_does_not_block(bench: Bench) -> None:
     client, other = bench.client(), bench.client()
     holding = client.try_acquire("me")
     assert holding is not None
-    bench.place.faults = ["refused"] * 4
+    bench.store.faults = ["refused"] * 4
     with pytest.raises(UnavailableError):
         holding.release()
     assert other.try_acquire("other") is None
@@ -566,49 +566,49 @@ def test_close_repeats_a_failed_release(bench: Bench) -> None:
     client = bench.client()
     holding = client.try_acquire("me")
     assert holding is not None
-    bench.place.faults = ["refused"] * 4
+    bench.store.faults = ["refused"] * 4
     with pytest.raises(UnavailableError):
         holding.release()
     client.close()
-    assert bench.place.content["expired"] is True
+    assert bench.store.content["expired"] is True
 
 
 def test_a_release_keeps_the_file_and_its_end(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
-    before = bench.place.content
-    bench.place.faults = ["lost"]
+    before = bench.store.content
+    bench.store.faults = ["lost"]
     holding.release()
-    assert bench.place.content == {**before, "expired": True}
+    assert bench.store.content == {**before, "expired": True}
 
 
 # ---------------------------------------------------------------- transport and settings
 
 
 def test_the_transport_replaces_only_the_version_it_read() -> None:
-    place = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
-    assert place.read() is None
-    first = place.put(b"1", None)
+    store = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
+    assert store.read() is None
+    first = store.put(b"1", None)
     with pytest.raises(ChangedError):
-        place.put(b"2", None)
-    place.put(b"2", first)
+        store.put(b"2", None)
+    store.put(b"2", first)
     with pytest.raises(ChangedError):
-        place.put(b"3", first)
-    seen = place.read()
+        store.put(b"3", first)
+    seen = store.read()
     assert seen is not None
     assert seen.data == b"2"
-    assert place.store_now_ms() >= seen.modified_ms - 1_000
+    assert store.store_now_ms() >= seen.modified_ms - 1_000
 
 
 def test_a_store_that_obeys_conditions_is_probed_once(bench: Bench) -> None:
-    place = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
-    place.prove("n")
+    store = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
+    store.prove("n")
     client = bench.client()
     for _ in range(2):
         holding = client.try_acquire("me")
         assert holding is not None
         holding.release()
-    assert len(bench.place.proofs) == 1
+    assert len(bench.store.proofs) == 1
 
 
 def test_a_store_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -618,9 +618,9 @@ def test_a_store_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPa
         return keep(store, path, data)
 
     monkeypatch.setattr(obstore, "put", ignoring)
-    place = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
+    store = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
     with pytest.raises(UnsafeSetupError, match="ignores the conditions"):
-        place.prove("n")
+        store.prove("n")
 
 
 def context(address: str, properties: dict[str, str] | None = None) -> LockContext:
@@ -654,7 +654,7 @@ def test_every_spelling_of_the_table_is_one_lock() -> None:
         ({"validity.timeout.secs": "299"}, "validity.timeout.secs"),
         ({"renew.interval.secs": "31"}, "validity.timeout.secs"),
         ({"renew.interval.secs": "0"}, "renew.interval.secs"),
-        ({"heartbeat.poll.secs": "-1"}, "heartbeat.poll.secs"),  # as it was given
+        ({"heartbeat.poll.secs": "-1"}, "heartbeat.poll.secs"),  # the text of the option
         ({"validity.timeout.secs": "five"}, "validity.timeout.secs"),
         ({"validity.timeout.secs": "99999999"}, "validity.timeout.secs"),
     ],

@@ -1,4 +1,4 @@
-"""ZooKeeper's lock without a server: one node in the queue, and no answer taken for granted."""
+"""ZooKeeper's lock without a server: one node in the queue, and unanswered requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROPERTIES = {
 
 
 class NumberedIds:
-    """Uuids that tell who drew them."""
+    """Uuids that name the client that drew them."""
 
     def __init__(self, ids, name: str) -> None:
         self._ids = ids
@@ -48,9 +48,9 @@ def tree() -> Tree:
 
 @pytest.fixture
 def new_client(machine, tree: Tree):
-    def make(name: str, **said: str) -> ZooKeeperClient:
+    def make(name: str, **options: str) -> ZooKeeperClient:
         context = LockContext(
-            properties={**PROPERTIES, **said},
+            properties={**PROPERTIES, **options},
             table_identity="t1",
             table_address="/data/t1",
             table_folder=None,
@@ -77,7 +77,7 @@ def wire(client: ZooKeeperClient) -> Kazoo:
 
 
 def prepared(client: ZooKeeperClient) -> ZooKeeperClient:
-    """Its session is open and the lock's node exists."""
+    """Open the client's session and create the lock's node."""
     holding = client.try_acquire("before")
     assert holding is not None
     holding.release()
@@ -85,14 +85,14 @@ def prepared(client: ZooKeeperClient) -> ZooKeeperClient:
     return client
 
 
-# ---------------------------------------------------------------- taking and giving back
+# ---------------------------------------------------------------- acquire and release
 
 
 def test_free_lock_costs_one_round_trip_and_its_release_one(new_client) -> None:
     client = prepared(new_client("a"))
     holding = client.try_acquire("me")
     assert holding is not None
-    # the first two in one go; nobody waits for the watch
+    # the first two in one request; the client does not wait for the watch
     assert wire(client).asked == ["create", "children", "get"]
     holding.release()
     assert wire(client).asked == ["create", "children", "get", "delete"]
@@ -128,7 +128,7 @@ def test_the_token_is_the_creation_id_and_grows_when_sequence_numbers_restart(
 ) -> None:
     first = new_client("a").try_acquire("one")
     first.release()
-    tree.numbers.clear()  # as if somebody had removed the lock's node
+    tree.numbers.clear()  # as if another client had deleted the lock's node
     second = new_client("b").try_acquire("two")
     assert tree.names(FOLDER) == ["_c_b1-lock-0000000000"]
     assert second.fencing_token > first.fencing_token
@@ -149,35 +149,35 @@ def test_only_the_own_node_is_removed(new_client, tree: Tree) -> None:
 
 def test_waiter_keeps_its_node_between_tries(new_client, tree: Tree) -> None:
     holding = new_client("a").try_acquire("one")
-    place = new_client("b").enter("two")
-    assert place.try_acquire() is None
+    entry = new_client("b").enter("two")
+    assert entry.try_acquire() is None
     queued = tree.names(FOLDER)
-    assert place.try_acquire() is None
+    assert entry.try_acquire() is None
     assert tree.names(FOLDER) == queued
     holding.release()
-    assert place.try_acquire() is not None
+    assert entry.try_acquire() is not None
 
 
 def test_a_waiting_client_sends_no_request_while_the_node_ahead_exists(machine, new_client) -> None:
     new_client("a").try_acquire("one")
     client = new_client("b")
-    place = client.enter("two")
-    place.try_acquire()
+    entry = client.enter("two")
+    entry.try_acquire()
     asked = list(wire(client).asked)
     machine.clock.time_ms += 999
-    assert place.try_acquire() is None
+    assert entry.try_acquire() is None
     assert wire(client).asked == asked
     machine.clock.time_ms += 1  # a watch may be lost with its server
-    assert place.try_acquire() is None
+    assert entry.try_acquire() is None
     assert wire(client).asked == [*asked, "children"]
 
 
 def test_a_waiting_client_is_woken_when_the_node_ahead_is_deleted(machine, new_client) -> None:
     holding = new_client("a").try_acquire("one")
-    place = new_client("b").enter("two")
-    place.try_acquire()
+    entry = new_client("b").enter("two")
+    entry.try_acquire()
     holding.release()
-    place.wait(60_000)  # returns at once, or this test would not end
+    entry.wait(60_000)  # returns at once; otherwise this test would not end
     assert machine.clock.sleeps == []
 
 
@@ -205,16 +205,16 @@ def test_a_waiting_client_that_leaves_lets_those_behind_it_advance(new_client) -
     assert third.try_acquire() is not None
 
 
-# ---------------------------------------------------------------- answers that never came
+# ---------------------------------------------------------------- missing answers
 
 
 def test_unanswered_create_is_recognised_by_its_name(new_client, tree: Tree) -> None:
     client = prepared(new_client("a"))
     wire(client).faults["create"] = ["unanswered"]
-    place = client.enter("me")
+    entry = client.enter("me")
     with pytest.raises(UnavailableError):
-        place.try_acquire()
-    holding = place.try_acquire()
+        entry.try_acquire()
+    holding = entry.try_acquire()
     assert tree.names(FOLDER) == ["_c_a2-lock-0000000001"]
     assert holding.fencing_token == tree.nodes[f"{FOLDER}/_c_a2-lock-0000000001"].czxid
 
@@ -222,10 +222,10 @@ def test_unanswered_create_is_recognised_by_its_name(new_client, tree: Tree) -> 
 def test_lost_create_is_sent_again(new_client, tree: Tree) -> None:
     client = prepared(new_client("a"))
     wire(client).faults["create"] = ["lost"]
-    place = client.enter("me")
+    entry = client.enter("me")
     with pytest.raises(UnavailableError):
-        place.try_acquire()
-    assert place.try_acquire() is not None
+        entry.try_acquire()
+    assert entry.try_acquire() is not None
     assert len(tree.names(FOLDER)) == 1
 
 
@@ -235,11 +235,11 @@ def test_a_second_node_that_arrives_late_is_deleted_with_the_session(
     client = prepared(new_client("a"))
     session, connection = client.session(), wire(client)
     connection.faults["create"] = ["lost"]
-    place = client.enter("me")
+    entry = client.enter("me")
     with pytest.raises(UnavailableError):
-        place.try_acquire()
-    holding = place.try_acquire()
-    # the create that seemed lost arrives after all
+        entry.try_acquire()
+    holding = entry.try_acquire()
+    # the lost create arrives later
     tree.add_numbered(f"{FOLDER}/_c_a2-lock-", b"", connection)
     assert holding.is_held()
     holding.release()
@@ -261,17 +261,17 @@ def test_an_abandoned_unanswered_create_leaves_no_node(new_client, tree: Tree) -
 def test_leaving_without_an_answer_ends_the_session(new_client, tree: Tree) -> None:
     assert new_client("a").try_acquire("one") is not None
     client = new_client("b")
-    place = client.enter("two")
-    place.try_acquire()
+    entry = client.enter("two")
+    entry.try_acquire()
     connection = wire(client)
     connection.faults["delete"] = ["lost"]
-    place.leave()
+    entry.leave()
     assert tree.names(FOLDER) == ["_c_a1-lock-0000000000"]
     assert connection.closed
 
 
 def test_a_denied_release_is_reported_and_ends_the_session(new_client, tree: Tree) -> None:
-    """An identity that may create and read, but not delete, would block everybody for ever."""
+    """With rights to create and read only, an identity would block all clients for ever."""
     client = prepared(new_client("a"))
     holding = client.try_acquire("me")
     wire(client).faults["delete"] = ["denied"]
@@ -299,10 +299,10 @@ def test_a_holder_keeps_the_session_that_another_thread_abandons(new_client, tre
     client = new_client("a")
     holding = client.try_acquire("one thread")
     session = client.session()
-    place = client.enter("another thread")
-    assert place.try_acquire() is None
+    entry = client.enter("another thread")
+    assert entry.try_acquire() is None
     wire(client).faults["delete"] = ["lost"]
-    place.leave()
+    entry.leave()
     assert holding.is_held()
     holding.release()
     assert session.is_lost
@@ -325,7 +325,7 @@ def test_a_node_ahead_that_is_deleted_during_the_check_costs_no_wait(
     assert client.try_acquire("me") is not None
 
 
-# ---------------------------------------------------------------- still ours?
+# ---------------------------------------------------------------- checks of the holding
 
 
 def test_lease_counts_from_before_the_request(machine, new_client) -> None:
@@ -385,9 +385,9 @@ def test_a_restored_connection_must_find_the_node(new_client, tree: Tree) -> Non
     assert holding.is_held()
     assert wire(client).asked == ["get"]
     assert holding.is_held()
-    assert wire(client).asked == ["get"]  # shown once is enough
+    assert wire(client).asked == ["get"]  # one check is enough
     wire(client).suspend()
-    tree.remove(f"{FOLDER}/_c_a1-lock-0000000000")  # unseen
+    tree.remove(f"{FOLDER}/_c_a1-lock-0000000000")  # without a notification
     wire(client).reconnect()
     assert not holding.is_held()
 
@@ -406,7 +406,7 @@ def test_expired_session_is_lost_for_good(new_client, tree: Tree) -> None:
     holding = client.try_acquire("me")
     connection = wire(client)
     connection.expire()
-    assert connection.closed  # or kazoo would open another session by itself
+    assert connection.closed  # otherwise kazoo would open another session by itself
     connection.reconnect()
     assert not holding.is_held()
     with pytest.raises(LeaseLostError):
@@ -424,43 +424,43 @@ def test_answer_of_a_session_that_ended_meanwhile_is_not_taken(new_client, tree:
     answer = connection.get_children_async
 
     def ended(path: str):
-        said = answer(path)
+        result = answer(path)
         connection.expire()
-        return said
+        return result
 
     connection.get_children_async = ended
-    place = client.enter("me")
+    entry = client.enter("me")
     with pytest.raises(UnavailableError):
-        place.try_acquire()
-    assert place.try_acquire() is not None
+        entry.try_acquire()
+    assert entry.try_acquire() is not None
     assert tree.names(FOLDER) == ["_c_a3-lock-0000000002"]
 
 
 def test_a_waiting_client_gets_another_node_name_in_a_new_session(new_client, tree: Tree) -> None:
     new_client("a").try_acquire("one")
     client = new_client("b")
-    place = client.enter("two")
-    place.try_acquire()
+    entry = client.enter("two")
+    entry.try_acquire()
     wire(client).expire()
-    # what a slow server may still show of the old session
+    # a node of the old session that a slow server may still list
     tree.add(f"{FOLDER}/_c_b1-lock-0000000001")
-    assert place.try_acquire() is None
+    assert entry.try_acquire() is None
     assert "_c_b2-lock-0000000002" in tree.names(FOLDER)
     tree.remove(f"{FOLDER}/_c_a1-lock-0000000000")
-    assert place.try_acquire() is None
+    assert entry.try_acquire() is None
 
 
 def test_a_forked_child_neither_holds_nor_uses_the_session(machine, new_client, tree) -> None:
     client = new_client("a")
     holding = client.try_acquire("parent")
-    place = client.enter("parent waits")
-    place.try_acquire()
+    entry = client.enter("parent waits")
+    entry.try_acquire()
     connection = wire(client)
     connection.asked.clear()
     machine.ids.pid += 1
     assert not holding.is_held()
     holding.release()
-    place.leave()
+    entry.leave()
     client.close()
     assert connection.asked == []
     assert not connection.stopped
@@ -495,20 +495,20 @@ def test_a_released_lease_ends_no_session(machine, new_client) -> None:
     assert not session.is_lost
 
 
-# ---------------------------------------------------------------- broken by an operator
+# ---------------------------------------------------------------- changes by an operator
 
 
 def test_breaking_takes_the_lock_from_the_named_holder_only(new_client, tree: Tree) -> None:
     holding = new_client("a").try_acquire('{"owner":"a"}')
-    place = new_client("b").enter('{"owner":"b"}')
-    place.try_acquire()
+    entry = new_client("b").enter('{"owner":"b"}')
+    entry.try_acquire()
     operator = new_client("c")
     assert isinstance(operator, BreakableLockClient)
     assert not operator.break_lock('{"owner":"b"}')
     assert holding.is_held()
     assert operator.break_lock('{"owner":"a"}')
     assert not holding.is_held()
-    heir = place.try_acquire()
+    heir = entry.try_acquire()
     assert heir is not None
     assert not operator.break_lock('{"owner":"a"}')
     holding.release()

@@ -1,4 +1,4 @@
-"""Names, order and paths of ZooKeeper's queue are Java's, and so are keys and defaults."""
+"""Names, order, paths, keys and defaults of ZooKeeper's queue are those of Java."""
 
 from __future__ import annotations
 
