@@ -22,15 +22,10 @@ from filegroups.supported import refuse_unwritable
 from filegroups.table import create_table_files
 from filegroups.writing.row_checks import refuse_unfit_buckets
 from hoodoo.configuration import Layers, PropertySource
-from hoodoo.factory import (
-    bucket_rules,
-    check_against_table,
-    compose_ports,
-    limits_of,
-    properties_of_table,
-)
+from hoodoo.factory import compose_ports, limits_of, open_context
 from hoodoo.services import services_of, warn_ignored_keys
 from hoodoo.table import Table
+from hoodoo.write_requests import bucket_rules
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import TableType
@@ -55,16 +50,13 @@ def to_layers(properties: Properties) -> Layers:
     return Layers(props=tuple(properties))
 
 
-def open_context(
+def open_with_warnings(
     path: str | os.PathLike[str], layers: Layers, *, events: EventSink | None = None
 ) -> tuple[TableContext, PropertySet, WriteSettings]:
-    """Return the context, options and settings of a table. Errors: as ``open_table``."""
-    config, properties, settings = properties_of_table(path, layers)
-    ports = compose_ports(path, properties, events=events)
-    context = TableContext.of(ports, config, limits_of(settings, properties))
-    check_against_table(settings, config)
+    """Return the result of ``open_context``, and warn of keys without effect."""
+    context, properties, settings = open_context(path, layers, events=events)
     if layers.warns:
-        warn_ignored_keys(properties, ports.events)
+        warn_ignored_keys(properties, context.ports.events)
     return context, properties, settings
 
 
@@ -88,7 +80,7 @@ def open_table(
         UnsupportedTableError: hoodoo does not support the table's version or a feature of it.
         SettingError: A property is wrong or contradicts the table.
     """
-    return Table(*open_context(path, to_layers(properties), events=events))
+    return Table(*open_with_warnings(path, to_layers(properties), events=events))
 
 
 def create_table(

@@ -14,7 +14,8 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
 from filegroups.writing.write_request import FileRules
 from hoodoo.configuration import declared_keys
-from hoodoo.factory import file_rules_of, service_context
+from hoodoo.service_executor import service_context
+from hoodoo.write_requests import file_rules_of
 from lockproviders.registry import registry_for
 from lockproviders.settings import LockSettings
 from tableservices import hookspecs

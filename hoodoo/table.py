@@ -19,7 +19,6 @@ from filegroups.table import TableReader
 from filegroups.writing.dry_run import dry_run_write
 from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult
-from hoodoo.factory import operation_of, write_request_of
 from hoodoo.input_files import read_rows
 from hoodoo.inputs import (
     Operation,
@@ -35,6 +34,7 @@ from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.services import Services
 from hoodoo.verify.verify import Verification, verify
+from hoodoo.write_requests import operation_of, write_request_of
 from hoodoo.writer import TableWriter, register_writer, unregister_writer
 from tableservices.archiving.execute import archive
 from tableservices.archiving.plan import ArchiveRules

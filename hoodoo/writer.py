@@ -24,8 +24,9 @@ from filegroups.writing.workload import Workload
 from filegroups.writing.write import write
 from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.committer.client import GroupCommit, group_commit_of
-from hoodoo.factory import bucket_rules, may_misplace_rows, refuse_other_name
+from hoodoo.factory import refuse_other_name
 from hoodoo.services import Services
+from hoodoo.write_requests import bucket_rules, may_misplace_rows
 from lockproviders.registry import ProviderRegistry, registry_for
 from timeline.context import TableContext
 from timeline.errors import StorageCapabilityError

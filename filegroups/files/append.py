@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from filegroups.files.avro_columns import encode_records
 from filegroups.files.delete_block import encode_deletes
-from filegroups.files.log_files import LogFormat, LogSettings, LogTarget
+from filegroups.files.log_files import LogSettings, LogTarget
 from filegroups.files.parquet import parquet_bytes, read_base_file
 from filegroups.files.rewrite import (
     FileGroupTask,
@@ -54,6 +54,7 @@ from timeline.model.file_names import (
     join,
 )
 from timeline.ports.ports import ObjectExistsError, Storage
+from timeline.properties.setting_enums import LogFormat
 from timeline.system import NullEvents
 
 

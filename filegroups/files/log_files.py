@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache
 from typing import IO, Any, TypeVar
 
@@ -38,6 +37,7 @@ from timeline.model.file_names import LogFile
 from timeline.model.instant import InstantTime
 from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import EventSink, ObjectMissingError, Storage
+from timeline.properties.setting_enums import LogFormat
 from timeline.snapshot import Snapshot
 from timeline.system import NullEvents
 
@@ -325,13 +325,6 @@ def _selected(
 # ---- Settings of log writes (fmt 5, 6.7)
 
 _MIB = 1024 * 1024
-
-
-class LogFormat(Enum):
-    """The format of data blocks in a log file (fmt 5.4); readers accept both."""
-
-    PARQUET = "parquet"
-    AVRO = "avro"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ from filegroups.files.parquet import read_keys
 from filegroups.keys.bucketing import (
     HASH_MAX,
     BucketAssigner,
-    BucketEngine,
     BucketRules,
     ConsistentHashAssigner,
     SimpleBucketAssigner,
@@ -55,6 +54,7 @@ from timeline.properties.properties_file import (
     note_misplaced_rows,
     update_properties,
 )
+from timeline.properties.setting_enums import BucketEngine
 from timeline.snapshot import Snapshot
 
 # ---- Bucket rules in the table's properties (fmt 1.1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.schema.casting import codes_of, rows_by_number, version_rounds
+from timeline.properties.setting_enums import BucketEngine
 
 _BLOCK_TEXTS = 65_536
 _INVERSE_31 = pow(31, -1, 1 << 32)
@@ -157,13 +157,6 @@ _NULL_VALUE, _EMPTY_VALUE = "__null__", "__empty__"
 _FILE_ID = re.compile(r"([0-9]{8})-")
 
 _Numbers = npt.NDArray[np.int64]
-
-
-class BucketEngine(Enum):
-    """How hashes become buckets, spelled as in ``hoodie.index.bucket.engine``."""
-
-    SIMPLE = "SIMPLE"
-    CONSISTENT_HASHING = "CONSISTENT_HASHING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

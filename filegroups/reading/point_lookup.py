@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from filegroups.files.parquet import read_footer
 from filegroups.index.buckets import bucket_rules_in, find_buckets
 from filegroups.index.lookup import has_record_index, may_contain_any, open_record_index
-from filegroups.keys.bucketing import BucketEngine, BucketRules
+from filegroups.keys.bucketing import BucketRules
 from filegroups.reading.read import (
     ScanPlan,
     plan_scan,
@@ -35,6 +35,7 @@ from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import FileSlice, listed
 from timeline.ports.ports import Storage
 from timeline.properties.properties_file import load_config
+from timeline.properties.setting_enums import BucketEngine
 from timeline.snapshot import Snapshot
 
 

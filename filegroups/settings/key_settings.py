@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
-from filegroups.keys.bucketing import BucketEngine
 from filegroups.keys.keys import KeyGenerator, KeySpec, infer_key_generator
 from filegroups.keys.timestamp_keys import TimestampKeys
 from filegroups.settings.time_settings import TimeSettings, times_unless_unknown
@@ -37,7 +36,7 @@ from timeline.properties.options import (
     option,
     parse_option,
 )
-from timeline.properties.setting_enums import IndexType
+from timeline.properties.setting_enums import BucketEngine, IndexType
 
 if TYPE_CHECKING:
     from timeline.model.table_config import TableConfig

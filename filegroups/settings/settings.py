@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from filegroups.files.log_files import LogFormat
 from filegroups.settings.key_settings import KeySettings, resolve_key_options
 from filegroups.settings.known_keys import is_key_of_hudi, refuse_unsupported
 from filegroups.settings.read_settings import LimitSettings, ReadSettings
@@ -39,6 +38,7 @@ from timeline.properties.setting_enums import (
     ForeignWriters,
     IndexType,
     InsertDuplicates,
+    LogFormat,
     OverwriteMode,
 )
 from timeline.redaction import redact

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from itertools import chain, compress
 
-from filegroups.keys.bucketing import BucketEngine, bucket_of
+from filegroups.keys.bucketing import bucket_of
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.workload import WorkloadProfile
@@ -26,7 +26,7 @@ from timeline.partitions import (
     partition_created_by,
     with_committed_files,
 )
-from timeline.properties.setting_enums import IndexType
+from timeline.properties.setting_enums import BucketEngine, IndexType
 from timeline.rules.bucket_ranges import EVERY_BUCKET, BucketRanges
 
 # ---- Bucket ownership: a writer's own buckets against its settings and its rows (OWN-1)

@@ -14,8 +14,9 @@ from hoodoo.configuration import (
     describe,
     problem_of,
 )
-from hoodoo.factory import operation_of, properties_of_table, write_request_of
+from hoodoo.factory import properties_of_table
 from hoodoo.services import service_options, services_of
+from hoodoo.write_requests import operation_of, write_request_of
 from hoodoo.writer import agreement_of, refuse_unshared_lock
 from lockproviders.registry import registry_for
 from timeline.errors import HoodooError, SettingError

@@ -17,7 +17,7 @@ from rich.progress import Progress, TaskID
 
 from hoodoo.cli.printing import Output, Printer
 from timeline.errors import HoodooError, InvalidInputError, LockTimeoutError, Reaction
-from timeline.ports.ports import EventSink, Value
+from timeline.ports.ports import EventSink, Value, close_storage
 from timeline.rules.retry import RetryScope
 from timeline.system import FanOut, LoggingEvents
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from filegroups.writing.write_request import CommitResult
     from hoodoo.configuration import Layers
     from hoodoo.table import Table
+    from timeline.context import TableContext
 
 # ---- Exit codes: a script may rely on them. They follow the reaction of an error.
 
@@ -107,8 +108,36 @@ class Invocation:
         from hoodoo.catalog import open_table  # not for the help and the completion of options
 
         layers = self.layers.with_code(code) if code else self.layers
-        events = FanOut([LoggingEvents(), _EventReporter(self.printer), *sinks])
-        return open_table(address, properties=layers, events=events)
+        return open_table(address, properties=layers, events=self._events(*sinks))
+
+    @contextmanager
+    def open_timeline(self, address: str) -> Iterator[TableContext]:
+        """
+        Open a table to show its timeline; this imports no code that reads or writes rows.
+
+        If the caller gives options, it opens the whole table, which checks the options of all its
+        parts. Errors: as ``open_table``.
+
+        Args:
+            address: Path or URI of the table.
+        """
+        from filegroups.settings.known_keys import given_keys
+
+        if any(given_keys(self.layers.load())):
+            with self.open_table(address) as opened:
+                yield opened.context
+            return
+        from hoodoo.factory import open_context
+
+        context, *_ = open_context(address, self.layers, events=self._events())
+        try:
+            yield context
+        finally:
+            context.ports.lock.close()
+            close_storage(context.ports.storage)
+
+    def _events(self, *sinks: EventSink) -> EventSink:
+        return FanOut([LoggingEvents(), _EventReporter(self.printer), *sinks])
 
     def confirm(self, question: str) -> None:
         """

@@ -6,7 +6,7 @@ import click
 
 from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.printing import size_text
-from hoodoo.inspect.instants import InstantSummary, time_text
+from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
 
 
 @click.command(cls=Command)
@@ -33,11 +33,11 @@ def log(
     Each line has writer, time and row counts: + inserted, ~ updated, - deleted. Other commands
     accept '@-1' or the first digits of an instant.
     """
-    with invocation.open_table(address) as opened:
-        zone = opened.context.zone.name
+    with invocation.open_timeline(address) as context:
+        zone = context.zone.name
         found = [
             one
-            for one in opened.history(archived=archived)
+            for one in reversed(list_instants(context, archived=archived))
             if (writer is None or writer in f"{one.who} {one.host} {one.writer}")
             and (action is None or action.lower() in (one.action, one.operation.lower()))
         ][:limit]

@@ -28,8 +28,8 @@ from hoodoo.cli.invocation import (
     reading,
 )
 from hoodoo.cli.printing import Printer, count_text, size_text
-from hoodoo.factory import service_context
 from hoodoo.inspect.idle_services import idle_reason
+from hoodoo.service_executor import service_context
 from hoodoo.services import (
     chosen_services,
     find_plan,

@@ -15,12 +15,12 @@ from filegroups.schema.schema import drop_meta, hudi_type_name
 from hoodoo.catalog import create_table, preview_create
 from hoodoo.cli.invocation import PROBLEMS_FOUND, CommandGroup, Invocation, changing, reading
 from hoodoo.cli.printing import count_text, size_text
-from hoodoo.factory import file_rules_of
 from hoodoo.input_files import read_rows
 from hoodoo.inspect.instants import time_text
 from hoodoo.table import Table
 from hoodoo.timestamp_repair import repair_timestamps
 from hoodoo.verify.verify import Verification, verify_at
+from hoodoo.write_requests import file_rules_of
 from hoodoo.writer import register_writer
 from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hoodoo.cli.invocation import CommandGroup, Invocation, reading
 from hoodoo.cli.printing import Printer
 from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
+from timeline.context import TableContext
 from timeline.entries import timeline_entries
-
-if TYPE_CHECKING:
-    from hoodoo.table import Table
 
 
 @click.group(cls=CommandGroup)
@@ -30,21 +28,21 @@ def show(invocation: Invocation, *, address: str, history: bool) -> None:
 
     Rows are + inserted, ~ updated, - deleted. 'hoodoo log' lists the newest instants first.
     """
-    with invocation.open_table(address) as opened:
+    with invocation.open_timeline(address) as context:
         if invocation.printer.for_people:
-            print_timeline(invocation.printer, list_instants(opened.context, archived=history))
+            print_timeline(invocation.printer, list_instants(context, archived=history))
         else:
-            invocation.printer.document(_document(opened, archived=history))
+            invocation.printer.document(_document(context, archived=history))
 
 
-def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
-    config = opened.config
+def _document(context: TableContext, *, archived: bool) -> dict[str, Any]:
+    config = context.config
     return {
         "table": {
             "name": config.name,
             "version": config.table_version,
             "type": config.table_type.value,
-            "base_path": opened.context.ports.storage.base_uri,
+            "base_path": context.ports.storage.base_uri,
         },
         "instants": [
             {
@@ -54,7 +52,7 @@ def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
                 "state": entry.state,
                 "archived": entry.archived,
             }
-            for entry in timeline_entries(opened.context, archived=archived)
+            for entry in timeline_entries(context, archived=archived)
         ],
     }
 

@@ -25,10 +25,10 @@ from hoodoo.cli.invocation import (
     nothing_to_do,
 )
 from hoodoo.cli.printing import count_text
-from hoodoo.factory import write_request_of
 from hoodoo.input_files import read_files
 from hoodoo.inputs import named_partitions, refuse_other_types
 from hoodoo.table import Table
+from hoodoo.write_requests import write_request_of
 from hoodoo.writer import TableWriter
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation

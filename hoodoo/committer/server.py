@@ -44,8 +44,8 @@ from filegroups.writing.write_request import CommitResult, WriteRequest
 from filegroups.writing.write_schema import with_stored_forms
 from hoodoo.committer.client import answer_ms, release
 from hoodoo.committer.sockets import SocketChannel, SocketListener
-from hoodoo.factory import write_request_of
 from hoodoo.table import Table
+from hoodoo.write_requests import write_request_of
 from hoodoo.writer import TableWriter
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError

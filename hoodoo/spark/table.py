@@ -13,9 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableSnapshot
 from filegroups.writing.workload import Workload
-from hoodoo.catalog import open_context
+from hoodoo.catalog import open_with_warnings
 from hoodoo.configuration import Layers
-from hoodoo.factory import write_request_of
 from hoodoo.services import Services
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.executor import spark_executor
@@ -25,6 +24,7 @@ from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
 from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
+from hoodoo.write_requests import write_request_of
 from tableservices.worker import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
@@ -73,7 +73,7 @@ class SparkTable(Table):
         self.path = path
         self._options = dict(options or {})
         self._cluster_services: Services | None = None
-        super().__init__(*open_context(path, layers or layers_for(spark, self._options)))
+        super().__init__(*open_with_warnings(path, layers or layers_for(spark, self._options)))
 
     @property
     def services(self) -> Services:

@@ -13,16 +13,12 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.configuration import Layers
-from hoodoo.factory import (
-    compose_ports,
-    operation_of,
-    properties_of_table,
-    write_request_of,
-)
+from hoodoo.factory import compose_ports, properties_of_table
 from hoodoo.spark.options import layers_for, reader_properties, storage_properties
 from hoodoo.spark.schema import arrow_schema_of
 from hoodoo.spark.table import SparkTable
 from hoodoo.spark.workload import SparkWorkload
+from hoodoo.write_requests import operation_of, write_request_of
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.setting_enums import OverwriteMode

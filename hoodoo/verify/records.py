@@ -16,15 +16,15 @@ from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import SliceRead, assert_base_fits, assert_logs_fit, read_slice
 from filegroups.index.buckets import bucket_rules_in
-from filegroups.keys.bucketing import BucketEngine, bucket_of, java_hashes, xx_hashes
+from filegroups.keys.bucketing import bucket_of, java_hashes, xx_hashes
 from filegroups.keys.keys import KeyGenerator, KeySpec, addresses, refuse_untyped
 from filegroups.reading.read import plan_scan, read_schema, view_of
 from filegroups.schema.schema import KEY_COLUMN
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_schema import folders_as_stored, stored_forms
-from hoodoo.factory import may_misplace_rows
 from hoodoo.verify.timestamps import doubtful_timestamps
+from hoodoo.write_requests import may_misplace_rows
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteStat
@@ -32,6 +32,7 @@ from timeline.model.file_names import PROPERTIES, BaseFile, FileSlice
 from timeline.model.table_config import TableConfig
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows
+from timeline.properties.setting_enums import BucketEngine
 from timeline.snapshot import Snapshot
 
 # ---- Compare stored record keys and partition paths with those that the key generator makes

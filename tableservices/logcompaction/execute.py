@@ -14,7 +14,7 @@ from pydantic import Field
 from filegroups.files.append import block_format
 from filegroups.files.avro_columns import encode_records
 from filegroups.files.delete_block import encode_deletes
-from filegroups.files.log_files import LogFormat, LogRead, VisibleInstants, find_blocks, read_logs
+from filegroups.files.log_files import LogRead, VisibleInstants, find_blocks, read_logs
 from filegroups.files.parquet import ParquetSettings, parquet_bytes
 from filegroups.merge.merging import ChangeKind, Changes
 from filegroups.merge.rules import ordering_column
@@ -61,6 +61,7 @@ from timeline.pending_plans import (
 )
 from timeline.ports.ports import Ports, create_if_absent
 from timeline.properties.options import option
+from timeline.properties.setting_enums import LogFormat
 from timeline.snapshot import ActiveTimeline, Snapshot
 
 # ---- Settings of log compaction, read from ``hoodie.log.compaction.*`` keys

@@ -113,3 +113,17 @@ class IncrementalFormat(Enum):
 
     LATEST_STATE = "latest_state"
     CDC = "cdc"
+
+
+class LogFormat(Enum):
+    """The format of data blocks in a log file (fmt 5.4); readers accept both."""
+
+    PARQUET = "parquet"
+    AVRO = "avro"
+
+
+class BucketEngine(Enum):
+    """How hashes become buckets, spelled as in ``hoodie.index.bucket.engine``."""
+
+    SIMPLE = "SIMPLE"
+    CONSISTENT_HASHING = "CONSISTENT_HASHING"

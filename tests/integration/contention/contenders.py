@@ -23,7 +23,7 @@ import hoodoo
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from filegroups.writing.write_request import CommitResult
-from hoodoo.factory import write_request_of
+from hoodoo.write_requests import write_request_of
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import WriteOperation

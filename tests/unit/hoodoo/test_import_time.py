@@ -10,6 +10,7 @@ from typing import get_type_hints
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import hoodoo
 import timeline.errors
@@ -17,6 +18,23 @@ from hoodoo.cli.app import main
 
 ROOT = Path(hoodoo.__file__).parent.parent
 HEAVY = ("numpy", "pandas", "pyarrow", "pydantic", "fastavro", "rich")
+OWN = ("timeline", "lockproviders", "filegroups", "tableservices", "hoodoo")
+OWN_MODULES_MAX = 90  # each costs about 2 ms of CPU; the command may cost 0.5 s
+#: What a command that shows the timeline must not import.
+UNUSED = (
+    "filegroups.files",
+    "filegroups.reading",
+    "filegroups.table",
+    "filegroups.writing",
+    "hoodoo.table",
+    "lockproviders.dynamodb",
+    "lockproviders.sql",
+    "pandas",
+    "sqlite3",
+    "sqlglot",
+    "tableservices",
+    "timeline.commit",
+)
 
 
 def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +61,42 @@ def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
 def test_neither_the_import_nor_the_help_loads_a_large_library(use: str) -> None:
     done = run(f"-c {use}; import sys; print(sorted(sys.modules.keys() & set({HEAVY!r})))")
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return the path of a small table and the requested time of its write."""
+    path = tmp_path_factory.mktemp("show") / "t"
+    with hoodoo.create_table(path, record_key="k") as created:
+        return path, created.upsert({"k": ["a"], "v": [1]}).requested_time
+
+
+@pytest.mark.parametrize("form", ["json", "table"])
+@pytest.mark.parametrize("command", ["timeline show", "log"])
+def test_a_command_that_shows_the_timeline_imports_few_modules(
+    table: tuple[Path, str], command: str, form: str
+) -> None:
+    path, time = table
+    words = [*command.split(), str(path), "-o", form]
+    done = run(
+        f"-c from hoodoo.cli import main; import sys; main({words!r}, standalone_mode=False); "
+        "print('\\n' + ' '.join(sys.modules))"
+    )
+    shown, loaded = done.stdout.rstrip().rsplit("\n", 1)
+    modules = loaded.split()
+    assert time in shown, done.stderr
+    assert sorted(set(modules) & set(UNUSED)) == []
+    assert len([one for one in modules if one.split(".")[0] in OWN]) <= OWN_MODULES_MAX
+
+
+@pytest.mark.parametrize("command", ["timeline show", "log"])
+@pytest.mark.parametrize("option", ["hoodie.clean.automatic=perhaps", "hoodie.compact.inline=7"])
+def test_a_command_that_shows_the_timeline_checks_the_options_of_all_parts(
+    table: tuple[Path, str], command: str, option: str
+) -> None:
+    done = CliRunner().invoke(main, [*command.split(), str(table[0]), "--hoodie-conf", option])
+    assert done.exit_code == 1
+    assert option.partition("=")[0] in done.output
 
 
 def test_the_completion_of_a_command_loads_no_large_library() -> None:

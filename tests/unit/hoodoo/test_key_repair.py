@@ -12,9 +12,9 @@ import pytest
 import hoodoo
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
-from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from hoodoo.verify.verify import verify
+from hoodoo.write_requests import write_request_of
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteOperation
 

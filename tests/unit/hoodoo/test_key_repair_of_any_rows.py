@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import hoodoo
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
-from hoodoo.factory import write_request_of
 from hoodoo.table import Table
+from hoodoo.write_requests import write_request_of
 from tests.unit.hoodoo.test_key_repair import SCHEMA, TYPES, problems, row, table_of
 from timeline.model.commit_metadata import WriteOperation
 

@@ -17,8 +17,8 @@ import hoodoo
 from filegroups.keys.keys import KeyGenerator, KeySpec, key_columns, partition_paths, record_keys
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write_prepared
-from hoodoo.factory import write_request_of
 from hoodoo.table import Table
+from hoodoo.write_requests import write_request_of
 from timeline.errors import InvalidInputError, SchemaConflictError, WriterDisagreementError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.writer_registry import registered_writers

@@ -110,7 +110,7 @@ VERBS: dict[str, Callable[[hoodoo.Table, Any], object]] = {
     "resolve": lambda table, moment: table.resolve(moment),
     "execute": lambda table, moment: table.services.execute(moment),
     "cancel": lambda table, moment: table.services.cancel(moment),
-    "explain": explain_instant,
+    "explain": lambda table, moment: table.explain(moment),
 }
 
 

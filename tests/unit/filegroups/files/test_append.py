@@ -11,7 +11,7 @@ import pytest
 
 from filegroups.files.append import block_format, current_rows
 from filegroups.files.delete_block import decode_deletes
-from filegroups.files.log_files import LogFormat, LogSettings, LogTarget
+from filegroups.files.log_files import LogSettings, LogTarget
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.merge.merging import DeleteKind, mark_relocated_keys
 from filegroups.merge.rules import MergeRules
@@ -39,6 +39,7 @@ from timeline.errors import InvariantError
 from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
 from timeline.model.file_names import IOType, LogFile, parse_log_file_name
 from timeline.model.merge_definition import MergeDefinition
+from timeline.properties.setting_enums import LogFormat
 
 THIRD = "20260102030405008"
 LOG = f".fg-0_{SECOND}.log.1_0-0-2"

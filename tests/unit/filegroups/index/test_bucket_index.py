@@ -19,7 +19,7 @@ from filegroups.index.buckets import (
     find_buckets,
     first_hashing_metadata,
 )
-from filegroups.keys.bucketing import BucketEngine, BucketRules, bucket_of
+from filegroups.keys.bucketing import BucketRules, bucket_of
 from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.workload import LocalWorkload
@@ -27,6 +27,7 @@ from hoodoo.writer import agreement
 from tests.interop import golden_tables
 from timeline.errors import CorruptTableError, SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import FileGroupId, WriteOperation
+from timeline.properties.setting_enums import BucketEngine
 from timeline.system import SystemIds
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.int64())])

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from filegroups.keys.bucketing import (
-    BucketEngine,
     ConsistentHashAssigner,
     SimpleBucketAssigner,
     bucket_file_id,
@@ -19,6 +18,7 @@ from filegroups.keys.bucketing import (
     xx_hashes,
 )
 from tests.interop import golden_tables
+from timeline.properties.setting_enums import BucketEngine
 
 
 def bucket(key: str, *fields: str, buckets: int = 256) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from filegroups.files.log_files import LogFormat, LogSettings
+from filegroups.files.log_files import LogSettings
 from filegroups.index import LookupRules
-from filegroups.keys.bucketing import BucketEngine, BucketRules
+from filegroups.keys.bucketing import BucketRules
 from filegroups.schema.avro_schema import avro_to_arrow
 from filegroups.schema.schema import META_COLUMNS
 from filegroups.table import TableReader
@@ -31,6 +31,7 @@ from tests.unit.timeline.engine import (
 from timeline.codecs.log_blocks import BytesSource, iter_blocks
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.properties.setting_enums import BucketEngine, LogFormat
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 BUCKETS = BucketRules(engine=BucketEngine.SIMPLE, buckets=2, hash_fields=("id",))

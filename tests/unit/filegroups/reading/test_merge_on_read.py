@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filegroups.files.log_files import LogFormat, LogSettings
+from filegroups.files.log_files import LogSettings
 from filegroups.files.parquet import write_base_file
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import TableReader
@@ -41,6 +41,7 @@ from timeline.model.file_names import (
     parse_log_file_name,
 )
 from timeline.model.instant import Action
+from timeline.properties.setting_enums import LogFormat
 from timeline.rollback.rollback import rollback
 from timeline.storage.local import LocalStorage
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.keys.bucketing import BucketEngine, BucketRules, fixed_file_id
+from filegroups.keys.bucketing import BucketRules, fixed_file_id
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import TableReader, open_reader
 from filegroups.writing.workload import LocalWorkload
@@ -32,6 +32,7 @@ from tests.unit.timeline.engine import (
 from timeline.errors import SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.file_names import FileSlice, parse_log_file_name
+from timeline.properties.setting_enums import BucketEngine
 
 INSERT, DELETE = WriteOperation.INSERT, WriteOperation.DELETE
 BULK, OVERWRITE = WriteOperation.BULK_INSERT, WriteOperation.INSERT_OVERWRITE

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from filegroups.index import LookupRules
-from filegroups.keys.bucketing import BucketEngine, BucketRules
+from filegroups.keys.bucketing import BucketRules
 from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
 from tableservices.archiving.plan import ArchiveRules
@@ -51,7 +51,7 @@ from timeline.model.file_names import heartbeat_path, timeline_path
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import ClusteringGroup, ClusteringPlan
 from timeline.model.slot import SlotKind
-from timeline.properties.setting_enums import ClusteringUpdates
+from timeline.properties.setting_enums import BucketEngine, ClusteringUpdates
 from timeline.system import SystemClock
 from timeline.truncation import GRACE_OF_SILENCES
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.factory import service_context
+from hoodoo.service_executor import service_context
 from timeline.context import TableContext
 from timeline.errors import SettingError
 from timeline.ports.ports import ClusterExecutor

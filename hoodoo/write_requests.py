@@ -1,0 +1,222 @@
+"""Return the request of one write, from the configuration of the table and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from filegroups.files.bloom import BloomSettings
+from filegroups.files.log_files import LogSettings
+from filegroups.files.parquet import ParquetSettings
+from filegroups.index import LookupRules
+from filegroups.keys.bucketing import BucketRules, SizeSettings
+from filegroups.keys.keys import KeySpec
+from filegroups.reading.read import ReadSet
+from filegroups.schema.evolution import MissingColumns, SchemaRules
+from filegroups.schema.schema import TableSchema
+from filegroups.settings.key_settings import key_spec_of
+from filegroups.settings.settings import WriteSettings
+from filegroups.writing.write_request import FileRules, RowRules, WriteRequest
+from hoodoo.inputs import Operation, to_write_operation
+from timeline.errors import HoodooError
+from timeline.model.commit_metadata import MergeMode, Replaced, WriteOperation
+from timeline.model.table_config import TableConfig
+from timeline.properties.options import (
+    DEFAULT_LAYER,
+)
+from timeline.properties.setting_enums import (
+    GLOBAL_INDEXES,
+    ForeignWriters,
+    IndexType,
+    InsertDuplicates,
+)
+
+
+def write_request_of(
+    settings: WriteSettings,
+    config: TableConfig,
+    operation: WriteOperation,
+    *,
+    batch_id: str | None = None,
+    delete_partitions: tuple[str, ...] = (),
+    partial: bool = False,
+    reads: ReadSet | None = None,
+) -> WriteRequest:
+    """
+    Return the request of one write, from the table's configuration and the settings.
+
+    Raises:
+        SettingError: An option contradicts the table or has a wrong value.
+    """
+    ordering = config.ordering_fields
+    if config.merge_mode is not MergeMode.EVENT_TIME_ORDERING:
+        ordering = ()
+    traits = operation.traits
+    drops = traits.checks_duplicates and settings.insert_duplicates is InsertDuplicates.DROP
+    refuses = traits.checks_duplicates and settings.insert_duplicates is InsertDuplicates.FAIL
+    upserts = traits.looks_up_keys
+    combine = settings.combine_before_upsert if upserts else settings.combine_before_insert
+    combine &= bool(config.record_key_fields)
+    keys = key_spec_of(settings, config)
+    rules = RowRules(
+        keys=keys,
+        operation=operation,
+        merge=config.merge,
+        ordering_fields=ordering,
+        combine=combine or drops,
+        tags=upserts or drops or refuses,
+        drop_found=drops,
+        refuse_found=refuses,
+        for_java=settings.foreign_writers is ForeignWriters.EXPECTED,
+        lookup=_lookup_rules(settings, config),
+        buckets=bucket_rules(settings, config),
+        own_buckets=settings.own_buckets,
+        partial_columns=_partial_columns(settings, operation, partial=partial),
+    )
+    return WriteRequest(
+        rules=rules,
+        files=file_rules_of(settings),
+        delete_partitions=delete_partitions or _overwritten(settings, operation),
+        extra_metadata=dict(settings.extra_metadata),
+        batch_id=batch_id,
+        reads=reads,
+        detect_early=settings.early_conflict_detection,
+        schema=_schema_rules(settings, config, keys),
+    )
+
+
+def _overwritten(settings: WriteSettings, operation: WriteOperation) -> tuple[str, ...]:
+    """Return the partitions that an overwrite replaces even if no row belongs to them."""
+    named = operation.traits.takes_rows and operation.traits.replaces is Replaced.PARTITIONS
+    return settings.overwritten_partitions if named else ()
+
+
+def _partial_columns(
+    settings: WriteSettings, operation: WriteOperation, *, partial: bool
+) -> tuple[str, ...] | None:
+    """Return the columns of a partial update (``RowRules``); as in Java, only for upserts."""
+    schema = settings.partial_update_schema
+    if not operation.traits.updates or not schema:
+        return () if partial else None
+    try:
+        return tuple(TableSchema.from_avro(schema).arrow.names)
+    except HoodooError as error:
+        settings.refuse(
+            "partial_update_schema",
+            f"this is not the Avro schema of a record: {error.message}",
+            "give the schema of the columns to change",
+            "setting_value",
+        )
+
+
+def operation_of(
+    settings: WriteSettings, record_key_fields: Sequence[str], operation: Operation = None
+) -> WriteOperation:
+    """
+    Return the operation that the caller names, else the configured one.
+
+    Rows without keys are inserted by default.
+
+    Raises:
+        InvalidInputError: There is no such operation.
+    """
+    if operation is not None:
+        return to_write_operation(operation)
+    if not record_key_fields and settings.origin("operation") == DEFAULT_LAYER:
+        return WriteOperation.INSERT  # as Java does
+    return settings.operation
+
+
+def _schema_rules(settings: WriteSettings, config: TableConfig, keys: KeySpec) -> SchemaRules:
+    fill = settings.set_null_for_missing_columns or settings.schema_reconcile
+    named = [*config.record_key_fields, *config.partition_fields]
+    if config.merge_mode is MergeMode.EVENT_TIME_ORDERING:
+        named += config.ordering_fields
+    return SchemaRules(
+        missing=MissingColumns(fill=fill, drop=settings.drop_missing_columns),
+        ordering=_with_parents(config.ordering_fields),
+        required=_with_parents(named),
+        keys=keys.text_fields,
+    )
+
+
+def _with_parents(names: Iterable[str]) -> frozenset[str]:
+    """Return the columns; a dotted name adds each column around the field."""
+    return frozenset(path for name in names for path in accumulate(name.split("."), "{}.{}".format))
+
+
+def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | None:
+    """
+    Return the bucket rules of the table; None if its index is not a bucket index.
+
+    Raises:
+        SettingError: A hash field is not a record key field.
+    """
+    if settings.index_type is not IndexType.BUCKET:
+        return None
+    fields = settings.bucket_hash_fields or config.record_key_fields
+    strange = [field for field in fields if field not in config.record_key_fields]
+    if strange:
+        keys = ",".join(config.record_key_fields)
+        why = f"buckets are chosen by record key fields only, the table's key is {keys}"
+        settings.refuse("bucket_hash_fields", why, f"use {keys}", "setting_against_table")
+    return BucketRules(
+        engine=settings.bucket_engine, buckets=settings.bucket_count, hash_fields=fields
+    )
+
+
+def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
+    kind = settings.index_type
+    filters = kind in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
+    whole_table = kind in GLOBAL_INDEXES
+    if whole_table and not config.populate_meta_fields:
+        settings.refuse(
+            "index_type",
+            "the table's files store no keys, and a global index needs them",
+            "use SIMPLE or BUCKET",
+            "setting_against_table",
+        )
+    return LookupRules(
+        filters=filters,
+        whole_table=whole_table,
+        moves_rows=settings.bloom_index_moves if filters else settings.simple_index_moves,
+    )
+
+
+def may_misplace_rows(settings: WriteSettings, config: TableConfig) -> bool:
+    """Return whether an update keeps a row in its partition after its partition columns change."""
+    lookup = _lookup_rules(settings, config)
+    return bool(config.partition_fields) and lookup.whole_table and not lookup.moves_rows
+
+
+def file_rules_of(settings: WriteSettings) -> FileRules:
+    """Return the rules for writing base files and log files."""
+    return FileRules(
+        parquet=ParquetSettings(
+            compression=settings.parquet_compression,
+            row_group_bytes=settings.parquet_row_group_bytes,
+            page_bytes=settings.parquet_page_bytes,
+            dictionary=settings.parquet_dictionary,
+        ),
+        bloom=BloomSettings(
+            kind=settings.bloom_type.value,
+            entries=settings.bloom_keys,
+            error_rate=settings.bloom_false_positive_rate,
+            entries_max=settings.bloom_dynamic_keys_max,
+        )
+        if settings.bloom_enabled
+        else None,
+        sizes=SizeSettings(
+            file_bytes_max=settings.parquet_file_bytes_max,
+            small_file_bytes=settings.small_file_bytes_max,
+            record_bytes=settings.record_size_bytes,
+            insert_rows=settings.insert_split_rows,
+            auto_split=settings.insert_auto_split,
+        ),
+        small_files_max=settings.small_files_max,
+        logs=LogSettings(
+            format=settings.log_format,
+            file_bytes_max=settings.log_file_bytes_max,
+            block_bytes_max=settings.log_block_bytes_max,
+        ),
+    )
