@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from typing import Annotated
 
+import xxhash
 from pydantic import Field
 
 from lockproviders.hookspecs import LockContext
-from timeline.errors import SettingError, UnsafeSetupError, needs_extra
+from timeline.errors import SettingError, UnsafeSetupError
 from timeline.ports.ports import StorageCapabilities
 from timeline.properties.options import (
     TABLE_LAYER,
@@ -149,19 +150,13 @@ ADDRESS_OPTION = Option(
 )
 
 
-def path_hash(address: str, *, extra: str = "zookeeper") -> str:
+def path_hash(address: str) -> str:
     """
     Return the XXH64 of a path as Java prints it: 16 upper-case hex digits.
 
     Args:
         address: The path, exactly as the Java writers are configured.
-        extra: The extra to install if the hash function is missing.
-
-    Raises:
-        MissingExtraError: The package ``xxhash`` is not installed.
     """
-    with needs_extra("this lock needs the package xxhash", extra):
-        import xxhash
     if address.startswith("s3a://"):
         address = "s3://" + address.removeprefix("s3a://")
     digest: str = xxhash.xxh64_hexdigest(address.encode("utf-8"), seed=SEED)

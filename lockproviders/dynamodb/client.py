@@ -429,7 +429,7 @@ def _client(context: LockContext, implicit_key: str | None = None) -> DynamoClie
 
 
 def _implicit_client(context: LockContext) -> DynamoClient:
-    return _client(context, path_hash(hashed_address(context), extra="dynamodb"))
+    return _client(context, path_hash(hashed_address(context)))
 
 
 _JAVA = "org.apache.hudi.aws.transaction.lock."

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 
 import pytest
 
 from lockproviders.hookspecs import LockContext
 from lockproviders.settings import hashed_address, path_hash
-from timeline.errors import SettingError, UnsafeSetupError
+from timeline.errors import SettingError
 
 
 @pytest.mark.parametrize(
@@ -29,13 +28,6 @@ def test_hash_is_javas(address: str, printed_by_java: str) -> None:
 def test_only_a_leading_lower_case_s3a_is_rewritten() -> None:
     spellings = ("S3A://bkt/t1", " s3a://bkt/t1", "s3://bkt/t1")
     assert len({path_hash(spelling) for spelling in spellings}) == 3
-
-
-def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "xxhash", None)
-    with pytest.raises(UnsafeSetupError, match=r"hoodoo\[dynamodb\]") as caught:
-        path_hash("/data/t1", extra="dynamodb")
-    assert caught.value.kind == "missing_extra"
 
 
 def context(machine, address: str, **properties: str) -> LockContext:
