@@ -12,7 +12,7 @@ from typing import TypeVar
 from tableservices.service import pending_plans
 from timeline.codecs.instant_avro import CommitBody
 from timeline.codecs.legacy_commit import decode_archived_commit
-from timeline.commit.apply import data_files_of
+from timeline.commit.apply import data_files_of, delete_from_metadata_table
 from timeline.commit.begin import refuse_during_restore
 from timeline.commit.cancel_plan import PlanOutcome, plan_outcome
 from timeline.commit.commit import CommittedWrite
@@ -442,6 +442,7 @@ def discard_output(
     if ended is PlanOutcome.CANCELLED:
         for path in data_files_of(storage, plan.requested_time):
             storage.delete(path)
+        delete_from_metadata_table(storage, plan.requested_time)
         for name in pending_file_names(plan.action, plan.requested_time):
             storage.delete(context.instant_path(name))
         delete_markers(storage, plan.requested_time)

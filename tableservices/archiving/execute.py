@@ -40,7 +40,12 @@ from timeline.codecs.commit_log import (
     decode_truncation_point,
     encode_truncation_point,
 )
-from timeline.commit.apply import apply, data_files_of, revert_truncation
+from timeline.commit.apply import (
+    apply,
+    data_files_of,
+    delete_from_metadata_table,
+    revert_truncation,
+)
 from timeline.commit.revalidate import without_void
 from timeline.commit.section import open_commit
 from timeline.commit_log import restored_away_in
@@ -247,6 +252,7 @@ def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
         return None
     for path in _left_by(context.ports.storage, lines.ended):
         context.ports.storage.delete(path)
+    delete_from_metadata_table(context.ports.storage, *lines.ended)
     return _Planned(slots=slots, lines=lines, going=frozenset(going), released=rules.released)
 
 

@@ -24,7 +24,7 @@ from tableservices.cleaning.plan import (
 )
 from tableservices.service import PLANS, ServiceResult
 from timeline.codecs.instant_avro import decode_clean_plan, encode_clean, encode_clean_plan
-from timeline.commit.apply import apply, data_files_of
+from timeline.commit.apply import apply, data_files_of, delete_from_metadata_table
 from timeline.commit.markers import delete_markers
 from timeline.commit.section import apply_pending_slots, open_commit
 from timeline.commit_log import ended_times
@@ -147,6 +147,7 @@ def remove_stray_files(context: TableContext) -> int:
         if requested_time in aborted:
             for path in data_files_of(storage, requested_time):
                 storage.delete(path)
+            delete_from_metadata_table(storage, requested_time)
         delete_markers(storage, requested_time)
     context.ports.events.emit(
         "cleaning.leftovers", heartbeats=len(beats), marker_folders=len(marked)

@@ -41,8 +41,9 @@ def test_every_clause_of_the_protocol_has_a_test_that_names_it() -> None:
 
 
 def clauses() -> set[str]:
-    protocol = (ROOT / "docs/spec/protocol.md").read_text()
-    return set(re.findall(r"\*\*([A-Z]+(?:-[A-Z]+)*-\d+)\*\*", protocol))
+    pages = (ROOT / f"docs/spec/{name}.md" for name in ("protocol", "metadata-table"))
+    text = "\n".join(page.read_text() for page in pages)
+    return set(re.findall(r"\*\*([A-Z]+(?:-[A-Z]+)*-\d+)\*\*", text))
 
 
 def test_every_clause_cited_in_the_code_is_in_the_protocol() -> None:

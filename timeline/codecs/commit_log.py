@@ -21,6 +21,7 @@ from timeline.errors import ChecksumError, CorruptTableError
 from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.model.file_names import parse_instant_name
 from timeline.model.instant import Action, InstantTime
+from timeline.model.metadata_table import MetadataLogFile, MetadataUpdate
 from timeline.model.slot import (
     Batch,
     HashLink,
@@ -85,6 +86,7 @@ def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
         "deletes": list(slot.deletes),
         **({"floor": slot.floor} if slot.floor else {}),
         **({"foreign": slot.timeline_digest} if slot.timeline_digest else {}),
+        **({"metadata": _metadata_document(slot.metadata_update)} if slot.metadata_update else {}),
         "owner": slot.owner.writer_id,
         "host": slot.owner.host,
         "pid": slot.owner.pid,
@@ -102,6 +104,44 @@ def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
 def _hash_link_document(seal: HashLink) -> dict[str, str]:
     document = {"before": seal.before, "file": seal.file}
     return {**document, "key": seal.key_id} if seal.key_id else document
+
+
+def _metadata_document(update: MetadataUpdate) -> dict[str, Any]:
+    return {
+        "version": update.table_version,
+        "partitions": list(update.partitions),
+        "files": [
+            {
+                "partition": one.partition,
+                "file_id": one.file_id,
+                "name": one.name,
+                "bytes": one.size_bytes,
+                "records": one.records,
+                "base_rt": one.base_time,
+            }
+            for one in update.files
+        ],
+    }
+
+
+def _metadata_from(document: dict[str, Any] | None) -> MetadataUpdate | None:
+    if document is None:
+        return None
+    return MetadataUpdate(
+        table_version=int(document["version"]),
+        partitions=tuple(map(str, document["partitions"])),
+        files=tuple(
+            MetadataLogFile(
+                partition=str(item["partition"]),
+                file_id=str(item["file_id"]),
+                name=str(item["name"]),
+                size_bytes=int(item["bytes"]),
+                records=int(item["records"]),
+                base_time=str(item["base_rt"]),
+            )
+            for item in document["files"]
+        ),
+    )
 
 
 def is_signed_by(data: bytes, key: bytes) -> bool:
@@ -245,6 +285,7 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
         deletes=tuple(document["deletes"]),
         floor=str(document.get("floor", "")),
         timeline_digest=str(document.get("foreign", "")),
+        metadata_update=_metadata_from(document.get("metadata")),
         hash_link=_hash_link_from(document),
         least_engine_version=int(document["v"]),
         digest=digest,

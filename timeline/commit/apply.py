@@ -10,25 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 
 from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline
 from timeline.codecs.commit_log import decode_truncation_point
+from timeline.codecs.metadata_instants import (
+    encode_metadata_deltacommit,
+    encode_metadata_inflight,
+)
 from timeline.commit.commit_lock import CommitSection, acquire_exclusively, assert_lease
 from timeline.commit.markers import marker_files
 from timeline.commit_log import files_removed_by_restore, restored_away_by, slots_with_removed_file
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.model.file_names import (
+    HOODIE,
+    METADATA_TABLE,
     TIMELINE,
     data_file_time,
     heartbeat_path,
     instant_file_name,
     join,
+    parse_instant_name,
+    parse_log_file_name,
     pending_file_names,
     timeline_path,
     truncation_point_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime, WallMs, instant_time
+from timeline.model.instant import Action, Instant, InstantTime, State, WallMs, instant_time
+from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import list_partition_paths
 from timeline.ports.ports import (
@@ -185,9 +195,10 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
     Make a decided commit visible: do what its slot decided; repeating it changes nothing.
 
     This is the only place that does so. The data files exist before the slot. The completed file is
-    created last, and a file of the metadata table would be written right before it.
+    created last. The instant of the metadata table precedes it (MDT-4).
 
-    Outside: 1 create for a commit or plan; the deletes, 2 creates and 1 create for a service.
+    Outside: 1 create for a commit or plan; the deletes, 2 creates and 1 create for a service. With
+    a metadata table 3 creates more, on a high-latency store all at once.
 
     Args:
         context: The table.
@@ -216,9 +227,9 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
         return True
     if slot.kind in APPLIED_BY_A_FILE and is_truncated_since(context, slot, overruns):
         return True
-    # Here the metadata table gets the slot's records, once hoodoo maintains it. Any process may
-    # apply a slot, so the records follow from the slot and its files.
-    return _create_completed_file(context, slot, slot.file_name, overruns, may_show)
+    return _show_in_metadata_table(context, slot, may_show) and _create_completed_file(
+        context, slot, slot.file_name, overruns, may_show
+    )
 
 
 def _carry_out(context: TableContext, slot: Slot) -> None:
@@ -232,6 +243,80 @@ def _carry_out(context: TableContext, slot: Slot) -> None:
         deletes = defer_leased_deletes(context, slot)
     for path in deletes:
         context.ports.storage.delete(path)
+
+
+def _show_in_metadata_table(
+    context: TableContext, slot: Slot, may_show: Callable[[], bool]
+) -> bool:
+    """
+    Create the slot's deltacommit on the metadata table's timeline; return False if forbidden.
+
+    Readers of the metadata table ignore it until the slot's own completed file exists (MDT-4). Only
+    the completed file must be durable: a lost pending file of a completed instant has no meaning.
+    """
+    if slot.metadata_update is None:
+        return True
+    if slot.kind is not SlotKind.CLEAN and not may_show():
+        return False
+    files = metadata_instant_files(slot)
+    context.ports.concurrently(
+        *(
+            partial(_create_until_known, context, path, data, slot, durable=number == len(files))
+            for number, (path, data) in enumerate(files, 1)
+        )
+    )
+    return True
+
+
+def metadata_instant_files(slot: Slot) -> list[tuple[str, bytes]]:
+    """
+    Return path and content of each file of the slot's deltacommit in the metadata table (SLOT-5).
+
+    The completed file is last. It has the completion time of the slot itself.
+    """
+    if slot.metadata_update is None:
+        return []
+    inflight, requested = pending_file_names(Action.DELTACOMMIT, slot.instant_time)
+    completed = instant_file_name(
+        Instant(
+            action=Action.DELTACOMMIT,
+            requested_time=slot.instant_time,
+            state=State.COMPLETED,
+            completion_time=slot.completion_time,
+        )
+    )
+    return [
+        (f"{METADATA_TIMELINE}/{requested}", b""),
+        (f"{METADATA_TIMELINE}/{inflight}", encode_metadata_inflight()),
+        (f"{METADATA_TIMELINE}/{completed}", encode_metadata_deltacommit(slot.metadata_update)),
+    ]
+
+
+def delete_from_metadata_table(storage: Storage, *requested_times: InstantTime) -> None:
+    """
+    Delete writes that ended from the metadata table: their completed files, then their other files.
+
+    A completed instant there whose write is neither pending nor completed would be visible. So this
+    precedes the delete of the write's pending files (MDT-7). Log files have no markers. Outside: 1
+    list; with a metadata table 1 list more and 1 for each of its partitions; the deletes.
+    """
+    folders = [
+        join(METADATA_TABLE, entry.name)
+        for entry in storage.list(METADATA_TABLE)
+        if entry.is_folder and entry.name != HOODIE
+    ]
+    times = frozenset(requested_times)
+    if not folders or not times:
+        return
+    parsed = map(parse_instant_name, storage.names(METADATA_TIMELINE))
+    instants = [one for one in parsed if one is not None and one.requested_time in times]
+    for one in sorted(instants, key=lambda one: one.state.rank, reverse=True):
+        storage.delete(f"{METADATA_TIMELINE}/{instant_file_name(one)}")
+    for folder in folders:
+        for name in storage.names(folder):
+            log = parse_log_file_name(name)
+            if log is not None and log.instant_time in times:
+                storage.delete(join(folder, name))
 
 
 def _create_completed_file(
@@ -253,6 +338,8 @@ def _delete_archived_files(context: TableContext, slot: Slot, *names: str) -> No
     pending = pending_file_names(slot.own_action, slot.instant_time) if born else ()
     for name in (*pending, *names):
         context.ports.storage.delete(timeline_path(name))
+    for path, _ in reversed(metadata_instant_files(slot)):
+        context.ports.storage.delete(path)
 
 
 def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -> None:
@@ -284,6 +371,8 @@ def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -
             continue
         context.ports.events.emit("publish.taken_back", number=one.number)
         context.ports.storage.delete(timeline_path(one.file_name))
+        for path, _ in reversed(metadata_instant_files(one)):
+            context.ports.storage.delete(path)
         if one.kind in _BORN_IN_SLOT:  # the owner of the slot made them all
             for name in pending_file_names(one.own_action, one.instant_time):
                 context.ports.storage.delete(timeline_path(name))
@@ -346,6 +435,8 @@ def _create_until_known(
     data: bytes,
     slot: Slot,
     may_create: Callable[[], bool] = _always,
+    *,
+    durable: bool = True,
 ) -> bool:
     """
     Create a file until it exists; the slot fixes its content, so any creator will do (UNK-5).
@@ -359,7 +450,7 @@ def _create_until_known(
         try:
             if not may_create():
                 return False
-            context.ports.storage.create(path, data)
+            context.ports.storage.create(path, data, durable=durable)
         except ObjectExistsError:
             return True
         except (AmbiguousWriteError, StorageUnavailableError) as error:
@@ -420,6 +511,7 @@ def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[A
     storage = context.ports.storage
     for path in data_files_of(storage, target):
         storage.delete(path)
+    delete_from_metadata_table(storage, target)
     for action in actions:
         for name in pending_file_names(action, target):
             storage.delete(timeline_path(name))

@@ -195,6 +195,7 @@ def _slot_of(
         schema_after=pending_commit.schema_after,
         batches=pending_commit.batches,
         body=body.bytes_with(section.owner.fencing_token),
+        metadata_update=pending_commit.metadata_update,
     )
 
 

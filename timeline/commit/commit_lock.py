@@ -17,6 +17,7 @@ from timeline.context import TableContext
 from timeline.errors import LeaseLostError
 from timeline.model.commit_metadata import AccessedFileGroup, CommitMetadata, WriteSet
 from timeline.model.instant import Action, InstantTime, Residue, WallMs, next_instant_time
+from timeline.model.metadata_table import MetadataUpdate
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Lease, Lock, LockSharing
@@ -278,6 +279,7 @@ class PendingCommit:
     batches: tuple[Batch, ...] = ()
     logs_may_conflict: bool = False  # NBCC-1
     check: CommitCheck | None = None
+    metadata_update: MetadataUpdate | None = None  # its log files are written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 
-from timeline.commit.apply import revert_if_restored, try_apply
+from timeline.commit.apply import metadata_instant_files, revert_if_restored, try_apply
 from timeline.commit.commit_lock import CommitSection, has_lease
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
@@ -155,7 +155,7 @@ def decide_earlier_slot(
     if last.kind in (SlotKind.PLAN, SlotKind.CLEAN) and _is_archived(context, last):
         return False  # by a savepoint: the first write of the timeline is older
     may = None
-    if not was_rolled_back:
+    if not (was_rolled_back or _lacks_metadata_logs(context, last)):
         may = _apply_condition(context, last, section.timeline, section.lease)
     if may is None:
         _end(context, section, last)
@@ -188,6 +188,16 @@ def _apply_condition(
     return None
 
 
+def _lacks_metadata_logs(context: TableContext, slot: Slot) -> bool:
+    """
+    Return whether another engine deleted the slot's log files of the metadata table (MDT-10).
+
+    Java Hudi rolls back each pending instant of the metadata table. Outside: 1 stat for each file.
+    """
+    storage, update = context.ports.storage, slot.metadata_update
+    return update is not None and any(storage.stat(one.path) is None for one in update.files)
+
+
 def _is_archived(context: TableContext, last: Slot) -> bool:
     return last.requested_time in context.archived_timeline.times().completions
 
@@ -204,13 +214,16 @@ def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
     names = [target.file_name] if target.file_name else []
     if target.kind in (SlotKind.SAVEPOINT, SlotKind.CLEAN):
         names += pending_file_names(target.action, target.requested_time)
+    in_metadata_table = [path for path, _ in reversed(metadata_instant_files(target))]
     end = section.next_slot(
         context,
         ENDED_BY[target.kind],
         target.action,
         target.requested_time,
         nonce=context.ports.ids.nonce(),
-        deletes=() if target.kind is SlotKind.PLAN else tuple(map(timeline_path, names)),
+        deletes=()
+        if target.kind is SlotKind.PLAN
+        else (*in_metadata_table, *map(timeline_path, names)),
     )
     try:
         taken = context.commit_log.take(section.with_hash_link(context, end))

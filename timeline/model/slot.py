@@ -14,6 +14,7 @@ from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteSet
 from timeline.model.file_names import TIMELINE, instant_file_name, is_data_file, parse_instant_name
 from timeline.model.instant import Action, Instant, InstantTime, State, is_instant_time
+from timeline.model.metadata_table import METADATA_TIMELINE, MetadataUpdate
 
 # ---- Hash chain and signing (SLOT-7)
 # A slot in the hash chain contains the digests of the slot before it and of its own completed
@@ -206,7 +207,8 @@ class Slot:
     is its requested time.
 
     ``foreign``, in mode ``shared``, is a digest of the timeline that the owner read. A slot with
-    it decides together with its file (FOR-4, FOR-9). ``seal`` is the hash link, which shows later
+    it decides together with its file (FOR-4, FOR-9). ``metadata_update`` is what the slot adds to the
+    metadata table, None if the table has none (MDT-3). ``seal`` is the hash link, which shows later
     edits of the commit log (SLOT-7). ``least_engine_version`` is what its content needs of the
     process that applies it; its kind may need more (REL-2). ``digest`` is that of the slot's own
     bytes, empty until they are known.
@@ -231,6 +233,7 @@ class Slot:
     deletes: tuple[str, ...] = ()
     floor: InstantTime = ""  # of a clean
     timeline_digest: str = ""
+    metadata_update: MetadataUpdate | None = None
     hash_link: HashLink | None = None
     least_engine_version: int = 1
     digest: str = field(default="", compare=False)
@@ -259,6 +262,8 @@ class Slot:
         """
         times = (self.requested_time, self.completion_time, self.own_requested_time, self.floor)
         found = [time for time in times if time and not is_instant_time(time)]
+        if self.metadata_update is not None:
+            found += self.metadata_update.invalid_names(self.instant_time)
         may_delete = {SlotKind.CLEAN: is_data_file}.get(self.kind, self._is_file_of_target)
         return found + [path for path in self.deletes if not may_delete(path)]
 
@@ -267,7 +272,7 @@ class Slot:
         instant = parse_instant_name(name)
         return (
             self.kind in _ENDING
-            and folder == TIMELINE
+            and folder in (TIMELINE, METADATA_TIMELINE)
             and instant is not None
             and instant.requested_time == self.requested_time
         )
@@ -298,6 +303,7 @@ class Slot:
             plan=b"",
             deletes=(),
             timeline_digest="",
+            metadata_update=None,
             digest=self.digest,
         )
 
@@ -310,8 +316,11 @@ class Slot:
 #: What names no version was written by this one (REL-1).
 FIRST_VERSION: Final = 1
 
+#: Slots that change the metadata table need it (MDT-3).
+METADATA_VERSION: Final = 2
+
 #: The version of this process: it applies whatever needs at most this one.
-ENGINE_VERSION: int = 1
+ENGINE_VERSION: int = METADATA_VERSION
 
 #: By kind of slot. The content of one slot may need more: ``Slot.least_engine_version``.
 LEAST_FOR_SLOT: Mapping[SlotKind, int] = {
@@ -352,7 +361,8 @@ def least_version_of_slot(slot: Slot) -> int:
     release that does not know ``LEAST_VERSION_KEY`` knows the slot's version (SLOT-3).
     """
     of_plan = LEAST_FOR_PLAN.get(slot.action, 1) if slot.kind is SlotKind.PLAN else 1
-    return max(slot.least_engine_version, LEAST_FOR_SLOT[slot.kind], of_plan)
+    of_metadata = FIRST_VERSION if slot.metadata_update is None else METADATA_VERSION
+    return max(slot.least_engine_version, LEAST_FOR_SLOT[slot.kind], of_plan, of_metadata)
 
 
 def plan_version_entry(action: Action) -> dict[str, str]:

@@ -24,6 +24,7 @@ from timeline.codecs.legacy_commit import decode_archived_rollback
 from timeline.commit.apply import (
     apply,
     data_files_of,
+    delete_from_metadata_table,
     is_applied,
     may_overlap,
     revert_if_restored,
@@ -435,6 +436,7 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
         files = data_files_of(storage, begun.requested_time)
         for path in files:
             storage.delete(path)
+        delete_from_metadata_table(storage, begun.requested_time)
         delete_markers(storage, begun.requested_time)
     except StorageUnavailableError:
         begun.heartbeat.stop(remove=False)  # others must see that no process works on it any more

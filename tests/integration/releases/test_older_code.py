@@ -176,12 +176,12 @@ def test_a_slot_of_a_later_release_stops_both_and_loses_nothing(
     old, new = beside
     old.ask("upsert", ["o"], 1)
     new.ask("upsert", ["n"], 2)
-    later = Process(ROOT, table, HOODOO_TEST_RAISE="2")
+    later = Process(ROOT, table, HOODOO_TEST_RAISE="3")
     later.ask("upsert", ["s"], 3)
     assert "newer release" in old.refuses("upsert", ["lost"], 4)["message"]
     error = new.refuses("upsert", ["lost"], 4)
     assert error["kind"] == "newer_engine"
-    assert (error["engine_version"], error["least_engine_version"]) == (1, 2)
+    assert (error["engine_version"], error["least_engine_version"]) == (2, 3)
     for process in beside:
         process.refuses("service", "clean")
         process.refuses("read")

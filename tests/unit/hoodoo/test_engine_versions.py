@@ -32,6 +32,7 @@ PROPERTIES = {
 }
 TYPES = ("COPY_ON_WRITE", "MERGE_ON_READ")
 Made = Callable[[Path, str], None]
+NEXT = engine_version.ENGINE_VERSION + 1
 Newer = Callable[..., AbstractContextManager[None]]
 
 
@@ -42,12 +43,12 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> Newer:
     @contextmanager
     def raised(*things: SlotKind | Action) -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(engine_version, "ENGINE_VERSION", 2)
+            patch.setattr(engine_version, "ENGINE_VERSION", NEXT)
             for one in things:
                 if isinstance(one, SlotKind):
-                    patch.setitem(engine_version.LEAST_FOR_SLOT, one, 2)
+                    patch.setitem(engine_version.LEAST_FOR_SLOT, one, NEXT)
                 else:
-                    patch.setitem(engine_version.LEAST_FOR_PLAN, one, 2)
+                    patch.setitem(engine_version.LEAST_FOR_PLAN, one, NEXT)
             yield
         slot_codec._remembered.cache_clear()  # another process has not decoded them
 
@@ -97,8 +98,8 @@ def refused_by(path: Path, act: Callable[[hoodoo.Table], object]) -> None:
     with opened(path) as older, pytest.raises(UnsupportedTableError, match="Upgrade") as refused:
         act(older)
     assert refused.value.kind == "newer_engine"
-    assert refused.value.fields["engine_version"] == 1
-    assert refused.value.fields["least_engine_version"] == 2
+    assert refused.value.fields["engine_version"] == NEXT - 1
+    assert refused.value.fields["least_engine_version"] == NEXT
     assert files(path) == before, "a refused process changes nothing"
 
 

@@ -17,7 +17,7 @@ from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.errors import TableReplacedError, UnsupportedTableError
 from timeline.model.file_names import SLOTS, TABLE_DESCRIPTOR, slot_path
-from timeline.model.slot import Slot, SlotKind
+from timeline.model.slot import ENGINE_VERSION, Slot, SlotKind
 from timeline.properties.properties_file import TableDescriptor, encode_table_descriptor
 from timeline.system import ThreadExecutor
 
@@ -232,7 +232,7 @@ def test_the_first_read_of_the_head_detects_a_replaced_table(
 @pytest.mark.spec("SLOT-3")
 @pytest.mark.parametrize(
     ("known", "newer"),
-    [(b'"v":1', b'"v":2'), (b'"kind":"commit"', b'"kind":"merge"')],
+    [(b'"v":1', f'"v":{ENGINE_VERSION + 1}'.encode()), (b'"kind":"commit"', b'"kind":"merge"')],
     ids=["version", "kind"],
 )
 def test_a_slot_for_a_newer_engine_at_the_head_is_refused_on_the_first_and_on_each_later_read(
@@ -246,7 +246,7 @@ def test_a_slot_for_a_newer_engine_at_the_head_is_refused_on_the_first_and_on_ea
     for mine in (early, early, log_of(storage)):
         with pytest.raises(UnsupportedTableError) as refused:
             mine.commit_log.head()
-        assert refused.value.fields["least_engine_version"] == 2
+        assert refused.value.fields["least_engine_version"] == ENGINE_VERSION + 1
 
 
 def test_a_cached_head_counts_a_single_new_slot_once() -> None:

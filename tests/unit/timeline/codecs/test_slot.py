@@ -195,7 +195,7 @@ def test_a_slot_under_another_number_is_refused():
 
 
 @pytest.mark.spec("SLOT-3")
-@pytest.mark.parametrize("changes", [{"v": 2}, {"kind": "merge"}, {"v": 2, "fgs": "else"}])
+@pytest.mark.parametrize("changes", [{"v": 99}, {"kind": "merge"}, {"v": 99, "fgs": "else"}])
 def test_a_newer_layout_or_kind_stops_writing(changes: dict[str, object]):
     with pytest.raises(UnsupportedTableError):
         decoded(with_valid_trailer(**changes))

@@ -37,6 +37,8 @@ from timeline.model.slot import SlotKind
 from timeline.writer_registry import register_process, registered_writers
 
 KEY = "hoodoo.least_engine_version"
+THIS = engine_version.ENGINE_VERSION
+NEXT = THIS + 1
 Extra = dict[str, str]
 
 
@@ -94,7 +96,7 @@ def test_a_slot_names_the_least_version_of_its_kind(
 
 @pytest.mark.spec("REL-2")
 def test_the_content_of_one_slot_may_need_more_than_its_kind() -> None:
-    assert least_in(encode_slot(replace(slot(1), least_engine_version=2))) == 2
+    assert least_in(encode_slot(replace(slot(1), least_engine_version=NEXT))) == NEXT
     assert least_in(encode_slot(slot(1))) == 1
 
 
@@ -103,9 +105,9 @@ def test_the_content_of_one_slot_may_need_more_than_its_kind() -> None:
 def test_the_slot_of_a_plan_needs_no_less_than_the_plan(
     action: Action, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(engine_version.LEAST_FOR_PLAN, action, 2)
+    monkeypatch.setitem(engine_version.LEAST_FOR_PLAN, action, NEXT)
     planned = replace(slot(1), kind=SlotKind.PLAN, action=action)
-    assert least_in(encode_slot(planned)) == 2
+    assert least_in(encode_slot(planned)) == NEXT
     assert least_in(encode_slot(replace(planned, kind=SlotKind.COMMIT))) == 1, (
         "it commits the result of a plan"
     )
@@ -113,21 +115,21 @@ def test_the_slot_of_a_plan_needs_no_less_than_the_plan(
 
 @pytest.mark.spec("SLOT-3")
 def test_a_slot_for_a_greater_version_is_refused_with_both_versions() -> None:
-    data = encode_slot(replace(slot(1), least_engine_version=2))
+    data = encode_slot(replace(slot(1), least_engine_version=NEXT))
     with pytest.raises(UnsupportedTableError, match="Upgrade hoodoo in this process") as refused:
         decode_slot(data, path="slots/1", number=1)
     assert refused.value.kind == "newer_engine"
     assert refused.value.fields == {
-        "engine_version": 1,
-        "least_engine_version": 2,
+        "engine_version": THIS,
+        "least_engine_version": NEXT,
         "path": "slots/1",
     }
 
 
 @pytest.mark.spec("SLOT-3")
 def test_a_process_of_that_version_applies_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = replace(slot(1), least_engine_version=2)
-    monkeypatch.setattr(engine_version, "ENGINE_VERSION", 2)
+    one = replace(slot(1), least_engine_version=NEXT)
+    monkeypatch.setattr(engine_version, "ENGINE_VERSION", NEXT)
     read = decode_slot(encode_slot(one), path="applied", number=1)
     assert read == one
     assert encode_slot(read) == encode_slot(one)
@@ -150,11 +152,11 @@ def test_a_plan_for_a_greater_version_is_refused_with_both_versions(
     decode: Callable[[Extra], None],
 ) -> None:
     with pytest.raises(UnsupportedTableError, match="Upgrade hoodoo in this process") as refused:
-        decode({KEY: "2"})
+        decode({KEY: str(NEXT)})
     assert refused.value.kind == "newer_engine"
     assert refused.value.fields == {
-        "engine_version": 1,
-        "least_engine_version": 2,
+        "engine_version": THIS,
+        "least_engine_version": NEXT,
         "path": "f",
     }
 
@@ -188,8 +190,8 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManage
     @contextmanager
     def raised() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(engine_version, "ENGINE_VERSION", 2)
-            patch.setattr(engine_version, "LEAST_FOR_WRITER", 2)
+            patch.setattr(engine_version, "ENGINE_VERSION", NEXT)
+            patch.setattr(engine_version, "LEAST_FOR_WRITER", NEXT)
             yield
 
     return raised
@@ -205,8 +207,8 @@ def test_a_registry_entry_names_the_engine_version_and_the_least_compatible_one(
     register_process(table.context, {})
     [name] = table.context.ports.storage.names(WRITERS)
     entry = json.loads(table.context.ports.storage.read(f"{WRITERS}/{name}"))
-    assert (entry["engine_version"], entry["least_engine_version"]) == (1, 1)
-    assert versions(table.context) == {(1, 1)}
+    assert (entry["engine_version"], entry["least_engine_version"]) == (THIS, 1)
+    assert versions(table.context) == {(THIS, 1)}
 
 
 @pytest.mark.spec("REL-1")
@@ -228,10 +230,10 @@ def test_a_newer_writer_that_needs_nothing_new_works_at_the_same_time_as_an_olde
 ) -> None:
     table = new_table()
     with monkeypatch.context() as patch:
-        patch.setattr(engine_version, "ENGINE_VERSION", 2)
+        patch.setattr(engine_version, "ENGINE_VERSION", NEXT)
         register_process(table.context, {})
     register_process(opened(table).context, {})
-    assert versions(table.context) == {(2, 1), (1, 1)}
+    assert versions(table.context) == {(NEXT, 1), (THIS, 1)}
 
 
 @pytest.mark.spec("REL-4")
@@ -245,9 +247,9 @@ def test_an_older_writer_is_refused_while_a_live_writer_needs_a_newer_one(
     with pytest.raises(UnsupportedTableError, match="Upgrade hoodoo in this process") as refused:
         register_process(older.context, {})
     assert refused.value.kind == "newer_engine"
-    assert refused.value.fields["engine_version"] == 1
-    assert refused.value.fields["least_engine_version"] == 2
-    assert versions(table.context) == {(2, 2)}, "the refused process leaves no entry"
+    assert refused.value.fields["engine_version"] == THIS
+    assert refused.value.fields["least_engine_version"] == NEXT
+    assert versions(table.context) == {(NEXT, NEXT)}, "the refused process leaves no entry"
 
 
 @pytest.mark.spec("REL-4")
@@ -259,9 +261,9 @@ def test_a_newer_writer_is_refused_while_a_live_writer_is_too_old_for_it(
     with newer(), pytest.raises(WriterDisagreementError, match="Upgrade hoodoo") as refused:
         register_process(opened(table).context, {})
     assert refused.value.kind == "older_writer"
-    assert refused.value.fields["engine_version"] == 1
-    assert refused.value.fields["least_engine_version"] == 2
-    assert versions(table.context) == {(1, 1)}, "the older writer continues"
+    assert refused.value.fields["engine_version"] == THIS
+    assert refused.value.fields["least_engine_version"] == NEXT
+    assert versions(table.context) == {(THIS, 1)}, "the older writer continues"
 
 
 @pytest.mark.spec("REL-4")
@@ -272,7 +274,7 @@ def test_at_least_one_of_an_older_and_a_newer_concurrent_newcomer_is_refused() -
     class Racing(Behind):
         def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
             if path.startswith(WRITERS):
-                other = {**json.loads(data), "writer_id": "r", "least_engine_version": 2}
+                other = {**json.loads(data), "writer_id": "r", "least_engine_version": NEXT}
                 self.inner.write(f"{WRITERS}/r.json", json.dumps(other).encode())
             self.inner.write(path, data, durable=durable)
 

@@ -1,0 +1,69 @@
+"""
+The metadata table's part of a commit, and where its files are.
+
+Hudi's metadata table is a merge-on-read table in ``.hoodie/metadata``. It lists the files of the
+table and has statistics and indexes of them. Each commit of the table adds one deltacommit with the
+same requested time to it. Its log files are written before the slot and are invisible. The slot
+names them, and apply makes them visible right before the commit itself (MDT-2, MDT-4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from timeline.model.file_names import METADATA_TABLE, parse_log_file_name
+from timeline.model.instant import InstantTime
+
+METADATA_TIMELINE: Final = f"{METADATA_TABLE}/.hoodie/timeline"
+
+_PARTITION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataLogFile:
+    """
+    A log file of one file group of the metadata table.
+
+    ``base_time`` is the requested time of the file group's slice, ``records`` the number of its
+    records and deletes.
+    """
+
+    partition: str
+    file_id: str
+    name: str
+    size_bytes: int
+    records: int
+    base_time: InstantTime
+
+    @property
+    def path(self) -> str:
+        """The table-relative path."""
+        return f"{METADATA_TABLE}/{self.partition}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataUpdate:
+    """
+    What a slot adds to the metadata table: one deltacommit of log files (MDT-3).
+
+    ``table_version`` decides the form of its records. ``partitions`` are those that the table had
+    when the log files were written, complete ones and those still being built, sorted.
+    """
+
+    table_version: int
+    partitions: tuple[str, ...]
+    files: tuple[MetadataLogFile, ...]
+
+    def invalid_names(self, requested_time: InstantTime) -> Iterator[str]:
+        """Yield the names that no update of this requested time may have (SEC2)."""
+        for one in self.files:
+            log = parse_log_file_name(one.name)
+            fits = log is not None and log.instant_time == requested_time
+            if not (fits and log is not None and log.file_id == one.file_id):
+                yield one.name
+        for partition in {*self.partitions, *(one.partition for one in self.files)}:
+            if _PARTITION.fullmatch(partition) is None:
+                yield partition
