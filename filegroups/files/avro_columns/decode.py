@@ -47,6 +47,24 @@ class ChoicePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrappersPlan:
+    """
+    A union of null and records of one field each: a struct with the field of one of them.
+
+    Args:
+        branches: For each branch its layout, and how it is read; None: skipped.
+        null_branch: The number of null among them, if any.
+        picks: For each field of the struct the number of its branch.
+        built: The struct. Its fields are named after the records; all but one are null.
+    """
+
+    branches: tuple[tuple[Node, Plan | None], ...]
+    null_branch: int | None
+    picks: tuple[int, ...]
+    built: pa.DataType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPlan:
     """
     The fields of a record in the writer's order, and those of the struct to build.
@@ -71,7 +89,9 @@ class ItemsPlan:
     built: pa.DataType
 
 
-Plan = Leaf | ChoicePlan | RecordPlan | ItemsPlan  # each has the Arrow type it builds
+Plan = (
+    Leaf | ChoicePlan | WrappersPlan | RecordPlan | ItemsPlan
+)  # each has the Arrow type it builds
 
 
 def plan_record(record: Record, wanted: pa.DataType) -> RecordPlan:
@@ -124,12 +144,15 @@ def _plan(node: Node, wanted: pa.DataType) -> Plan:
     return ItemsPlan(node=node, item=inner, built=pa.list_(pa.field("element", inner.built)))
 
 
-def _plan_choice(node: Union, wanted: pa.DataType) -> ChoicePlan:
-    arrow_type(node)  # refuses a union of several types by name
+def _plan_choice(node: Union, wanted: pa.DataType) -> ChoicePlan | WrappersPlan:
     values = [each for each in node.branches if not is_null(each)]
     nulls = [number for number, each in enumerate(node.branches) if is_null(each)]
     if len(nulls) > 1:
         raise unsupported_type_error("a union with null twice")
+    if len(values) > 1 and pa.types.is_struct(wanted):
+        return _plan_wrappers(node, wanted, nulls[0] if nulls else None)
+    if len(values) > 1:
+        arrow_type(node)  # refuses the union by name
     value = values[0] if values else node.branches[0]
     if isinstance(value, Union):
         raise unsupported_type_error("a union inside a union")
@@ -139,6 +162,26 @@ def _plan_choice(node: Union, wanted: pa.DataType) -> ChoicePlan:
         branches=len(node.branches),
         value=plan,
         built=plan.built,
+    )
+
+
+def _plan_wrappers(node: Union, wanted: pa.StructType, null_branch: int | None) -> WrappersPlan:
+    fields = {field.name: field.type for field in wanted}
+    plans: dict[int, Plan] = {}
+    built = []
+    for number, each in enumerate(node.branches):
+        kind = fields.pop(each.title, None) if isinstance(each, Record) else None
+        if kind is None or not isinstance(each, Record):
+            continue
+        if len(each.nodes) != 1:
+            raise unsupported_type_error(f"a union with the record {each.title} of several fields")
+        plans[number] = _plan(each.nodes[0], kind)
+        built.append(pa.field(each.title, plans[number].built))
+    return WrappersPlan(
+        branches=tuple((each, plans.get(number)) for number, each in enumerate(node.branches)),
+        null_branch=null_branch,
+        picks=tuple(plans),
+        built=pa.struct(built),
     )
 
 
@@ -174,6 +217,8 @@ def _read(plan: Plan, cursor: Cursor) -> pa.Array:
         return _struct(plan.built, len(cursor), read_record(plan, cursor))
     if isinstance(plan, ItemsPlan):
         return _read_items(plan, cursor, None)
+    if isinstance(plan, WrappersPlan):
+        return _read_wrappers(plan, cursor)
     return _read_choice(plan, cursor)
 
 
@@ -194,6 +239,27 @@ def _read_choice(plan: ChoicePlan, cursor: Cursor) -> pa.Array:
     values = _read(plan.value, part)
     cursor.put_back(rows, part)
     return values.take(_positions(live))
+
+
+def _read_wrappers(plan: WrappersPlan, cursor: Cursor) -> pa.Array:
+    codes = cursor.branches(len(plan.branches))
+    built: dict[int, pa.Array] = {}
+    for number, (node, value) in enumerate(plan.branches):
+        live = codes == number
+        rows = np.flatnonzero(live)
+        if not len(rows):
+            if value is not None:
+                built[number] = pa.nulls(len(cursor), value.built)
+            continue
+        part = cursor.at(rows)
+        if value is None:
+            skip(node, part)
+        else:
+            built[number] = _read(value, part).take(_positions(live))
+        cursor.put_back(rows, part)
+    live = codes != plan.null_branch if plan.null_branch is not None else None
+    children = [built[number] for number in plan.picks]
+    return pa.Array.from_buffers(plan.built, len(cursor), [_bitmap(live)], children=children)
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:

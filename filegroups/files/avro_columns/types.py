@@ -68,13 +68,14 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Fields in sequence."""
+    """Fields in sequence. ``title`` is the record's own name; a map's entries have none."""
 
     names: tuple[str, ...]
     nodes: tuple[Node, ...]
     width: int | None
     weight: int
     least_bytes: int
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +234,7 @@ def _items(item: Node, *, is_map: bool) -> Items:
     return Items(item=item, is_map=is_map, weight=_weight(item))
 
 
-def _record(names: tuple[str, ...], nodes: tuple[Node, ...]) -> Record:
+def _record(names: tuple[str, ...], nodes: tuple[Node, ...], title: str = "") -> Record:
     if len(set(names)) != len(names):
         raise ValueError("a field repeats")
     widths = [each.width for each in nodes]
@@ -244,6 +245,7 @@ def _record(names: tuple[str, ...], nodes: tuple[Node, ...]) -> Record:
         width=sum(known) if len(known) == len(widths) else None,
         weight=_weight(*nodes),
         least_bytes=sum(each.least_bytes for each in nodes),
+        title=title,
     )
 
 
@@ -255,7 +257,8 @@ def _named_record(
     inner = full.rpartition(".")[0]
     fields = avro["fields"]
     nodes = tuple(_node(each["type"], inner, names, depth + 1) for each in fields)
-    record = _record(tuple(str(each["name"]) for each in fields), nodes)
+    title = full.rpartition(".")[2]
+    record = _record(tuple(str(each["name"]) for each in fields), nodes, title)
     names[full] = record
     return record
 
