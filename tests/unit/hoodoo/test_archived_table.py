@@ -147,7 +147,7 @@ def test_the_command_line_lists_the_instants_to_archive_and_archives_them(
 def test_images_are_refused_where_a_clean_took_the_older_slice_archived_or_not(
     tmp_path: Path, archived: bool
 ) -> None:
-    """The log came while a compaction ran, so its row before lay in the slice that is gone."""
+    """The log was written during a compaction, so its earlier row was in the deleted slice."""
     keep = {
         **KEEP,
         "hoodie.clean.automatic": "false",

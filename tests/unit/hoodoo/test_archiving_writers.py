@@ -35,7 +35,8 @@ def test_a_writer_leaves_archiving_to_a_running_archiver_unless_it_is_explicit(
         hoodoo.create_table(tmp_path / "t", record_key="id", properties=PROPERTIES) as first,
         monkeypatch.context() as slow,
     ):
-        slow.setattr(execute, "_finish", lambda *_: False)  # its slot says what goes, no more
+        # only its slot names the files to delete
+        slow.setattr(execute, "_finish", lambda *_: False)
         write(first, 6)
         assert not any(entry.archived for entry in first.timeline)
     heard = Heard()

@@ -54,7 +54,10 @@ Make = Callable[..., tuple[Any, Heard]]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes a table; what a failing test leaves open ends with it, and disturbs no other test."""
+    """
+    Makes a table and closes it at the end, also after a failure, so that no other test is
+    disturbed.
+    """
     tables: list[Any] = []
 
     def made(**more: str) -> tuple[Any, Heard]:
@@ -90,7 +93,8 @@ def test_services_are_started_and_stopped_by_hand(make: Make) -> None:
 
 def test_an_opened_writer_starts_the_services_of_hudis_keys(make: Make, tmp_path: Path) -> None:
     table, heard = make(**{ASYNC: "true"})
-    registry = tmp_path / "t" / ".hoodie" / ".hoodoo" / "writers"  # who starts services is in it
+    # the process that starts services has an entry
+    registry = tmp_path / "t" / ".hoodie" / ".hoodoo" / "writers"
     assert not registry.exists(), "a reader needs none"
     table.upsert(rows(1))
     table.upsert(rows(2))
@@ -136,7 +140,7 @@ def test_a_failed_background_service_warns_the_writer(make: Make) -> None:
     table.upsert(rows(1))
 
     def go_on() -> None:
-        table.upsert(rows(2))  # told by this already where it failed before the end of it
+        table.upsert(rows(2))  # an earlier failure has set this already
         heard.wait_for("service.failed")
         table.close()
 

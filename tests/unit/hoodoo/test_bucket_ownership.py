@@ -219,7 +219,7 @@ def test_services_run_at_the_same_time_as_every_range(tmp_path: Path) -> None:
             assert worker.services.compact() is not None
             entries = registered_writers(writer.context)
             assert sorted(one.buckets for one in entries) == ["", "0-3"]
-            with pytest.raises(WriterDisagreementError):  # it turns out to write rows, too
+            with pytest.raises(WriterDisagreementError):  # it writes rows, too
                 worker.upsert(batch("0"))
             entries = registered_writers(writer.context)
             assert sorted(one.buckets for one in entries) == ["", "0-3"]
@@ -242,7 +242,7 @@ def test_writers_of_disjoint_buckets_are_never_refused(tmp_path: Path, kind: str
     def write(properties: dict[str, str]) -> None:
         with hoodoo.open_table(path, properties=properties) as table:
             for section in range(4):
-                start.wait()  # both begin anew at the same moment
+                start.wait()  # both begin again at the same moment
                 rows = batch(
                     properties[RANGE], section, ts=section, partitions="xyz"[: 1 + section]
                 )

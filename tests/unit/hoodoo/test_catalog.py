@@ -436,7 +436,7 @@ def test_a_value_that_is_no_text_names_no_partition_and_no_key(
 
 
 def test_reads_of_a_path_without_a_partition_are_refused(path: Path):
-    """They would be judged by nothing, and rows made from what was read there be kept."""
+    """They would be validated against nothing, and rows made from that read would be kept."""
     with made(path) as table, table.pin() as state, pytest.raises(MalformedNameError):
         state.reads(partitions=["x/"])
 
@@ -464,7 +464,7 @@ def test_a_batch_id_is_written_once(path: Path):
 
 @pytest.mark.parametrize("batch_id", ["", " ", 7])
 def test_an_empty_batch_id_is_refused(path: Path, batch_id: Any):
-    """An empty id (of a variable that nobody set) would be none, and the repeat come twice."""
+    """An empty id (of an unset variable) would be none, and a repetition would write twice."""
     with made(path) as table:
         with pytest.raises(InvalidInputError) as caught:
             table.insert(ROWS, batch_id=batch_id)

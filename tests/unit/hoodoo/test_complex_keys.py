@@ -34,7 +34,7 @@ def table_of(root: Path, bare: bool, version: int = 8, **options: Any) -> Table:
         properties=properties,
         **options,
     )
-    with made:  # what tells the form is forgotten, as by tables that Java made
+    with made:  # forgets the form, as tables made by Java do
         update_properties(made.context.ports.storage, {FORM: None}, now="now")
     return hoodoo.open_table(root, properties=said)
 

@@ -1,4 +1,4 @@
-"""Layers come in their order, every value names its layer, damaged input is refused by name."""
+"""Layers apply in their order, every value names its layer, damaged input is refused by name."""
 
 from __future__ import annotations
 

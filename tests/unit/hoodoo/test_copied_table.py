@@ -1,4 +1,4 @@
-"""A table copied beside living writers is recognised as a copy, and can be adopted."""
+"""A table copied while its writers live is recognised as a copy, and can be adopted."""
 
 from __future__ import annotations
 

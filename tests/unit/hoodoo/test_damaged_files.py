@@ -1,9 +1,9 @@
 """
 A damaged file of any kind is an error that names it, or does no harm: never wrong rows.
 
-Goal: whatever lies damaged on the disk, nobody reads a wrong state, writes on top of one, or
-deletes what a repaired file needs. Method: a table with a file of every kind; one after the other
-is damaged, read and written to, and brought back from a backup.
+Goal: with any damaged file, no reader returns a wrong state, and no writer writes on top of one or
+deletes files that a repair needs. Method: a table with a file of every kind. One after the other
+is damaged, read and written to, and restored from a backup.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def service(name: str) -> Callable[[Path], list[dict[str, Any]]]:
 
 
 def one_of_each_kind(path: Path) -> dict[str, Path]:
-    """The newest file of each kind, which names without their numbers tell."""
+    """The newest file of each kind; names without their numbers give the kind."""
     files = sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
     plain = (re.sub(r"[0-9a-f]{6,}[-0-9a-f]*|\d+", "N", file.name) for file in files)
     return {f"{file.parent.name}/{name}": file for name, file in zip(plain, files, strict=True)}

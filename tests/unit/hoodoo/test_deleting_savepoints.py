@@ -53,7 +53,7 @@ def test_the_savepointed_write_is_archived_before_its_savepoint_is_deleted(
     assert table.context.active().find(saved) is None
     for each in (table, hoodoo.open_table(str(tmp_path / "t"), properties=PROPERTIES)):
         assert sorted(each.to_arrow()["v"].to_pylist()) == list(range(12))
-        assert write(each, 5).already_published, "what is archived stays a batch of the table"
+        assert write(each, 5).already_published, "an archived batch stays a batch of the table"
 
 
 @pytest.mark.spec("GC-1")

@@ -1,4 +1,6 @@
-"""Each key is done, refused, told once a handle, or without effect by design: none is silent."""
+"""
+Each key is done, refused, warned about once a handle, or without effect by design: none is silent.
+"""
 
 from __future__ import annotations
 
@@ -237,7 +239,7 @@ def test_the_switch_of_all_services_disables_services_of_writers(tmp_path: Path)
         for value in range(5):
             table.upsert([{"id": "a", "v": value}])
         assert [one.action for one in table.timeline] == ["commit"] * 5
-        assert table.services.clean() is not None, "who asks for it gets it"
+        assert table.services.clean() is not None, "an explicit call runs it"
 
 
 def test_the_effect_of_each_key_is_shown() -> None:

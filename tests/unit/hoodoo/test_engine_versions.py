@@ -130,7 +130,8 @@ def _restored(table: hoodoo.Table) -> None:
     assert table.restore(table.timeline[-2].requested_time) is not None
 
 
-#: What a newer process does, and the kind of slot that it leaves at the head of the commit log.
+#: The actions of a newer process, and the kind of slot that each leaves at the head of the commit
+#: log.
 DONE: dict[str, tuple[Callable[[hoodoo.Table], object], SlotKind | Action, str]] = {
     "upsert": (lambda table: table.upsert(rows("b", v=9)), SlotKind.COMMIT, TYPES[0]),
     "upsert of logs": (lambda table: table.upsert(rows("b", v=9)), SlotKind.COMMIT, TYPES[1]),

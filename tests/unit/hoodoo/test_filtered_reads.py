@@ -169,7 +169,7 @@ def test_row_groups_that_cannot_match_are_not_read(
     wide = pa.table({"id": [f"{i:06d}" for i in range(count)], "n": range(count)})
     small = {
         "hoodie.parquet.block.size": str(1 << 20),
-        "hoodie.bloom.index.filter.type": "SIMPLE",  # lies in the footer, which is always read
+        "hoodie.bloom.index.filter.type": "SIMPLE",  # it is in the footer, which is always read
         "hoodie.index.bloom.num_entries": "100",
     }
     with hoodoo.create_table(
@@ -325,7 +325,7 @@ def switch_off_here(path: Path) -> None:
 
 
 def drop_as_java(path: Path) -> None:
-    """What Hudi 1.2 leaves when it writes without the metadata table."""
+    """The state after Hudi 1.2 writes without the metadata table."""
     file = path / ".hoodie/hoodie.properties"
     key = "hoodie.table.metadata.partitions="
     lines = file.read_text().splitlines()

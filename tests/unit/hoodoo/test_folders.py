@@ -152,7 +152,7 @@ AT = dt.datetime(2023, 3, 10, 12, 30, 0, 120_000, tzinfo=dt.UTC)
 
 
 def table_of_moments(folder: Path, how: TimestampTexts | None = None, **more: str) -> hoodoo.Table:
-    """A table whose first row lies in a folder of a form, as another engine would make it."""
+    """A table whose first row is in a folder of another engine's form."""
     properties = {"hoodie.datasource.write.hive_style_partitioning": "true", **more}
     address = folder / "t"
     table = hoodoo.create_table(
@@ -243,7 +243,7 @@ def test_a_timestamp_without_a_known_folder_zone_is_refused(tmp_path: Path):
         with pytest.raises(UnsupportedTableError) as caught:
             partition_paths(rows, keys)
         assert caught.value.kind == "partition_zone"
-        table.context.timestamp_texts[""] = how  # as another writer, who knows it
+        table.context.timestamp_texts[""] = how  # as another writer that knows it
         table.upsert([{"id": "s", "at": SUMMER, "v": 1}])
         context.timestamp_texts.clear()
         keys = folders_as_stored(context, context.snapshot(), keys)

@@ -1,4 +1,4 @@
-"""Beside writers of other engines only locks that those engines take, too (FOR-1)."""
+"""With writers of other engines only locks that those engines take, too (FOR-1)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def table_at(path: Path, **more: str) -> Any:
 @pytest.mark.spec("GRP-1")
 def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table, ThreadExecutor(4, events=Heard()) as threads:
-        # Whoever leads publishes when all have handed in: of four writes two have company.
+        # The leader commits after all have handed in: of four writes two are in one group.
         table._writer._group._before = lambda: wait_for(
             lambda: len(table._writer._group._waiting) == 4 or received
         )
@@ -65,7 +65,7 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
 @pytest.mark.spec("GRP-2")
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_a_write_with_reads_is_validated_in_a_group_of_its_own(tmp_path: Path, kind: str) -> None:
-    """A leader may wait for others; this one shares its instant with nobody."""
+    """A leader may wait for others; this one shares its instant with no other write."""
     path = tmp_path / "t"
     with (
         table_at(path, **{"hoodie.table.type": kind}) as table,
@@ -137,7 +137,7 @@ def test_files_of_repeated_tasks_are_deleted_although_a_group_may_form(tmp_path:
 @pytest.mark.spec("F26")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
-    """It is forked while a leader publishes, and while somebody has the lock."""
+    """It is forked while a leader commits, and while another thread has the lock."""
     with table_at(tmp_path / "t") as table:
         table.insert(rows(1))
         ended: list[int] = []

@@ -1,4 +1,6 @@
-"""SLOT-7, the other way round: what the chain published is not hidden, and old slots left by a cut."""
+"""
+SLOT-7 in reverse: slots that the commit log has are not hidden; a truncation may leave old slots.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def test_missing_slots_below_a_forged_truncation_point_are_found(
 
 @pytest.mark.spec("GC-2")
 def test_a_truncation_point_under_a_greater_name_is_refused(tmp_path: Path) -> None:
-    """Whoever counts from there would take a number that nobody looks at."""
+    """A writer that counts from there would take a number that no reader reads."""
     path = made(tmp_path, *[FEW] * 6)
     with hoodoo.open_table(path, properties=FEW) as table:
         table.services.archive()
@@ -76,7 +78,7 @@ def test_a_removed_commit_is_missed_by_its_slot(
 def test_a_missing_completed_file_is_reported_unless_it_may_still_be_created(
     tmp_path: Path,
 ) -> None:
-    """Of the two newest commits whoever writes next makes it (PUB-3): that is a note."""
+    """The next writer creates it for the two newest commits (PUB-3): that is a note."""
     for number, missed in ((1, True), (2, True), (3, False), (4, False)):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Files below .hoodie that nobody of ours made: refused before they are read or carried out."""
+"""Files below .hoodie that hoodoo did not write: refused before they are read or executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``import hoodoo`` and the command bring along, and what they refuse."""
+"""The modules that ``import hoodoo`` and the command load, and the modules that they refuse."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNUSED = (
 
 
 def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder without modules, because its first place to look is that folder."""
+    """Run Python in a folder without modules, because it searches that folder first."""
     return subprocess.run(
         [sys.executable, *code.split(" ", 1)],
         capture_output=True,
@@ -111,7 +111,7 @@ def test_the_completion_of_a_command_loads_no_large_library() -> None:
 
 
 def test_pandas_is_not_imported_when_a_table_is_opened() -> None:
-    """Most of what is done with Arrow rows never needs it; a pushed filter imports it by itself."""
+    """Most operations on Arrow rows never need it; a pushed filter imports it by itself."""
     done = run("-c import sys, hoodoo; hoodoo.Table; print('pandas' in sys.modules)")
     assert done.stdout.strip() == "False"
 

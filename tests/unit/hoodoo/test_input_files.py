@@ -1,4 +1,4 @@
-"""What ``hoodoo read`` prints can be given to ``hoodoo write``, whatever the type."""
+"""``hoodoo write`` accepts the output of ``hoodoo read``, of any type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the first writer with a bucket index says is kept by the table, and binds all others."""
+"""
+The table keeps the bucket options of its first writer with such an index; all others must agree.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.spec("REG-1")
 def test_a_refused_writer_leaves_no_buckets_in_the_table(path: Path) -> None:
-    """Kept before it was refused, they shut everybody out of a table of other file groups."""
+    """
+    If kept before the refusal, they would exclude all writers from a table of other file groups.
+    """
     with (
         hoodoo.open_table(path, properties=MANY) as first,
         hoodoo.open_table(path, properties=BUCKETS) as other,

@@ -1,4 +1,4 @@
-"""A repair of keys keeps the winner of each record, whatever rows lie where, and wherever it dies."""
+"""A repair of keys keeps the winner of each record, for any placement of rows and any death."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def lies(one: dict[str, Any]) -> tuple[str, str]:
 
 
 def put_all(table: Table, case: Case) -> None:
-    """Put the rows where they are to lie; no wrong row under the key and path of a right one."""
+    """Put the rows into their places; no wrong row shares the key and path of a right one."""
     number = 0
     held: dict[tuple[str, str], bool] = {}
     for operation, drawn in case.writes:
@@ -124,7 +124,7 @@ def read(table: Table) -> list[dict[str, Any]]:
 
 
 def expected(rows: list[dict[str, Any]], case: Case) -> list[dict[str, Any]]:
-    """The winner of each record that has a wrong row, and the other rows as they are."""
+    """The winner of each record that has a wrong row, and the other rows unchanged."""
     records = defaultdict(list)
     for one in rows:
         records[one["id"] if case.by_key else right(one)].append(one)

@@ -1,4 +1,4 @@
-"""Keys and folders are made of the table's column types, whatever type the rows come in."""
+"""Keys and folders follow the table's column types, for rows of any type."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_services_run_at_the_same_time_as_writers_with_another_index(
                 if kind.get("hoodie.index.type", "SIMPLE") == index:
                     worker.upsert(rows("b", pa.string()))
                     continue
-                with pytest.raises(WriterDisagreementError, match="index"):  # it turns out to write
+                with pytest.raises(WriterDisagreementError, match="index"):  # it writes
                     worker.upsert(rows("b", pa.string()))
                 entered = registered_writers(one.context)
                 assert sorted(each.buckets for each in entered) == ["", "all"]
@@ -242,7 +242,7 @@ def test_without_partitions_every_index_has_the_same_lookup_scope(tmp_path: Path
 
 
 def test_rows_prepared_for_another_key_type_are_written_again(tmp_path: Path) -> None:
-    """Two first writes of a table: one was prepared before the other gave the column its type."""
+    """Two first writes of a table: one was prepared before the other set the column's type."""
     made = {"record_key": ["id"]}
     with (
         hoodoo.create_table(tmp_path / "t", **made) as table,

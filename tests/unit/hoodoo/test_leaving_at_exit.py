@@ -50,7 +50,7 @@ def test_an_entry_is_removed_when_its_program_ends(tmp_path: Path, then: str, co
 
 
 def test_an_entry_of_a_program_that_is_killed_stays(tmp_path: Path) -> None:
-    """Nobody can tell it from one that sleeps."""
+    """It cannot be distinguished from a sleeping one."""
     code, left = entries_after(tmp_path, "os.kill(os.getpid(), 9)")
     assert code == -9
     assert len(left) == 1

@@ -227,7 +227,7 @@ def test_writes_continue_through_the_repeated_hour() -> None:
         assert newest < receipt.requested_time < receipt.completion_time
         newest = receipt.completion_time
         clock.sleep_ms(5 * 60_000)
-    assert newest.startswith("2026102503"), "the clock went on after the hour"
+    assert newest.startswith("2026102503"), "the clock advanced after the hour"
 
 
 @pytest.mark.spec("TL-SUCC-2")

@@ -1,4 +1,4 @@
-"""Merge-on-read tables of Java's: written on, cleaned and verified; and what verifying ours finds."""
+"""Merge-on-read tables of Java: written, cleaned and verified; and the findings in our own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_rows_are_appended_to_java_s_slices(tmp_path: Path, name: str) -> None:
 
 
 def test_appends_go_to_the_slice_of_a_pending_compaction(tmp_path: Path) -> None:
-    """Completed after it was requested, so on top of what it will write (fmt 6.1)."""
+    """
+    It completed after the plan was requested, so it is on top of the compaction's result (fmt 6.1).
+    """
     path = golden_tables.unpack(PENDING, tmp_path)
     requested = "20261121100843334"
     with hoodoo.open_table(path, properties=MANUAL) as table:
@@ -197,7 +199,7 @@ def test_rows_are_ordered_by_a_field_inside_a_struct(
             assert table.to_arrow().to_pylist() == [row(6, "x", 2)]
         table.delete([row(0, "x", 0)])
         table.upsert([row(5, "x", 5)])
-        # The log's delete has the order of the row it deletes. A base file forgets it, and with
-        # a global index a deleted key begins anew elsewhere.
+        # The log's delete has the ordering value of its row. A base file forgets it, and with a
+        # global index a deleted key starts again elsewhere.
         late = (table_type, index) == ("MERGE_ON_READ", "SIMPLE")
         assert table.to_arrow().to_pylist() == ([] if late else [row(5, "x", 5)])

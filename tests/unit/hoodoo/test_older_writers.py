@@ -128,7 +128,7 @@ def shape(*, older: bool) -> pa.Schema:
 
 
 def rows(ids: str, value: int, *, older: bool, at: int = 0) -> pa.Table:
-    """Rows whose moments have the same numbers, whatever the columns say that they are."""
+    """Rows whose moments have the same numbers, whatever type the columns declare."""
     columns: dict[str, list[Any]] = {name: [] for name in shape(older=older).names}
     for place, one in enumerate(ids, at):
         number = NUMBERS[place % len(NUMBERS)]
@@ -171,7 +171,7 @@ def relabelled(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 @contextmanager
 def newer_writer(monkeypatch: pytest.MonkeyPatch, schema: pa.Schema) -> Iterator[None]:
-    """Writes that say the table's columns anew, as a streamer of Hudi 1.1 does."""
+    """Writes that declare the table's columns again, as a streamer of Hudi 1.1 does."""
 
     def schema_for(context: Any, snapshot: Any, _workload: Any, _plan: Any) -> Any:
         before = TableSchema.from_avro(snapshot.newest_schema_json).avro_json

@@ -1,4 +1,4 @@
-"""Where the keys that sign slots come from, and what is refused (SLOT-7, SEC5)."""
+"""Sources of the keys that sign slots, and refused settings (SLOT-7, SEC5)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_missing_key_file_is_refused(tmp_path: Path):
 
 
 def test_a_table_cannot_set_slot_signing(tmp_path: Path):
-    """Who may write into its folder could switch the seals off, or name another key."""
+    """A user who can write into its folder could switch signing off, or name another key."""
     asked = said(evidence="hmac", file=key_file(tmp_path))
     turned = PropertySet().with_layer(TABLE_LAYER, {EVIDENCE: "hash", FILE: "/etc/passwd"})
     assert slot_signing_of(turned, environment={}) == NO_SEALS

@@ -1,4 +1,4 @@
-"""A table shows what it is, what happened to it, and who writes it."""
+"""A table's properties, its history and its writers."""
 
 from __future__ import annotations
 

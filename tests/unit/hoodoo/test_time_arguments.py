@@ -86,7 +86,7 @@ def test_verbs_that_name_an_instant_accept_every_time_form(
     story = explain_instant(table.context, named[1])
     assert (story.requested_time, story.zone.name) == (times[1], zone)
     assert table.rollback(named[2]).requested_time is not None
-    assert table.restore(named[1]) is None  # nothing came after it
+    assert table.restore(named[1]) is None  # no later instant exists
     table.delete_savepoint(named[1])
     assert table.savepoints == []
     assert table.restore(named[0]).restored_to == times[0]

@@ -1,4 +1,4 @@
-"""A metadata table is switched off with what is published without it, and by nothing else."""
+"""A commit without a metadata table switches it off; nothing else does."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class _Died(BaseException):
 
 
 def died_after(patched: pytest.MonkeyPatch, calls: int) -> Callable[[], bool]:
-    """Let no change of the storage happen after so many; tells whether that was met."""
+    """Let no change of the storage happen after so many; returns whether that limit was reached."""
     made = 0
 
     def counted(change: Callable[..., Any]) -> Callable[..., Any]:

@@ -112,7 +112,7 @@ class PlainLease:
 
 
 class PlainLock:
-    """Nobody else is there; ``on_acquire`` lets a test do something just before the turn."""
+    """No other writer exists; ``on_acquire`` lets a test act just before the commit section."""
 
     def __init__(self) -> None:
         self.on_acquire: Callable[[], None] = lambda: None
@@ -165,7 +165,7 @@ class Bench:
         partition: str = "p",
         replaces: Sequence[str] = (),
     ) -> str:
-        """Write one base file per file group and publish; returns the requested time."""
+        """Write one base file per file group and commit; returns the requested time."""
         if self.storage.stat(f"{partition}/{PARTITION_METADATA}") is None:
             self.storage.create(f"{partition}/{PARTITION_METADATA}", b"")
         view = view_of(self.context, begun.snapshot)

@@ -1,8 +1,8 @@
 """
-Every cell of the action matrix: against the rules, and played on a table where it can be.
+Every cell of the action matrix: against the rules, and played on a table where possible.
 
-A story is one side's act on a small table. Mine begins, theirs comes to its standing, mine
-goes on; what became of mine must be what the cell says.
+A story is one side's act on a small table. Mine begins, theirs advances to its progress, mine
+continues. The result of mine must be that of the cell.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def touching(deed: MatrixAction, fresh: FileGroupId) -> WriteSet:
 def judged(
     mine: MatrixAction, theirs: MatrixAction, strategy_name: str
 ) -> tuple[str, MatrixOutcome]:
-    """The verdict on a write beside a completed rival that began before it."""
+    """The verdict on a write with a completed concurrent commit that began before it."""
     moves = theirs in (MatrixAction.COMPACTION, MatrixAction.LOG_COMPACTION)
     rival = ConcurrentCommit(
         action=Action.CLUSTERING if theirs is MatrixAction.CLUSTERING else Action.COMMIT,
@@ -200,7 +200,7 @@ def write_rows(
 
 
 def bring(scene: Scene, deed: MatrixAction, standing: OtherProgress) -> object:
-    """Let one side come to its standing."""
+    """Let one side advance to its progress."""
     other = scene.other()
     context = other.context
     if deed in WRITES:
@@ -254,7 +254,7 @@ def carry_out(table: TableReader, deed: MatrixAction, planned: Any) -> Any:
 
 
 def ran(work: Callable[[], CommitResult]) -> tuple[str, MatrixOutcome]:
-    """What became of a write."""
+    """The result of a write."""
     try:
         receipt = work()
     except HoodooError as error:
@@ -274,8 +274,8 @@ def play_write(
     return ran(lambda: put(scene.table, operation, rows, act, files=files))
 
 
-#: Rows of copy-on-write tables meet logs only where small files are filled, and a compaction's
-#: plan beside a base file that began before only where a bucket is opened: judged above.
+#: Rows of copy-on-write tables conflict with logs only if small files are filled. A compaction's
+#: plan conflicts with an older base file only if a bucket is opened: tested above.
 UNPLAYED = {
     *(
         (MatrixAction.UPDATE, theirs)
@@ -307,7 +307,7 @@ def test_a_write_has_the_outcome_of_its_cell(
     if outcome is MatrixOutcome.RETRIES and cell.outcome is MatrixOutcome.REBASES:
         outcome = MatrixOutcome.REBASES  # the rival began later
     if theirs is MatrixAction.RESTORE and rule == "C7":
-        rule = "C6"  # the file to merge into was gone before the restore was looked for
+        rule = "C6"  # the file to merge into was deleted before the check for a restore
     assert (rule, outcome) == (cell.rule.value, cell.outcome)
 
 
@@ -338,7 +338,7 @@ def test_a_clustering_that_rejects_writes_conflicts_or_is_cancelled(mine: Matrix
         for mine in PLANS
         for theirs, standing in COLUMNS
         if ACTION_MATRIX[mine, theirs, standing].outcome is not MatrixOutcome.NEVER
-        # Logs come to base files only where small files are filled, which have no logs.
+        # Logs are added to base files only if small files are filled, and those have no logs.
         and (mine is MatrixAction.CLUSTERING or theirs is not MatrixAction.UPDATE)
     ],
 )

@@ -1,4 +1,4 @@
-"""Plans beside a writer that began before them and completes after them (NBCC-3, LC-1)."""
+"""Plans with a writer that began before them and completes after them (NBCC-3, LC-1)."""
 
 from __future__ import annotations
 

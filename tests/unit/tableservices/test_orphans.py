@@ -1,4 +1,4 @@
-"""Orphans: only what nothing names, nothing younger than the horizon or a pending instant."""
+"""Orphans: only unreferenced files, nothing younger than the horizon or a pending instant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def old_table(table_type: TableType = COW) -> tuple[TableReader, StillClock]:
 
 
 def lay(table: TableReader, clock: StillClock, name: str, *, hours: int = 1) -> str:
-    """A file in the partition; ``{}`` in its name is the time now; time then goes on."""
+    """Create a file in the partition; ``{}`` in its name is the time now; then advance the time."""
     path = f"p/{name.format(instant_time(WallMs(clock.now_ms())))}"
     table.context.ports.storage.create(path, b"data")
     clock.sleep_ms(hours * 3_600_000)

@@ -24,7 +24,7 @@ SERVICE = CompactionService(settings=CompactionSettings(), files=SMALL)
 
 
 class Eventful(StillClock):
-    """Lets something happen while somebody waits."""
+    """Runs an action during a wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def test_a_round_leaves_a_leased_plan_or_waits_for_it(
 
 
 def cancelled_when_read(table: TableReader) -> Any:
-    """The service, where somebody cancels a plan just before its executor reads it."""
+    """The service; another process cancels a plan just before its executor reads it."""
 
     class Overtaken(CompactionService):
         def execute(self, context: TableContext, planned: Instant) -> Any:

@@ -1,4 +1,4 @@
-"""Range after range, applied by the table's own rules, tells the table (fmt 6.6)."""
+"""Ranges, applied one after the other by the table's own rules, give the table (fmt 6.6)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ ROWS = st.lists(
     max_size=3,
     unique_by=lambda row: (row["id"], row["p"]),
 )
-#: Upserts come often, so that late rows meet plans, compactions and ranges of every length.
+#: Upserts are frequent, so that late rows and plans, compactions and ranges of every length
+#: overlap.
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("upsert"), ROWS),
@@ -56,7 +57,7 @@ STEPS = st.lists(
 
 @dataclass(frozen=True, kw_only=True)
 class Kind(Features):
-    """Also writers of buckets that publish beside each other."""
+    """Also writers of buckets that commit at the same time."""
 
     non_blocking: bool = False
 
@@ -86,7 +87,7 @@ KINDS = st.one_of(PLAIN, BESIDE)
 
 @dataclass
 class Reader:
-    """Polls from the last completion time that the table told, and keeps what it was told."""
+    """Polls from the last completion time that the table returned, and keeps the rows it got."""
 
     by_event: bool
     since: str = "earliest"
@@ -129,7 +130,7 @@ def sorted_rows(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
 
 
 class Story:
-    """A table, its steps, and a reader who polls between them."""
+    """A table, its steps, and a reader that polls between them."""
 
     def __init__(self, kind: Kind, storage: Storage | None = None) -> None:
         self.kind, self.clock = kind, StillClock()

@@ -1,4 +1,4 @@
-"""Running services: after a commit without harm to it, and by a worker that goes on."""
+"""Running services: after a commit without harm to it, and by a worker that continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.timeline.recording import RecordingStorage
 
 
 class Watching(WorkerListener):
-    """Notes what a worker tells."""
+    """Records the events of a worker."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -67,7 +67,7 @@ def test_inline_cleaning_does_not_run_while_no_slice_can_have_become_old(bench: 
 
     for number in range(4):
         lists_after(f"f{number}")
-    assert lists_after("f4") == 0, "only new file groups since the last look"
+    assert lists_after("f4") == 0, "only new file groups since the last refresh"
     bench.clock.time_ms += watched.limits.heartbeat.interval_ms
     assert lists_after("f5") > 0, "a writer may have died meanwhile"
     assert lists_after("f6") == 0

@@ -1,4 +1,4 @@
-"""Upgrade from version 8 to 9: what the properties say then, and what stands in the way."""
+"""Upgrade from version 8 to 9: the new properties, and the obstacles."""
 
 from __future__ import annotations
 
@@ -300,11 +300,11 @@ def test_an_interrupted_upgrade_of_version_6_leaves_one_complete_table(tmp_path:
 # ---------------------------------------------------------------- version 6 with logs
 
 WITH_LOGS = "v6_mor_logs"
-FILE_NAME = 4  # of the meta columns: where a row lies, which merging changes
+FILE_NAME = 4  # of the meta columns: the file of a row, which merging changes
 
 
 def contents(path: Path) -> list[tuple[Any, ...]]:
-    """Rows with their meta columns, but not the file they lie in."""
+    """Rows with their meta columns, but not their file names."""
     return sorted((*row[:FILE_NAME], *row[FILE_NAME + 1 :]) for row in shown(path)[0])
 
 
@@ -317,7 +317,7 @@ def pending_in(path: Path) -> list[str]:
 
 
 def begin_to_merge(path: Path) -> str:
-    """What an upgrade leaves that died when its plan was on the timeline; its time."""
+    """The state of an upgrade that died when its plan was on the timeline; returns its time."""
 
     class Cut(Behind):
         def write(self, *given: Any, **how: Any) -> None:
@@ -420,7 +420,7 @@ def test_columns_with_ids_are_refused_before_any_plan_is_made(tmp_path: Path) ->
 
 
 def test_a_log_written_on_top_of_a_started_merge_is_merged_too(tmp_path: Path) -> None:
-    """Between two tries the engine of the table may go on; its log bears the plan's time."""
+    """Between two attempts the engine of the table may write; its log has the plan's time."""
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     planned = begin_to_merge(path)
     (path / f".hoodie/{planned}.compaction.inflight").touch()

@@ -98,7 +98,7 @@ def test_the_completion_script_of_a_shell_calls_this_command(shell: str) -> None
 
 
 def completed(words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what bash gets for the last word."""
+    """Return the completions of bash for the last word."""
     monkeypatch.setenv("_HOODOO_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))

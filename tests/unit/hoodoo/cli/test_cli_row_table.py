@@ -1,4 +1,4 @@
-"""What `hoodoo read` shows on a screen: each value whole, or with a mark where it was shortened."""
+"""The screen output of `hoodoo read`: each value whole, or with a mark if it was shortened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Screen(io.StringIO):
 
 
 def screen(monkeypatch: pytest.MonkeyPatch, rows: pa.Table, width: int) -> tuple[str, str]:
-    """What a terminal of this width shows, and what is said beside it."""
+    """The rows on a terminal of this width, and the other output."""
     out, err = Screen(), Screen()
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr("sys.stderr", err)

@@ -153,7 +153,7 @@ def is_gone(pid: int) -> bool:
         try:
             os.kill(pid, 0)
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True  # dead, and not yet buried by whoever adopted it
+                return True  # dead, and not yet reaped by its adoptive parent
         except (ProcessLookupError, FileNotFoundError):
             return True
         time.sleep(0.02)

@@ -48,7 +48,7 @@ from timeline.properties.properties_file import update_properties
 from timeline.system import SystemClock, ThreadExecutor, start_in_background
 
 CLOCK = SystemClock()
-LONG_MS = 60_000  # ends a test whose answer does not come
+LONG_MS = 60_000  # ends a test that gets no answer
 OCC = {
     "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
     "hoodie.write.lock.provider": "filesystem",
@@ -108,7 +108,7 @@ def serving(
 
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
-    """Every write that was offered so far, once it lies in the committer's socket."""
+    """All writes offered so far, in the order in which they reached the committer's socket."""
     sent: list[Offer] = []
     real = SocketChannel.send
 
@@ -180,7 +180,7 @@ def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) 
             one.upsert(rows(7), batch_id="s/0")
         assert sorted(one.to_arrow(columns=["v"]).column("v").to_pylist()) == [0, 1]
     assert (committer.report.groups, committer.report.writes) == (1, 2)
-    assert committer.report.handed_back == 2, "the batch that was published before"
+    assert committer.report.handed_back == 2, "the batch that was committed before"
     assert not (tmp_path / "s").exists()
 
 
@@ -221,7 +221,7 @@ def test_a_committer_makes_no_key_of_an_incoming_type(tmp_path: Path) -> None:
 
 
 def test_the_first_member_of_a_group_lingers_for_others(tmp_path: Path) -> None:
-    """No instant is begun before: the group is judged by what was there when it was begun."""
+    """No instant begins before: the group is validated against the snapshot of its begin."""
     table_at(tmp_path / "t").close()
     told = {"hoodoo.group.commit.linger.ms": "60000", "hoodoo.group.commit.max.writes": "2"}
     begun: list[Path] = []
@@ -267,7 +267,9 @@ def test_all_waiting_writes_are_in_the_next_group(tmp_path: Path, offered: list[
 def test_a_group_waits_for_writers_that_have_just_got_their_result(
     tmp_path: Path, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or two busy writers that need a moment between two writes would publish in turns, alone."""
+    """
+    Otherwise two busy writers that pause between two writes would commit alternately, each alone.
+    """
     monkeypatch.setattr(service, "PATIENCE", 0.0001)  # on any machine it is back in so long
     table_at(tmp_path / "t").close()
     groups: list[int] = []
@@ -287,7 +289,7 @@ def test_a_group_waits_for_writers_that_have_just_got_their_result(
 
         def write(writer: int) -> list[CommitResult]:
             with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
-                wait_for(lambda: len(groups) >= writer)  # the second meets the first's group
+                wait_for(lambda: len(groups) >= writer)  # the second joins the first's group
                 return [table.insert(rows(10 * writer + one)) for one in range(2 - writer)]
 
         [first, again], [second] = threads.map(write, [0, 1])
@@ -296,7 +298,9 @@ def test_a_group_waits_for_writers_that_have_just_got_their_result(
 
 
 def test_a_writer_refreshes_only_when_its_snapshot_is_old(tmp_path: Path) -> None:
-    """The committer looks for all of them; far away a look costs a writer two ways there and back."""
+    """
+    The committer refreshes for all; on a high-latency store a refresh costs a writer two requests.
+    """
     table_at(tmp_path / "t").close()
     with (
         serving(tmp_path / "t", tmp_path / "s"),
@@ -312,7 +316,7 @@ def test_a_writer_refreshes_only_when_its_snapshot_is_old(tmp_path: Path) -> Non
 
 
 def test_the_table_of_a_committer_knows_the_slots_of_its_groups(tmp_path: Path) -> None:
-    """Its upkeep after each group would look for that anew."""
+    """Otherwise its services after each group would read those slots again."""
     table_at(tmp_path / "t").close()
     with (
         hoodoo.open_table(tmp_path / "t", properties=OCC) as table,
@@ -331,7 +335,7 @@ def test_a_connection_is_used_again_and_a_new_committer_is_found(tmp_path: Path)
     table_at(tmp_path / "t").close()
     heard = Heard()
     with writing(tmp_path / "t", tmp_path / "s", heard) as table:
-        table.insert(rows(0))  # nobody listens
+        table.insert(rows(0))  # no committer listens
         assert len(heard.named("group.no_committer")) == 1
         for number in (1, 3):
             with serving(tmp_path / "t", tmp_path / "s") as committer:
@@ -339,7 +343,7 @@ def test_a_connection_is_used_again_and_a_new_committer_is_found(tmp_path: Path)
                 table.insert(rows(number + 1))
                 assert committer.report.writes == 2
                 assert len(committer._channels) == 1
-        table.insert(rows(5))  # nobody any more
+        table.insert(rows(5))  # the committer stopped
         assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == list(range(6))
     assert len(heard.named("group.no_committer")) == 2
 
@@ -453,7 +457,7 @@ def test_a_writer_slower_than_the_patience_of_groups_fails_one_and_then_commits_
 def test_a_member_of_an_interrupted_group_resolves_its_write(
     tmp_path: Path, published: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second signal: nobody may be told that it can go alone."""
+    """After a second signal no member may write alone."""
     table_at(tmp_path / "t").close()
     heard, real = Heard(), service.commit_group
 
@@ -515,7 +519,7 @@ def test_the_command_listens_where_writers_connect(
     assert "--socket" in done.error["message"]
 
 
-# ---- who may use the socket
+# ---- permissions of the socket
 
 
 def test_only_its_owner_may_use_the_socket(tmp_path: Path) -> None:
@@ -612,7 +616,7 @@ def test_a_table_cannot_choose_the_committer_of_its_writers(tmp_path: Path) -> N
         assert table.insert(rows(1)).rows_inserted == 1
 
 
-# ---- what comes over the wire
+# ---- messages on the socket
 
 
 def pair(send_ms: int = LONG_MS) -> tuple[socket.socket, SocketChannel]:
@@ -780,7 +784,7 @@ def test_too_many_connections_are_closed(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.spec("GRP-4")
 def test_a_copy_of_the_table_is_not_the_table(tmp_path: Path) -> None:
-    """It has the same identity; its rows must not be published in the one that is served."""
+    """It has the same identity; its rows must not be committed to the table that is served."""
     with table_at(tmp_path / "t") as table:
         table.insert(rows(1))
     shutil.copytree(tmp_path / "t", tmp_path / "copy")

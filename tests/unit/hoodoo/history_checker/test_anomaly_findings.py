@@ -1,4 +1,4 @@
-"""Findings of the history checker word by word, and runs that only look like an anomaly."""
+"""Findings of the history checker word by word, and valid runs that resemble an anomaly."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_full_reads_of_one_snapshot_are_named_and_those_of_others_are_not() -> N
     ):
         run.transaction(name, snapshot=snapshot, full=True)
         run.reads(name, rows)
-    read(run, "R4", [(A, "T0")], snapshot=15)  # no full read: it may lack what it likes
+    read(run, "R4", [(A, "T0")], snapshot=15)  # not a full read: it may lack any row
     assert told(run) == [
         (
             "non_repeatable_read",
@@ -333,7 +333,7 @@ def test_a_key_in_two_partitions_is_neither_duplicate_nor_lost() -> None:
 
 
 def test_a_serial_run_with_a_key_in_two_partitions_has_no_finding() -> None:
-    """T1 writes a in x, T2 another a in y, T4 after a look at both the one in x again."""
+    """T1 writes a in x, T2 another a in y, T4 reads both and writes the one in x again."""
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     rows_read(run, "R", [(A, "T1", "x"), (A, "T2", "y"), (B, "T3", "x")])

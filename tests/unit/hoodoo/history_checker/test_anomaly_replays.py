@@ -1,9 +1,9 @@
 """
-Random serial runs, as clients and a table would tell them, are clean; one wrong thing shows.
+Random serial runs, as clients and a table record them, are clean; one defect is found.
 
-A small table of rows is played, one operation after the other: what it tells about each has
-every way in which a right run may look wrong (keys in two places, redone writes, unknown
-answers, batches sent again, rows hidden by an overwrite, writes that were taken back).
+A small table of rows is played, one operation after the other. Its records have every feature that
+makes a correct run seem wrong: keys in two places, retried writes, unknown answers, repeated
+batches, rows hidden by an overwrite, rolled back writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rows = dict[tuple[str, str], str]  # (item, place): version
 
 @dataclass
 class Table:
-    """Rows by position, and the run that tells of them."""
+    """Rows by position, and the recorded run."""
 
     run: HistoryRecorder = field(default_factory=HistoryRecorder)
     states: list[tuple[int, Rows]] = field(default_factory=lambda: [(0, {})])
@@ -54,7 +54,7 @@ class Table:
         self.run.transaction(name, position=position, places=[place], batch=batch)
 
     def write(self, items: list[str], place: str, *, tells: bool, looks: int, reads: int) -> None:
-        """By a client that may have begun anew; its journal tells it, or nobody does."""
+        """A write of a client that may have restarted; a journal records it if ``tells``."""
         name = self.name("T")
         if tells:
             answer = "ok" if self.count % 3 else None
@@ -79,7 +79,7 @@ class Table:
     def overwrite(
         self, items: list[str], place: str, *, tells: bool, looks: int, reads: int
     ) -> None:
-        """Nobody names the rows that it hides."""
+        """No client names the rows that it hides."""
         name = self.name("T")
         self.run.cleared = 10 * self.count
         if tells:
@@ -104,7 +104,7 @@ class Table:
             self.run.transaction(name, answer="ok", batch=batch)
 
     def undo(self, items: list[str], place: str, *, tells: bool, looks: int, reads: int) -> None:
-        """Take the newest write back; what it hid comes back."""
+        """Roll back the newest write; the rows that it hid are visible again."""
         if len(self.states) > 1:
             position, _ = self.states.pop()
             name, _ = self.committed.pop()
@@ -156,12 +156,12 @@ def test_a_serial_run_of_keys_in_one_partition_is_clean(steps: list[tuple[object
 
 @given(st.data())
 def test_logs_in_the_order_of_requested_times_are_clean(data: st.DataObject) -> None:
-    """Writers without a lock: a log that began earlier and came later is below the others."""
+    """Writers without a lock: a log that began earlier and committed later is below the others."""
     run = HistoryRecorder()
     ranks = data.draw(st.permutations(range(1, 9)))
     slice_of, rows = 0, {}
     for position, rank in enumerate(ranks, start=1):
-        slice_of += data.draw(st.booleans())  # a compaction was planned: later logs lie above
+        slice_of += data.draw(st.booleans())  # a compaction was planned: later logs are above
         name = f"T{rank}"
         items = data.draw(st.lists(st.sampled_from(ITEMS), min_size=1, unique=True))
         run.transaction(name, position=10 * position, answer="ok", places=["x"])

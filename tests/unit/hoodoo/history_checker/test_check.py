@@ -1,4 +1,4 @@
-"""The history of a table: what its own files tell, and what journals add."""
+"""The history of a table: the facts of its own files, and those of journals."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def archive(table: Any, tmp_path: Path) -> None:
 
 
 def ended_pending(table: Any, *, beside: bool) -> str:
-    """A write that was rolled back before it was committed; another was, ``beside`` it."""
+    """A write that was rolled back before its commit; with ``beside``, another one was too."""
     context = table.context
     begun = begin(context, Action.COMMIT)
     if beside:
@@ -210,7 +210,9 @@ def test_a_restored_away_delete_counted_for_readers_in_between(
 def test_a_rollback_excuses_no_answer_about_a_write_that_was_never_committed(
     table: Any, tmp_path: Path, *, beside: bool, archived: bool
 ) -> None:
-    """Its abort slot tells, or a write that began after it: then it was not the newest one."""
+    """
+    Its abort slot proves that, or a write that began after it: then it was not the newest one.
+    """
     table.upsert(rows("a"))
     gone = ended_pending(table, beside=beside)
     if archived:
@@ -220,7 +222,7 @@ def test_a_rollback_excuses_no_answer_about_a_write_that_was_never_committed(
 
 
 def test_keys_of_two_partitions_are_two_rows(table: Any, tmp_path: Path) -> None:
-    """The newest state shows only one of them: the other was deleted."""
+    """The newest state has only one of them: the other was deleted."""
     other = pa.table({"id": ["a"], "part": ["q"], "value": [1]})
     first = table.upsert(rows("a")).requested_time
     second = table.upsert(other).requested_time
@@ -329,7 +331,7 @@ COMPLETED = {FIRST: 3, SECOND: 4, THIRD: 6}
 
 
 def of_file_group(*made: tuple[str, str]) -> list[tuple[AnomalyKind, str]]:
-    """What is found where slots are there of these (requested time, source) alone."""
+    """The findings if only slots with these (requested time, source) exist."""
     run = HistoryRecorder(ordered=True)
     for name, second in COMPLETED.items():
         run.transaction(name, position=int(f"2026010100000{second}000"))
@@ -344,7 +346,8 @@ def of_file_group(*made: tuple[str, str]) -> list[tuple[AnomalyKind, str]]:
 
 
 def test_a_version_without_a_slot_precedes_versions_made_from_it() -> None:
-    # The second began before the first was committed, met it, and was made anew from its file.
+    # The second began before the first was committed, conflicted with it, and was rebased on its
+    # file.
     assert of_file_group((SECOND, FIRST), (THIRD, SECOND)) == []
 
 

@@ -15,7 +15,7 @@ WW, WR, RW = Dependency.WW, Dependency.WR, Dependency.RW
 
 
 def edges(*pairs: tuple[int, int], kind: Dependency = WW, nodes: int = 10) -> Edges:
-    """Of one kind; each node stands where its number says."""
+    """Edges of one kind; each node is at the position of its number."""
     return of({kind: list(pairs)}, nodes)
 
 
@@ -112,7 +112,7 @@ def test_a_backward_edge_between_components_belongs_to_none() -> None:
 
 
 def test_a_component_is_found_below_a_finished_branch() -> None:
-    """Two ways lead from 0; what the first one finished says nothing about the second."""
+    """Two paths start at 0; the first one's end proves nothing about the second."""
     assert cycles(edges((0, 1), (1, 2), (0, 3), (3, 2), (3, 4), (4, 0))) == [(0, 3, 4)]
 
 

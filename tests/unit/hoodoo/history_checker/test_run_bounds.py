@@ -1,4 +1,4 @@
-"""Who counts as committed in a recorded run: before the recording, or until a restore took it back."""
+"""Committed writes of a recorded run: before the recording, or until a restore removed them."""
 
 from __future__ import annotations
 

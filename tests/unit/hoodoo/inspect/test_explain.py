@@ -1,4 +1,4 @@
-"""Explanations: who did it, what was refused first, and what became of what is gone."""
+"""Explanations: the author of a change, the rejections before it, and the fate of missing files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MANY = {
 
 
 class Rival:
-    """An event sink that lets another writer publish right after a write's begin."""
+    """An event sink that lets another writer commit right after a write's begin."""
 
     def __init__(self, other: hoodoo.Table) -> None:
         self.other: hoodoo.Table | None = other
@@ -73,7 +73,7 @@ def test_an_instant_summary_names_writer_and_work(tmp_path: Path) -> None:
 
 @pytest.mark.spec("BEG-6")
 def test_a_pending_write_names_its_writer(tmp_path: Path) -> None:
-    """Who finds it in the way wants to know whom to ask."""
+    """A user blocked by it must find its owner."""
 
     class Onlooker:
         def __init__(self, table: hoodoo.Table) -> None:
@@ -152,7 +152,7 @@ def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
 
 
 def lost_write(path: Path) -> WriteConflictError:
-    """One that meets a rival and may not try again."""
+    """A write that conflicts and may not retry."""
     rival_properties = {**MANY, "hoodie.write.application.id": "rival"}
     mine = {
         **MANY,
@@ -169,7 +169,7 @@ def lost_write(path: Path) -> WriteConflictError:
 
 
 def test_a_write_that_exhausted_its_budget_is_reported_and_counted(tmp_path: Path) -> None:
-    """Nothing of it is on the timeline, and who was told may be gone."""
+    """The timeline has no trace of it, and its client may be dead."""
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
     ) as table:
@@ -251,7 +251,7 @@ def test_a_rejected_write_raises_its_error_also_when_it_cannot_be_recorded(tmp_p
 def test_a_write_with_a_slot_is_reported_as_committed_without_its_completed_file(
     tmp_path: Path,
 ) -> None:
-    """Its writer died or heard nothing; whoever took it for lost would write it twice."""
+    """Its writer died or got no answer; a client that repeats it as lost would write it twice."""
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
     ) as table:
@@ -270,7 +270,7 @@ def test_a_write_with_a_slot_is_reported_as_committed_without_its_completed_file
 def test_a_committed_write_that_another_engine_removed_is_reported_as_removed(
     tmp_path: Path, action: str
 ) -> None:
-    """Its commit slot stands for ever: Java Hudi takes none for what it takes away (RST-3)."""
+    """Its commit slot stays for ever: Java Hudi writes no slot when it removes a commit (RST-3)."""
     path = tmp_path / "t"
     with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as table:
         kept = table.upsert(ROWS).requested_time
@@ -294,7 +294,7 @@ def test_a_committed_write_that_another_engine_removed_is_reported_as_removed(
 def test_an_interrupted_rollback_or_restore_is_found_by_its_own_time(
     tmp_path: Path, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its error names that time, and its slot stands: nobody may take it for what never was."""
+    """Its error names that time, and its slot exists: it must not be reported as unknown."""
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
     ) as table:
@@ -319,7 +319,7 @@ def test_an_interrupted_rollback_or_restore_is_found_by_its_own_time(
 def test_a_write_is_not_reported_as_committed_while_it_is_being_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pending files go last: until then it looks like one whose completed file is to come."""
+    """Its pending files go last: until then it resembles a commit whose completed file is late."""
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
     ) as table:

@@ -68,7 +68,7 @@ def edited(path: Path, number: int, **changes: Any) -> None:
 
 
 def made_anew(path: Path, first: int, last: int) -> None:
-    """Link every slot to the one before it, as whoever needs no key can."""
+    """Link every slot to the one before it, as an attacker without a key can."""
     for number in range(first, last + 1):
         before = hashlib.sha256(slot_file(path, number - 1).read_bytes()).hexdigest()
         seal = document(slot_file(path, number))["seal"]
@@ -87,7 +87,7 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-# ---------------------------------------------------------------- what is written
+# ---------------------------------------------------------------- writes
 
 
 def test_without_the_option_a_slot_has_no_digest(tmp_path: Path):
@@ -179,7 +179,7 @@ def test_a_shortened_commit_log_is_found_by_its_remains_or_by_an_expected_head(
     for file in sorted((path / ".hoodie" / "timeline").glob("*"))[-3:]:
         file.unlink()
     max(path.glob("*.parquet"), key=lambda file: file.stem.rpartition("_")[2]).unlink()
-    assert check(path, HASH).ok  # nothing in the table tells
+    assert check(path, HASH).ok  # nothing in the table shows it
     assert check(path, HASH, expect_head=earlier).ok
     assert told(check(path, HASH, expect_head=head)) == [("chain_truncated", "3")]
 
@@ -203,7 +203,7 @@ def test_without_the_key_no_slot_can_be_rewritten(tmp_path: Path):
     assert check(path, signed).as_document()["evidence"]["signed"]
     edited(path, 1, application="x")
     made_anew(path, 2, 3)
-    assert check(path).ok  # whoever has no key cannot tell
+    assert check(path).ok  # a reader without a key cannot detect it
     assert told(check(path, signed)) == [
         ("slot_forged", "1"),
         ("slot_forged", "2"),
@@ -348,7 +348,7 @@ def test_an_invalid_head_is_refused(tmp_path: Path, head: str):
     assert run("table", "verify", made(tmp_path, HASH), "--expect-head", head).exit_code == 1
 
 
-# ---------------------------------------------------------------- where slots lie elsewhere
+# ---------------------------------------------------------------- slots in a slot store
 
 
 def test_slots_in_a_database_have_hash_links_too(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Verification finds what it exists for: one damage at a time, each with its kind."""
+"""Verification finds each damage, one at a time, with its kind."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_second_file_of_a_committed_instant_is_found(path: Path) -> None:
 
 
 def test_a_late_file_of_a_left_out_file_group_is_only_noted(path: Path) -> None:
-    """CL-1: a clustering hides what it made of changed groups, also when it comes late."""
+    """CL-1: a clustering hides its output for changed groups, also when it is late."""
     given_up = base_files(path)[-1]
     rows = pa.table({"id": [7], "name": ["g"]})
     with hoodoo.open_table(path, properties=MANUAL) as table:

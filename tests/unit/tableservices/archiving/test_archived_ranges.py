@@ -1,4 +1,4 @@
-"""Ranges of changes beside the archive: what is in it may have completed last (fmt 6.6)."""
+"""Ranges of changes that reach the archive: archived instants may have completed last (fmt 6.6)."""
 
 from __future__ import annotations
 

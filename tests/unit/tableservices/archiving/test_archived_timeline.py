@@ -113,7 +113,7 @@ def test_a_missing_archive_file_is_reported_by_its_path(storage: MemoryStorage):
 def test_files_that_another_archiver_merged_meanwhile_are_read_from_the_merged_file(
     storage: MemoryStorage,
 ):
-    """The one that was listed is gone, and what a newer manifest names has its instants."""
+    """The listed file is deleted, and a file of a newer manifest has its instants."""
 
     class Merging(Behind):
         merged = False

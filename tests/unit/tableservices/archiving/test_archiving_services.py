@@ -1,4 +1,4 @@
-"""Archiving beside compaction, savepoints and other engines."""
+"""Archiving with compaction, savepoints and other engines."""
 
 from __future__ import annotations
 
@@ -77,14 +77,16 @@ def test_a_pending_compaction_keeps_all_instants_since_its_plan():
     for number in range(10, 14):
         upsert(table, [{"id": "a", "p": "x", "ts": number}])
     assert archive(table.context, RULES) is not None
-    assert truncated_up_to(table.context.ports.storage) == 2  # cleaning looks at two before it
+    assert truncated_up_to(table.context.ports.storage) == 2  # cleaning uses two slots before it
     assert table.context.active().find(plan.requested_time, Action.COMPACTION) is not None
     execute_compaction(table.context, plan, SMALL)
     assert rows_of(opened(table), "ts") == [(13,)]
 
 
 class Watched:
-    """A lock that tells what it was taken for, and what happened to the history inside."""
+    """
+    A lock that records the purposes of its holders, and the changes of the archive while held.
+    """
 
     def __init__(self, context: TableContext) -> None:
         self.inner: Any = context.ports.lock
@@ -110,7 +112,7 @@ def test_in_mode_shared_everything_is_archived_under_the_lock():
     shared = opened(table, limits=limits).context
     lock = Watched(shared)
     assert archive(replace(shared, ports=replace(shared.ports, lock=lock)), RULES) is not None  # type: ignore[arg-type]
-    assert lock.purposes.count("archive") == 3  # the slot, what it moves, the levels
+    assert lock.purposes.count("archive") == 3  # the slot, the moved instants, the levels
     ours = opened(table).context
     upsert(table, [{"id": "a", "p": "x", "ts": 9}])
     upsert(table, [{"id": "a", "p": "x", "ts": 10}])

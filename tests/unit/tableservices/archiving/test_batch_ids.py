@@ -46,7 +46,9 @@ DAY_MS = 24 * 3_600_000
 
 
 class Cutter:
-    """Cut after cut of a chain of one batch a slot, without a timeline: what boundaries say."""
+    """
+    Truncates repeatedly a commit log of one batch a slot, without a timeline: content of its files.
+    """
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
@@ -113,7 +115,7 @@ def test_no_truncation_forgets_a_batch_that_is_neither_old_nor_restored_away(
         at = None if taken is None else f"b{cutter.slots - taken}"
         withdrawn = frozenset({cutter.times[at][0]}) if at in cutter.times else frozenset()
         old = f"b{cutter.slots - older - 10}"
-        if old in cutter.times:  # what is older than a retention that was is forgotten for good
+        if old in cutter.times:  # batches older than a past retention are forgotten for good
             since = max(since, cutter.times[old][1])
         moves = count > 0
         cutter.cut(count, since=since, withdrawn=withdrawn)
@@ -227,7 +229,7 @@ def test_a_truncation_point_file_is_read_once():
         archive(table.context, RULES)
     read = Counter(call.path for call in storage.calls if call.operation == "read")
     of_boundaries = {path: count for path, count in read.items() if path.startswith(BOUNDARIES)}
-    assert max(of_boundaries.values()) <= 2, "to know what is in it, and once to merge it"
+    assert max(of_boundaries.values()) <= 2, "to read its content, and once to merge it"
 
 
 def test_old_batch_ids_are_deleted_with_their_files():
@@ -356,7 +358,7 @@ def test_an_archiver_with_a_fast_clock_forgets_no_batch_id_early():
 
 @pytest.mark.spec("SLOT-10")
 def test_a_truncation_point_of_a_dropped_table_forgets_no_batch():
-    """Whoever had that table open moved it here, and takes it away again when it looks."""
+    """A writer with that table open moved it here, and removes it when it refreshes."""
     table, clock, storage = grown(0)
     for number in range(4):
         write(table, number)

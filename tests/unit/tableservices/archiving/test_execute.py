@@ -1,4 +1,6 @@
-"""What one archive moves, in which order, and what holds it back (GC-1 to GC-5)."""
+"""
+The instants that one archive moves, their order, and the conditions that stop it (GC-1 to GC-5).
+"""
 
 from __future__ import annotations
 
@@ -322,7 +324,9 @@ def test_writers_leave_the_archive_to_a_running_archiver_until_it_stops(
     assert (receipt is None) == left
     assert (archived(bench) == before) == left
     if left:
-        assert archive(bench.context, RULES, has_other_writers=True), "the one that cut goes on"
+        assert archive(bench.context, RULES, has_other_writers=True), (
+            "the one that truncated continues"
+        )
 
 
 def test_an_explicit_archive_runs_although_another_archiver_is_running(bench: Bench) -> None:
@@ -416,7 +420,7 @@ def test_an_archive_interrupted_anywhere_is_finished_by_the_next_one(after: int)
 def test_instants_of_an_interrupted_archive_are_neither_savepointed_nor_restored_to(
     act: Any,
 ) -> None:
-    """Else its owner, or who finishes it, archives what was saved or taken away."""
+    """Otherwise its owner, or a helper, archives instants that were saved or removed."""
     for after in range(10):
         bench = Bench()
         times = bench.commits(5)

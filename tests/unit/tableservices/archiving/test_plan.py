@@ -1,4 +1,4 @@
-"""Which instants move and which slots go, as a function of what is on the timeline (GC-1)."""
+"""The instants to move and the slots to delete, as a function of the timeline (GC-1)."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_batch_ids_are_moved_into_the_truncation_point():
 
 @pytest.mark.spec("BATCH-2")
 def test_a_truncation_without_slots_keeps_the_batches_of_the_truncation_point():
-    """Its file is that of the cut before it, so nothing may be given up that is in it alone."""
+    """Its file is that of the truncation before it, so batches in that file alone must stay."""
     timeline = ActiveTimeline.of(COMMITS)
     going = choose_instants(timeline, KEEP, ())
     earlier = EarlierBatches(number=1, count=1, newest=time(9), digest="d")

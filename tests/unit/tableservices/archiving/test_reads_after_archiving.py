@@ -1,4 +1,4 @@
-"""What archiving must not change: reads of earlier snapshots, batch ids, and valid writers."""
+"""Archiving must not change reads of earlier snapshots, batch ids, and valid writers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_reads_are_the_same_before_and_after():
     for each in (table, reader):
         assert [changed(each, *one) for one in asked] == before
         assert each.changes("earliest", images=True).read_all().equals(images)
-        # As in Java: a row that was written again comes in a later range only.
+        # As in Java: a row that was written again is in a later range only.
         assert changed(each, times[1], times[4]) == ["n1", "n2", "n3"]
         assert [(one.requested_time, one.action, one.state) for one in each.timeline] == shown
         assert rows_of(each) == rows
@@ -272,7 +272,7 @@ def test_a_heartbeat_that_hangs_during_an_archive_detects_the_truncation():
 
 @pytest.mark.spec("GC-4")
 def test_a_restored_low_water_mark_counts_only_after_a_read_of_the_truncation_point():
-    """The beat is a thread of its own: the writer goes on while that look is under way."""
+    """The heartbeat is a thread of its own: the writer continues during that read."""
     table, clock, _ = grown(2)
     caught: list[HeartbeatExpiredError] = []
 
@@ -296,12 +296,12 @@ def test_a_restored_low_water_mark_counts_only_after_a_read_of_the_truncation_po
 def test_a_commit_section_with_a_new_low_water_mark_reads_the_truncation_point_after_its_slot(
     looked_before: bool,
 ):
-    """Its look is from before the pin began anew, or from amid that."""
+    """Its refresh is from before the new low-water mark, or concurrent with it."""
     table, clock, _ = grown(2)
     beats: list[bool] = []
 
     class Slow(Behind):
-        """The pin begins anew between a turn's look at the chain and its slot."""
+        """The low-water mark begins again between a commit section's refresh and its slot."""
 
         def names(self, folder: str) -> list[str]:
             found = list(self.inner.names(folder))
@@ -426,7 +426,7 @@ def test_a_process_outside_the_registry_commits_nothing_under_a_truncated_number
     table, clock, _ = grown(2)
     storage = table.context.ports.storage
     stranger = opened(table, application="stranger", clock=clock)
-    assert stranger.context.commit_log.head() == 2  # and nobody keeps what comes after it for it
+    assert stranger.context.commit_log.head() == 2  # and no process keeps the later slots for it
     for number in range(4):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
@@ -474,7 +474,7 @@ def empty_slot(table: TableReader, section: CommitSection) -> Slot:
 
 @pytest.mark.spec("GC-3")
 def test_entries_show_a_low_water_mark_below_the_last_slots_and_raise_it_with_each_heartbeat():
-    """The last two slots need not be settled: who helps must be sure that they stay (PUB-3)."""
+    """The last two slots may be unapplied: a helper must be sure that they stay (PUB-3)."""
     table, _, _ = grown(3)
     registration = register_process(table.context, {})
     path = f"{WRITERS}/{table.context.ports.ids.identity().writer_id}.json"
@@ -495,7 +495,7 @@ def test_entries_show_a_low_water_mark_below_the_last_slots_and_raise_it_with_ea
 
 
 def test_a_table_of_many_small_commits_is_opened_as_fast_as_one_of_few():
-    """What opening, reading and looking cost is counted in calls of the storage."""
+    """The cost of an open, a read and a refresh is counted in calls of the storage."""
     clock = StillClock()
     inner = MemoryStorage("memory://t", ports=MemoryWorld(clock))
     table = new_table(inner, clock=clock)

@@ -37,7 +37,7 @@ class Dies(Behind):
 
 
 def grown(commits: int) -> tuple[TableReader, Swapped]:
-    """A handle of a table with twelve batches, in whose place one of so many commits may come."""
+    """A handle of a table with twelve batches; one with so many commits may replace the table."""
     storage = Swapped(MemoryStorage(), commits=commits)
     table = new_table(storage.inner, clock=StillClock(OLD_MS))
     handle = opened(table, storage=storage, clock=StillClock(OLD_MS))
@@ -49,7 +49,7 @@ def grown(commits: int) -> tuple[TableReader, Swapped]:
 @pytest.mark.spec("SLOT-10")
 @pytest.mark.parametrize("commits", [1, 6, 20])
 def test_the_truncation_point_of_a_dropped_table_does_not_stay_in_the_new_one(commits: int):
-    """It would tell that batches were published which the new table does not have."""
+    """It would report batches as committed that the new table does not have."""
     handle, storage = grown(commits)
     storage.at = BOUNDARIES
     with pytest.raises(TableReplacedError):
@@ -92,7 +92,7 @@ def test_a_batch_of_a_dropped_table_is_not_reported_as_committed(commits: int, f
 
 @pytest.mark.spec("BATCH-1")
 def test_a_batch_that_another_engine_restored_away_is_written_again_also_after_an_archive():
-    """Below the timeline everything looks archived; the history has no such instant."""
+    """Below the timeline everything seems archived; the archive has no such instant."""
     clock = StillClock()
     table = new_table(MemoryStorage("memory://t", ports=MemoryWorld(clock)), clock=clock)
     taken = [{"id": "k", "p": "x", "ts": 1}]

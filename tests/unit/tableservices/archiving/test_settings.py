@@ -1,4 +1,4 @@
-"""Settings of archiving: Hudi's keys and defaults, and what contradicts cleaning."""
+"""Settings of archiving: Hudi's keys and defaults, and conflicts with cleaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleans in mode shared: what their slots contain, and which of them are ended (FOR-9)."""
+"""Cleans in mode shared: the content of their slots, and the cleans that are ended (FOR-9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleaning over the shipped engine: what goes, what is recorded, who finishes what crashed."""
+"""Cleaning with the shipped engine: deleted files, the record, and the finish after a crash."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_dead_writer_is_rolled_back_first(bench: Any) -> None:
 
 
 def test_files_of_a_dead_writer_stay_under_the_eager_policy(bench: Any) -> None:
-    """Its heartbeat and markers stay too: whoever rolls it back needs them."""
+    """Its heartbeat and markers stay too: a rollback needs them."""
     dead = bench.begin().requested_time
     bench.storage.create(f".hoodie/.temp/{dead}/p/x.marker.CREATE", b"")
     bench.clock.time_ms += TOLERATED_MS + 1
@@ -308,7 +308,7 @@ class FailingStorage:
 
         def guarded(path: str, *rest: Any, **named: Any) -> Any:
             if path.endswith(self._suffix):
-                raise KeyboardInterrupt  # stands for the death of the process
+                raise KeyboardInterrupt  # simulates the death of the process
             return found(path, *rest, **named)
 
         return guarded
@@ -349,7 +349,7 @@ def test_a_dead_clean_is_finished_by_the_next_clean(bench: Any) -> None:
 
 
 def test_a_file_that_cannot_be_deleted_keeps_the_clean_open(bench: Any) -> None:
-    """Recorded as deleted but still there, it would come back to life one day."""
+    """If recorded as deleted but still there, it would be visible again one day."""
     bench.commits(5)
 
     class NoDelete(FailingStorage):

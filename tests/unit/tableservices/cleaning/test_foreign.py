@@ -44,7 +44,7 @@ def located(time: str) -> str:
 def test_a_harmless_plan_is_finished_under_its_own_time(bench: Any) -> None:
     times = bench.commits(4)
     requested = plant(bench, {"p": [located(times[0]), located(times[1])]})
-    bench.storage.delete(f"p/f1_0-0-0_{times[0]}.parquet")  # as far as its owner came
+    bench.storage.delete(f"p/f1_0-0-0_{times[0]}.parquet")  # its owner stopped here
     bench.clock.time_ms += TOLERATED_MS + 1
     assert clean(bench.context, RETAIN_ALL) is None
     assert bench.times_left() == times[2:]

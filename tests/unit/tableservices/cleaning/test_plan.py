@@ -131,7 +131,7 @@ def test_the_last_slice_before_the_earliest_commit_to_retain_stays() -> None:
 
 
 def test_the_floor_is_where_the_last_planned_slice_was_superseded() -> None:
-    """RDL-1: who reads as of 35, when the slice of 30 had completed, sees none of the two."""
+    """RDL-1: a read as of 35, when the slice of 30 had completed, sees neither of the two."""
     given = facts(commit(40, 45), 10, 20, 30, 40, 50)
     assert plan_clean(given, COMMITS).floor == t(35)
     assert plan_clean(replace(given, line=None), COMMITS).floor == ""

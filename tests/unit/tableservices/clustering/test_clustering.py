@@ -1,4 +1,4 @@
-"""Clustering beside writers: same rows before and after, and the writers never lose."""
+"""Clustering with concurrent writers: same rows before and after, and the writers never lose."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def plan_path(planned: Instant) -> str:
 
 
 def meanwhile(table: TableReader, planned: Instant, act: Callable[[], object]) -> Any:
-    """Execute, and let somebody act just before the first data file is created."""
+    """Execute, and call ``act`` just before the first data file is created."""
 
     class Meddled(Behind):
         acted = False
@@ -220,7 +220,7 @@ def test_a_table_without_sort_columns_only_gets_bigger_files() -> None:
     assert rows_of(table, *COLUMNS) == before
 
 
-# beside writers
+# concurrent writers
 
 
 def test_a_group_that_a_writer_changed_meanwhile_is_left_out_and_the_rest_is_committed() -> None:
@@ -235,7 +235,7 @@ def test_a_group_that_a_writer_changed_meanwhile_is_left_out_and_the_rest_is_com
 
 
 def test_a_late_file_of_a_left_out_group_is_invisible() -> None:
-    """A second executor that slept may create it when the result is published already."""
+    """A second executor that slept may create it after the result was committed."""
     table = small_files()
     planned = schedule(table)
     kept: dict[str, bytes] = {}
@@ -415,7 +415,7 @@ def test_files_cleaned_after_the_end_of_the_plan_raise_no_error(ends: str) -> No
     def end() -> None:
         if ends == "cancelled":
             cancel_pending_plan(table.context, planned)
-        else:  # by one who did not see the claim, as of an earlier release
+        else:  # by an executor of an earlier release, which ignores the lease
             table.context.ports.storage.delete(heartbeat_path(planned.requested_time))
             assert execute(opened(table), planned) is not None
 
@@ -540,7 +540,7 @@ def test_an_executor_that_died_leaves_files_that_are_adopted() -> None:
 
 
 def test_files_of_an_executor_that_sorted_otherwise_are_swept() -> None:
-    """Java's plans tell no curve: two workers may be set up differently."""
+    """Java's plans name no curve: two workers may have different settings."""
     table = small_files()
     planned = schedule(table, ClusteringSettings())
     storage = table.context.ports.storage
@@ -562,7 +562,7 @@ def test_a_plan_without_an_executor_expires() -> None:
     service.run_once(later)
     clock.wall += 20 * 60_000
     service.run_once(later)
-    assert table.context.active().pending == (planned,)  # somebody is at it
+    assert table.context.active().pending == (planned,)  # another worker executes it
     claim.stop()
     service.run_once(later)
     assert table.context.active().pending == ()
@@ -744,7 +744,7 @@ def test_a_bucket_index_is_refused_by_name(engine: BucketEngine) -> None:
 
 
 def test_a_plan_that_is_started_after_its_cancel_does_not_stay_pending() -> None:
-    """Its executor looked, slept while others cancelled, showed its begin, and died."""
+    """Its executor refreshed, slept while others cancelled, created its inflight file, and died."""
     table = small_files()
     planned = schedule(table)
     cancel_pending_plan(table.context, planned)

@@ -35,7 +35,9 @@ MANUAL = {"hoodie.clean.automatic": "false"}
 
 
 def rows_of(table: hoodoo.Table) -> list[str]:
-    """Commit times included, file names not; what is not stored may be null or empty."""
+    """
+    Rows with commit times but without file names; a value that is not stored may be null or empty.
+    """
     rows = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     names = sorted(rows[0].keys() - {"_hoodie_file_name"})
     return sorted(str([row[name] or None for name in names]) for row in rows)

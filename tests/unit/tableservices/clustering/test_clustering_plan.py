@@ -1,4 +1,4 @@
-"""Which slices are rewritten together, which partitions are looked at, and when."""
+"""The slices that are rewritten together, the partitions that are read, and the trigger."""
 
 from __future__ import annotations
 

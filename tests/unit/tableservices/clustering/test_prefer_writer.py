@@ -110,7 +110,7 @@ def test_a_plan_that_validates_again_by_itself_is_not_cancelled() -> None:
 
 
 class Meddled(Behind):
-    """Somebody acts once, just before one call on a path with this ending."""
+    """Acts once, just before one call on a path with this ending."""
 
     def __init__(
         self, table: TableReader, call: str, ending: str, act: Callable[[], object]
@@ -166,7 +166,7 @@ def test_a_clustering_leaves_out_groups_that_a_live_writer_announced() -> None:
 
 
 def test_a_conflict_found_along_with_the_plan_is_found_again_after_its_cancel() -> None:
-    """A rival's file group can be redone, and would be forgotten with what the refusal had seen."""
+    """A rebase could solve the conflict, but the rejection would lose its other findings."""
     table = small_files()
     other = opened(table)
     rival = begun(other, WriteOperation.UPSERT, [{"id": "a", "p": "x", "ts": 9, "v": 9}])

@@ -1,4 +1,4 @@
-"""Compaction beside writers: same rows before and after, whoever else is at the table."""
+"""Compaction with concurrent writers: same rows before and after, with any other process."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_an_executor_that_finds_its_plan_cancelled_deletes_its_files():
 
 
 def test_a_base_file_that_began_before_the_plan_is_refused():
-    """Its rows would lie below the compaction's base file, unseen (PUB-5)."""
+    """Its rows would be below the compaction's base file, unseen (PUB-5)."""
     table = logged_table()
     [slice_] = table.view.latest_slices()
     before = begin(table.context, Action.DELTACOMMIT)

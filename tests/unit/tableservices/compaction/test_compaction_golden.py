@@ -13,7 +13,7 @@ from tests.interop import golden_tables
 from tests.interop.values import encoded, same
 from timeline.errors import UnsupportedTableError
 
-#: A plan of Java's waits; a log of Java's lies on top of it.
+#: A plan of Java's is pending; a log of Java's is on top of it.
 PENDING = ("v8_mor_compaction_pending", "v9_mor_compaction_pending")
 LOGGED = (
     "v8_deletes_ordering",

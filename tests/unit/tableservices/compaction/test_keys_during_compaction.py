@@ -1,4 +1,4 @@
-"""A key lies in one file group only, also when it was deleted, compacted away and written again."""
+"""A key is in one file group only, also when it was deleted, compacted away and written again."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_plan_is_not_completed_while_a_live_engine_rolls_it_back() -> None:
 
 @pytest.mark.spec("RB-5")
 def test_a_plan_is_completed_over_an_abandoned_rollback_which_is_deleted() -> None:
-    """Else its engine would come back to it, and delete what is published now."""
+    """Otherwise its engine would finish it later, and delete files that are committed now."""
     clock = StillClock()
     table, plan = planned_and_undone(clock)
     clock.sleep_ms(HOUR_MS)

@@ -120,17 +120,17 @@ def test_logs_written_meanwhile_stay_unchanged(table: TableReader):
 
 
 def test_a_log_after_a_pending_write_is_not_compacted(table: TableReader):
-    """The writer's place is between the two, and one log cannot lie on both its sides."""
+    """The writer's position is between the two, and one log cannot be on both its sides."""
     slow = begun(table, WriteOperation.UPSERT, [{"id": "d", "p": "x", "ts": 6, "v": 6}])
     upsert(opened(table), [{"id": "b", "p": "x", "ts": 9, "v": 9}], detect_early=False)
     receipt = log_compact(table)
     assert receipt.log_files == 3
-    with pytest.raises(AssertionError):  # it met the other log: a conflict as ever
+    with pytest.raises(AssertionError):  # it conflicts with the other log, as always
         slow()
 
 
 def test_older_rows_in_a_compacted_log_hide_no_change_of_a_range(table: TableReader):
-    """Its block lies above a log that began before it, and is no change itself."""
+    """Its block is above a log that began before it, and is no change itself."""
     last = upsert(table, [{"id": "b", "p": "x", "ts": 9, "v": 9}])
     slow = begun(opened(table), WriteOperation.UPSERT, [{"id": "b", "p": "x", "ts": 9, "v": 8}])
     planned = schedule(table)
@@ -207,7 +207,7 @@ def test_a_table_without_logs_is_refused():
     ],
 )
 def test_a_merge_that_needs_the_base_file_is_refused(table: TableReader, said: dict[str, str]):
-    """Also where a plug-in merges, which the table's file does not tell."""
+    """Also when a plug-in merges, which the table's file does not show."""
     update_properties(table.context.ports.storage, said, now="now")
     with pytest.raises(UnsupportedTableError) as refused:
         schedule_log_compaction(table.context, SETTINGS)
@@ -219,7 +219,7 @@ def test_a_merge_that_needs_the_base_file_is_refused(table: TableReader, said: d
 def test_logs_cleaned_during_planning_leave_no_plan(
     table: TableReader, compacted: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """A planner that slept between its listing and the logs; one that is lost is told."""
+    """A planner that slept between its listing and the logs; a lost one is reported."""
     other, real = opened(table), execute.find_blocks
 
     def slept(storage, logs, visible):

@@ -96,7 +96,7 @@ def at(*digits: int) -> list[str]:
     return [f"202601010000000{digit:02d}" for digit in digits]
 
 
-# ---------------------------------------------------------------- what comes after
+# ---------------------------------------------------------------- after a restore
 
 
 def test_later_completed_writes_and_pending_writes_are_after_the_target() -> None:
@@ -316,15 +316,17 @@ def test_a_live_writer_prevents_a_restore_unless_forced_and_then_retries() -> No
 
 
 def test_a_write_based_on_a_restored_away_instant_is_not_committed() -> None:
-    """The writer began after the restore had looked: its own instant is not taken away."""
+    """
+    The writer began after the restore had refreshed, so the restore does not remove its instant.
+    """
     table, times = grown(1)
-    # Its second row lies in the file that the other writes anew.
+    # Its second row is in the file that the other writer writes again.
     rows = [{"id": key, "p": "p1", "ts": 2, "v": 2} for key in ("k1", "gone")]
     newest = upsert(table, rows).requested_time
     other = opened(table)
 
     class Earlier(Behind):
-        """Shows the timeline without what began since."""
+        """Shows the timeline without later begins."""
 
         def names(self, folder: str) -> list[str]:
             shown = self.inner.names(folder)
@@ -378,7 +380,7 @@ def test_a_restore_is_refused_while_another_engines_service_is_pending() -> None
 
 
 def test_a_commit_that_another_engine_restored_away_is_not_applied_again() -> None:
-    """Java knows no slots: the newest one still tells of a commit that has no file any more."""
+    """Java knows no slots: the newest one still describes a commit whose files are deleted."""
     table, times = grown(1, 2)
     storage = table.context.ports.storage
     for path in files_below(storage):

@@ -1,8 +1,8 @@
 """
-What is archived stays visible where savepoints keep all that is left of the timeline (fmt 6.3).
+Archived instants stay visible if savepoints keep all that is left of the timeline (fmt 6.3).
 
-A restore to a savepoint leaves no other write, nor does an archive of all before the first one,
-nor a rollback of the only write behind it. The timeline then does not tell where it begins.
+A restore to a savepoint leaves no other write. Neither does an archive of all before the first one,
+nor a rollback of the only write after it. Then the timeline does not show where it begins.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def rows(table: Table) -> Rows:
 
 
 def restored(table: Table) -> tuple[str, Rows]:
-    """Restored to a savepoint that lies above an archived write."""
+    """Restored to a savepoint above an archived write."""
     write(table, 1)
     saved = write(table, 2, "x")
     table.savepoint(saved)
@@ -168,7 +168,9 @@ def test_blocks_of_archived_instants_count_up_to_the_time_that_is_read(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gap_between_savepoints_stays_visible_and_is_not_read(tmp_path: Path, kind: str) -> None:
-    """Beyond a savepoint the archive leaves saved writes behind: the history alone tells of it."""
+    """
+    Beyond a savepoint the archive skips saved writes: only the archived timeline shows the gap.
+    """
     path = tmp_path / "t"
     with new(path, kind, **{"archive.beyond.savepoint": "true"}) as table:
         write(table, 1)

@@ -1,4 +1,6 @@
-"""Partition TTL: what expires, by last write or by creation, and what a writer saves."""
+"""
+Partition TTL: the partitions that expire, by last write or by creation, and those a writer saves.
+"""
 
 from __future__ import annotations
 
