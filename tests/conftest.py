@@ -1,4 +1,4 @@
-"""What every test may rely on; nothing clever (style: fixtures live beside their tests)."""
+"""Fixtures and hooks for every test; other fixtures are next to their tests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ settings.load_profile("nightly" if os.environ.get("HOODOO_NIGHTLY") else "fixed"
 @pytest.hookimpl(tryfirst=True)  # xdist asks for the groups among the first
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
-    Say which tests stay in one worker, one after the other.
+    Assign tests to groups that run in one worker, one after the other.
 
-    All with a Spark session in this process do, because two sessions starve each other; so do the
-    tests of a file that starts servers, which would start once in each worker, and those that fill
-    both cores with processes of their own (their files name the group ``busy``).
+    All tests with a Spark session in this process are one group, because two sessions starve each
+    other. The tests of a file that starts servers are one, because each worker would start them. So are
+    those that fill both cores with processes of their own (their files name the group ``busy``).
     """
     for item in items:
         if item.get_closest_marker("spark") or item.get_closest_marker("jvm"):

@@ -1,9 +1,9 @@
 """
 Damaged and hostile variants of good files, the same ones on every run.
 
-A mutant is a good file after one to four changes of the kinds that hurt readers: flipped
+A mutant is a good file after one to four changes of kinds that break readers: flipped
 bits, cuts, insertions, repeated or missing stretches, pieces of other files, and numbers
-replaced by the ones that lengths and counts are forged with.
+replaced by typical forged lengths and counts.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _forge_varint(data: bytearray, chance: random.Random, other: bytes) -> None:
 
 
 def _splice(data: bytearray, chance: random.Random, other: bytes) -> None:
-    """Go on with the rest of another file, or lay a piece of it over this one."""
+    """Continue with the rest of another file, or write a piece of it over this one."""
     start = chance.randint(0, len(other))
     at = chance.randint(0, len(data))
     if chance.random() < 0.5:

@@ -22,7 +22,7 @@ ROWS = """id,name,amount,day,version
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answered."""
+    """The result of a command."""
 
     exit_code: int
     out: str
@@ -46,7 +46,7 @@ class Answer:
 
 
 def run(*arguments: object, env: dict[str, str] | None = None) -> Answer:
-    """Run one command; signals mean afterwards what they meant before it."""
+    """Run one command; the signal handlers are the same afterwards."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         done = CliRunner().invoke(main, [str(each) for each in arguments], env=env)
@@ -77,7 +77,7 @@ def table_with_rows(folder: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file of a table with its hash; what is ours alone and names processes aside."""
+    """Every file of a table with its hash, without hoodoo's own files that name processes."""
     return {
         file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(folder.rglob("*"))

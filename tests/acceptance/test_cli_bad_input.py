@@ -144,7 +144,7 @@ def test_a_torn_log_is_named_and_stops_reads_and_compaction(tmp_path: Path) -> N
 
 
 def test_a_torn_block_in_a_log_of_version_6_is_named(tmp_path: Path) -> None:
-    """It was never published, but a reader cannot be sure: what is left out is told."""
+    """It was never committed, but a reader cannot be sure: the skipped block is reported."""
     table = golden_tables.unpack("v6_mor_logs", tmp_path)
     (log, *_) = sorted(path for path in table.rglob(".*.log.*") if path.suffix != ".crc")
     before = run("read", table).rows

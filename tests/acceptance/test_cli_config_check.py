@@ -1,4 +1,6 @@
-"""``hoodoo config check`` refuses what a first write would refuse, also without a table."""
+"""
+``hoodoo config check`` refuses settings that a first write would refuse, also without a table.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def test_settings_that_no_writer_could_use_are_reported(
     ],
 )
 def test_settings_that_a_table_may_accept_are_accepted(told: list[str]) -> None:
-    """A name that the table tells, and its address, are not missed; no server is asked."""
+    """A name that the table has, and its address, may be absent; no server is asked."""
     assert checked(OCC, *told) == (0, [])
 
 

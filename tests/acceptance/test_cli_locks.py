@@ -1,4 +1,4 @@
-"""The command line of the lock: look at it, break it, work under it."""
+"""The command line of the lock: show it, break it, work under it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def table(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def props(tmp_path: Path) -> Path:
-    """A SQL lock of its own for each test, which no busy machine loses."""
+    """A SQL lock of its own for each test, whose lease is long enough for a busy machine."""
     return sql_lock(tmp_path, lease_ms=60_000)
 
 
@@ -254,7 +254,7 @@ def test_run_has_its_own_exit_code_when_the_lock_is_held(
 
 
 def test_run_ends_the_command_when_the_lock_is_lost(table: Path, tmp_path: Path) -> None:
-    props = sql_lock(tmp_path, lease_ms=1_500)  # which is looked at again soon
+    props = sql_lock(tmp_path, lease_ms=1_500)  # which is checked again soon
     (tmp_path / "thief.py").write_text(
         "import sqlite3, time\n"
         f"thief = sqlite3.connect({str(props.parent / 'locks.db')!r}, isolation_level=None)\n"
@@ -271,7 +271,7 @@ def test_run_ends_the_command_when_the_lock_is_lost(table: Path, tmp_path: Path)
 
 
 def test_run_ends_child_processes_when_the_lock_is_lost(table: Path, tmp_path: Path) -> None:
-    """A shell ends at once, and what it started goes on with the work in its last words."""
+    """A shell ends at once, but its child process continues the work."""
     props = sql_lock(tmp_path, lease_ms=1_500)
     (tmp_path / "thief.py").write_text(
         "import pathlib, signal, sqlite3, time\n"
@@ -290,7 +290,7 @@ def test_run_ends_child_processes_when_the_lock_is_lost(table: Path, tmp_path: P
     assert (answer.exit_code, answer.error["kind"]) == (1, "lease_lost")
     last = (tmp_path / "beat").read_text()
     time.sleep(0.5)
-    assert (tmp_path / "beat").read_text() == last, "it works on beside the next holder"
+    assert (tmp_path / "beat").read_text() == last, "it works concurrently with the next holder"
 
 
 def test_run_takes_the_table_from_the_properties(table: Path, props: Path) -> None:

@@ -219,7 +219,7 @@ def test_a_writer_only_plans_inline_by_option(table: Path) -> None:
 
 
 def test_a_worker_imports_everything_before_a_signal_may_interrupt_it() -> None:
-    """Broken off amid PyArrow's import of pandas, it left half of it to those who clean up."""
+    """If a signal interrupts PyArrow's import of pandas, the cleanup would find half of it."""
     said = "import sys; import hoodoo.cli.services as r; {}; print('pandas' in sys.modules)"
     for call, there in (("r", "False"), ("r.import_all()", "True")):
         asked = [sys.executable, "-c", said.format(call)]

@@ -46,7 +46,7 @@ NEW = "9,new,1.0,2013-01-09,1\n"
 
 
 def during_a_write(table: Path, *asked: Any) -> list[Any]:
-    """What is answered while the row of bob is written by somebody else."""
+    """The answers while another process writes the row of bob."""
     answers: list[Any] = []
 
     class Slow(LocalWorkload):
@@ -85,7 +85,7 @@ def test_a_dry_run_names_the_writers_that_would_conflict(table: Path) -> None:
     assert (quiet.exit_code, quiet.document["would_meet"]) == (0, [])
 
 
-# ---- who is there, and do they agree
+# ---- live writers, and whether they agree
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def on_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetasto
 
 
 def fill(folder: Path, server: HiveMetastore) -> Path:
-    """Tell the other processes which lock it is; every test has one of its own."""
+    """Give the other processes their lock; every test has one of its own."""
     properties = {
         "hoodie.write.lock.hivemetastore.uris": server.uri,
         "hoodie.write.lock.hivemetastore.database": "Default",

@@ -19,7 +19,7 @@ from tests.servers.signals import freeze, thaw
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.system import SystemClock, SystemIds
 
-# As a rule nothing here may hang on how busy the machine is; where an end must come, it is told.
+# Tests here must not depend on the load of the machine; tests that need an end set it.
 LEASE_MS = 60_000
 TIMEOUT_MS = 10_000
 URL = "url.txt"
@@ -51,7 +51,7 @@ def make_client(folder: Path) -> SqlClient:
 
 
 def terms(folder: Path, *, lease_ms: int = LEASE_MS, timeout_ms: int = TIMEOUT_MS) -> None:
-    """What the clients have that are made from now on, in other processes too."""
+    """The settings of clients that are made from now on, in other processes too."""
     told = {
         "hoodoo.lock.sql.lease.ms": str(lease_ms),
         "hoodoo.lock.sql.timeout.ms": str(timeout_ms),
@@ -60,7 +60,7 @@ def terms(folder: Path, *, lease_ms: int = LEASE_MS, timeout_ms: int = TIMEOUT_M
 
 
 class Suite(LockProviderSuite):
-    """The shipped suite, and what a lock with a lease must do beside it."""
+    """The shipped suite, and further tests of a lock with a lease."""
 
     __test__ = False
     capabilities = ENTRY.capabilities
@@ -229,7 +229,7 @@ class _OnServer(Suite):
                 client.try_acquire("no answer")
             proxy.heal()
             holding = client.try_acquire("again")
-            assert holding is not None, "its own late request does not stand in the way"
+            assert holding is not None, "its own late request does not block it"
             holding.release()
 
     @pytest.mark.parametrize(

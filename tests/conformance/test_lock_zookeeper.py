@@ -39,7 +39,7 @@ def folder(tmp_path: Path, server: ZooKeeperServer) -> Path:
 
 
 def told(folder: Path, address: str) -> Path:
-    """Tell the servers and a lock name of its own to the clients, in other processes too."""
+    """Give the servers and a lock name of its own to the clients, in other processes too."""
     (folder / "server.txt").write_text(address, encoding="ascii")
     (folder / "lock.txt").write_text(f"t{next(NUMBERS)}", encoding="ascii")
     return with_sessions(folder, SESSION_MS)

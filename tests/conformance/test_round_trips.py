@@ -1,8 +1,8 @@
 """
-What writes on a store far away may cost: requests, and how many of them wait for each other.
+The cost limit of writes on a high-latency store: requests, and how many must wait for others.
 
-Each bound is what the write needs, request by request (protocol, section 4); who adds one finds
-it here. ``python benchmarks/farstore/rounds.py`` tells which requests they are.
+Each bound is the need of the write, request by request (protocol, section 4). An added request
+fails here. ``python benchmarks/farstore/rounds.py`` lists the requests.
 """
 
 from __future__ import annotations

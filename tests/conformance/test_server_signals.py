@@ -1,4 +1,4 @@
-"""The servers of the tests stand when they are told to be frozen, whatever their threads do."""
+"""The servers of the tests stop when they are frozen, in all their threads."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def told_by(url: str) -> dict[str, str]:
 
 
 def open_told(folder: Path) -> SlotStore:
-    """The slot store whose address a file tells, with a table of slots for each folder."""
+    """The slot store whose address is in a file, with a table of slots for each folder."""
     written = folder / URL
     url = written.read_text(encoding="ascii") if written.exists() else str(folder / "slots.db")
     table = "slots_" + "".join(each for each in folder.name if each.isalnum())[-40:]
@@ -112,7 +112,7 @@ class _OnDatabaseServer(_OnServer):
     def test_clients_that_create_a_missing_table_concurrently_all_continue(
         self, folder: Path, server
     ) -> None:
-        """PostgreSQL refuses IF NOT EXISTS in three ways when somebody else was quicker."""
+        """PostgreSQL refuses IF NOT EXISTS in three ways if another client was faster."""
         for number in range(60):
             each = folder / f"made{number}"
             each.mkdir()
@@ -125,7 +125,7 @@ class _OnDatabaseServer(_OnServer):
                 assert len(clients[0].names("a")) == RACERS
 
     def test_a_read_only_server_is_skipped_for_the_primary(self, folder: Path, server) -> None:
-        """After a failover the connection to what was the primary stays open and useless for ever."""
+        """After a failover the connection to the old primary stays open and useless for ever."""
         setting, off, on = self.new_connections_only_read
         with closing(open_told(folder)) as store:
             store.create("a/1", b"warm")
@@ -142,7 +142,7 @@ class _OnDatabaseServer(_OnServer):
     def test_a_lost_answer_is_raised_and_the_repetition_finds_the_nonce(
         self, folder: Path, server
     ) -> None:
-        """UNK-1: nobody knows, until the same name is asked for again."""
+        """UNK-1: the outcome is unknown until the same name is requested again."""
         with FaultProxy(server.port) as proxy:
             url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
             (folder / URL).write_text(url, encoding="ascii")
@@ -181,7 +181,7 @@ class TestOnMariaDb(_OnDatabaseServer):
     def test_slots_are_kept_in_an_engine_that_survives_a_crash(
         self, folder: Path, server: MariaDb
     ) -> None:
-        """Whatever the server takes by default; a table that was made otherwise is refused."""
+        """Whatever the server's default is; a table with another engine is refused."""
         tables = "SELECT table_name, engine FROM information_schema.tables"
         server.execute("SET GLOBAL default_storage_engine = MyISAM")
         try:
@@ -236,7 +236,7 @@ class TestOnPostgres(_OnDatabaseServer):
     def test_a_process_with_a_thousand_open_files_is_answered(
         self, folder: Path, server: Postgres
     ) -> None:
-        """A big Spark driver has them, and ``select`` refuses what is numbered above 1023."""
+        """A big Spark driver has them, and ``select`` refuses descriptors above 1023."""
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2_048), before[1]))
         taken = []

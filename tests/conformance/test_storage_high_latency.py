@@ -1,4 +1,4 @@
-"""The far store of the benchmarks is an S3 as far as the storage contract can tell."""
+"""The high-latency store of the benchmarks is an S3, by the storage contract."""
 
 from __future__ import annotations
 

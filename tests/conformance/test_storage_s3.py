@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 4
 RACES = 50
 
-# What a racing process runs: create each name once, say how many it won.
+# The program of a racing process: create each name once, print how many it won.
 RACER = """
 import sys
 from tests.servers.s3 import s3_properties

@@ -1,4 +1,4 @@
-"""The simulated storage keeps the storage contract, so what the simulator shows is meant."""
+"""The simulated storage keeps the storage contract, so the simulator's findings are real."""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ def test_two_spark_writers_lose_and_double_nothing(tmp_path: Path) -> None:
     assert applications(document, "commit") == {"loader", "corrector"}
     assert applications(document, "clean") == {"cleaner"}
     told = [each for each in document["timeline"] if each["refusals"]]
-    assert any(each["archived"] for each in document["timeline"])  # what is counted, counts these
+    # the counted instants include these
+    assert any(each["archived"] for each in document["timeline"])
     assert all(each["refusals"][0]["winners"] for each in told)
     with hoodoo.open_table(path) as table:
         assert sum(batch.num_rows for batch in table.scan(columns=["flight"])) == ROWS
@@ -98,7 +99,9 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def hearing_ctrl_c() -> Iterator[None]:
-    """What starts here hears it, also where the tests are a job in the background and do not."""
+    """
+    Processes started here receive Ctrl-C, also if the tests are a background job that does not.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The worker as a process: what it tells while it works, and how it ends."""
+"""The worker as a process: its output while it works, and its end."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_second_signal_interrupts_a_worker_and_the_next_one_continues(
                      "--max-file-groups", 1)  # fmt: skip
     try:
         wait_until(lambda: any(beats.iterdir()))
-        while any(beats.iterdir()):  # two that come close together are one to the process
+        while any(beats.iterdir()):  # two signals at nearly the same time are one to the process
             worker.send_signal(signal.SIGTERM)
             time.sleep(0.2)
         _, err = worker.communicate(timeout=LONG_S)

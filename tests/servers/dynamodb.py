@@ -1,8 +1,8 @@
 """
 Two independent servers that speak DynamoDB: moto behind a mutex, and dynalite.
 
-Two, because neither is the real one: what both do alike is what the lock relies on. moto
-comes with the test requirements; dynalite is installed from npm into ``.work`` when first
+Neither is the real one, so the lock relies on behaviour that both share. moto
+is one of the test requirements. dynalite is installed from npm into ``.work`` when first
 needed, at one fixed version, and keeps its tables on disk, so that it can be restarted.
 """
 

@@ -2,9 +2,9 @@
 A real Hive Metastore 2.3.10 as a child process, from the JARs inside PySpark alone.
 
 Its database is Derby (embedded, on disk) or a MariaDB of ``tests/servers/mariadb.py``; both
-survive a kill. The lock tables, which this metastore does not make by itself, are laid out
-first. Locks of dead holders are taken away after ``timeout_s`` by a reaper that looks every
-second, which a metastore does only when told so.
+survive a kill. This metastore does not create its lock tables, so they are created first. A reaper
+deletes locks of dead holders after ``timeout_s``; it runs every second, but only if a setting
+asks for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.servers.ports import free_port
 HOST = "127.0.0.1"
 DATABASE = "hive"
 USER = "hive"
-PASSWORD = "hive-secret"  # the canary of the tests that look for leaked secrets
+PASSWORD = "hive-secret"  # the canary of the tests that search for leaked secrets
 DRIVERS = ("/usr/share/java/mariadb-java-client.jar",)
 OPENED = ("java.lang", "java.net", "java.util", "java.nio", "sun.nio.ch", "java.util.concurrent")
 
@@ -91,10 +91,10 @@ class HiveMetastore(JvmServer):
     One metastore on a free port of 127.0.0.1; ``with HiveMetastore(folder) as server``.
 
     Args:
-        folder: Where its configuration, log and Derby database lie; made new.
-        mariadb: The database to use instead of Derby, laid out by ``lay_out_lock_tables``.
-        timeout_s: hive.txn.timeout, after which the lock of a silent holder is taken away.
-        reaper: Whether that is done at all.
+        folder: For its configuration, log and Derby database; created.
+        mariadb: The database to use instead of Derby, prepared by ``lay_out_lock_tables``.
+        timeout_s: hive.txn.timeout, after which the lock of a silent holder is deleted.
+        reaper: Whether such locks are deleted at all.
         settings: Further keys of hive-site.xml.
         jvm: Further options of the Java machine.
     """
@@ -134,7 +134,7 @@ class HiveMetastore(JvmServer):
 
     @property
     def uri(self) -> str:
-        """What writers are told: ``thrift://host:port``."""
+        """The address for writers: ``thrift://host:port``."""
         return f"thrift://{self.host}:{self.port}"
 
     def _configure(self, site: dict[str, str]) -> None:

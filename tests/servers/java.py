@@ -141,17 +141,17 @@ class JvmServer:
         self.start()
 
     def freeze(self) -> None:
-        """Stop it in the middle of whatever it does; connections stay open."""
+        """Stop it in the middle of its work; connections stay open."""
         if self._process is not None and self._process.poll() is None:
             freeze(self._process.pid)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         if self._process is not None and self._process.poll() is None:
             thaw(self._process.pid)
 
     def log_tail(self) -> str:
-        """The end of what it wrote."""
+        """The end of its output."""
         if not self._log_path.exists():
             return ""
         return self._log_path.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL_CHARACTERS:]
@@ -189,7 +189,7 @@ def _surroundings() -> dict[str, str]:
 
 
 def listens(port: int, host: str = HOST) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a process accepts connections there."""
     try:
         with socket.create_connection((host, port), timeout=0.5):
             return True

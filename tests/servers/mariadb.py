@@ -45,7 +45,7 @@ class MariaDb:
     One server on a free port of 127.0.0.1; ``with MariaDb(folder) as server``.
 
     Args:
-        folder: Where its data and log lie; an existing one is used again.
+        folder: For its data and log; an existing one is used again.
         options: Further options of ``mariadbd``, for example for TLS.
     """
 
@@ -115,7 +115,7 @@ class MariaDb:
         freeze(self.pid)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         thaw(self.pid)
 
     def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
@@ -133,7 +133,7 @@ class MariaDb:
     def create_database(
         self, name: str, *, user: str, password: str, charset: str = "utf8mb4"
     ) -> None:
-        """A database and a user who may do everything in it, over TCP."""
+        """Create a database and a user with all rights in it, over TCP."""
         self.execute(
             f"create database `{name}` character set {charset}",
             f"create user if not exists `{user}`@'{HOST}' identified by '{password}'",

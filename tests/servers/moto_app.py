@@ -2,12 +2,12 @@
 A DynamoDB and an S3 to test against: moto behind a mutex.
 
 moto checks a condition and then writes without a lock between the two, so that of six racers
-two sometimes win (runtime 5). Every request that changes something therefore passes one
-mutex here; with it the conditional writes are as atomic as the real services'.
+two sometimes win (runtime 5). Therefore every request that changes something passes one
+mutex here. With it the conditional writes are as atomic as the real services'.
 
 ``python tests/servers/moto_app.py PORT [SWITCH]`` serves until it is killed. Everything is
-kept in memory: a restarted server has forgotten all tables and buckets. While there is a file
-SWITCH, every request is answered as the real services answer those that are too many.
+kept in memory: a restarted server has forgotten all tables and buckets. While a file SWITCH
+exists, every request is throttled as by the real services.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ TOO_MANY_OBJECTS = (
 
 
 def throttled(app: Callable[..., Iterable[bytes]], switch: Path) -> Callable[..., Iterable[bytes]]:
-    """The application, which refuses whatever comes while there is such a file."""
+    """The application, which refuses every request while that file exists."""
     numbers = itertools.count()
 
     def throttling(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         try:
-            # One look, which also counts; it never makes the file.
+            # One open, which also counts; it never creates the file.
             file = os.open(switch, os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:
             return app(environ, start_response)

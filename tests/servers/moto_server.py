@@ -18,7 +18,7 @@ from tests.servers.signals import freeze, thaw
 
 HOST = "127.0.0.1"
 REGION = "us-east-1"
-ACCESS_KEY = "testing"  # checked by nobody, but clients want to sign with something
+ACCESS_KEY = "testing"  # the server ignores it, but clients need a key to sign with
 SECRET_KEY = "testing"
 START_SECONDS_MAX = 200.0
 APPLICATION = Path(__file__).with_name("moto_app.py")
@@ -41,7 +41,7 @@ class ChildServer(ABC):
         """The command line that starts it."""
 
     def start(self) -> Self:
-        """Start it and wait until it answers; what it says goes to a file in its folder."""
+        """Start it and wait until it answers; its output is written to a file in its folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"server-{self.port}.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -114,7 +114,7 @@ class MotoServer(ChildServer):
 
     @contextlib.contextmanager
     def throttling(self) -> Iterator[None]:
-        """Every request within the block is too many for it, whoever asks."""
+        """Throttle every request within the block, from any client."""
         self._switch.touch()
         try:
             yield

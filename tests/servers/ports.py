@@ -1,9 +1,9 @@
 """
-Ports for servers that are started later, on which nobody else comes meanwhile.
+Ports for servers that are started later, which no other process takes meanwhile.
 
-A port that the kernel picks is one that it also gives to any connection that goes out; a server
-which binds it a second later, or again after a restart, may find it taken. These lie outside
-that range, and every process of the tests goes through them from a place of its own.
+The kernel may give a port that it picked to any outgoing connection too. A server that binds it a
+second later, or again after a restart, may find it taken. These ports are outside that range, and
+every process of the tests searches them from a start of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PORTS_A_PROCESS = 97  # neighbours by process id start so far from each other
 
 
 def free_port() -> int:
-    """A TCP port of this machine nobody listens on; another one each time."""
+    """A free TCP port of this machine; another one each time."""
     for _ in range(len(_PLACES)):
         port = _PLACES[next(_NUMBERS) % len(_PLACES)]
         with socket.socket() as probe:

@@ -55,10 +55,10 @@ class Postgres:
     """
     One server on a free port of 127.0.0.1; ``with Postgres() as server``.
 
-    Its data lie in a short folder of their own, which its user can reach; ``stop`` removes it.
+    Its data are in a short folder of their own, which its user can reach; ``stop`` removes it.
 
     Args:
-        tls: Certificate and key the server proves itself with; none: plain text only.
+        tls: Certificate and key of the server; none: plain text only.
     """
 
     user = "lock"
@@ -75,7 +75,7 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """What ``hoodoo.lock.sql.url`` is to say."""
+        """The value for ``hoodoo.lock.sql.url``."""
         return f"postgresql://{self.user}:{self.password}@{self.host}:{self.port}/{self.database}"
 
     @property
@@ -123,7 +123,7 @@ class Postgres:
         """kill -9 of the server and of every process that serves a connection."""
         if self._process is None:
             return
-        freeze(self.pid)  # one that stands bears no more
+        freeze(self.pid)  # a frozen process starts no children
         for child in self._children():
             end(child)  # one that lives keeps the memory, and the next server would not start
         self._end(signal.SIGKILL)
@@ -136,13 +136,13 @@ class Postgres:
 
     def freeze(self) -> None:
         """Stop all its processes: connections stay open and nothing answers."""
-        freeze(self.pid)  # one that stands bears no more
+        freeze(self.pid)  # a frozen process starts no children
         for child in self._children():
             with contextlib.suppress(ProcessLookupError):  # its connection was just closed
                 freeze(child)
 
     def thaw(self) -> None:
-        """Let them go on."""
+        """Let them continue."""
         for process in (self.pid, *self._children()):
             thaw(process)
 

@@ -1,9 +1,9 @@
 """
 A small TCP proxy that injects faults between a client and a real server.
 
-A lock provider must survive what a network does, and the only honest way to try is bytes
-that do not arrive. The proxy listens on a free port of 127.0.0.1; the client under test is
-pointed at it, and the test changes the fault while both sides are talking::
+A lock provider must survive faults of a network, and the only honest test is bytes
+that do not arrive. The proxy listens on a free port of 127.0.0.1. The client under test connects
+to it, and the test changes the fault while both sides talk::
 
     with FaultProxy(server_port) as proxy:
         client = connect(proxy.address)
@@ -12,7 +12,7 @@ pointed at it, and the test changes the fault while both sides are talking::
         proxy.heal()
 
 Faults hold for every connection, old and new, until the next call. One thread serves all of them:
-two for each of a few hundred connections took more than a core to find that nothing had come.
+two for each of a few hundred connections used more than a core only to poll.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FaultProxy:
         self._target = (HOST, port)
         self._fault = _Fault.NONE
         self._delay_seconds = 0.0
-        self._moves = asyncio.Event()  # not set while everything stands still
+        self._moves = asyncio.Event()  # not set while traffic is stopped
         self._moves.set()
         self._pairs: set[_Pair] = set()
         self._pumps: set[asyncio.Task[None]] = set()
@@ -83,15 +83,15 @@ class FaultProxy:
         return len(self._pairs)
 
     def heal(self) -> None:
-        """Pass everything on; what was swallowed stays lost."""
+        """Forward everything; swallowed bytes stay lost."""
         self._set(_Fault.NONE)
 
     def delay(self, seconds: float) -> None:
-        """Answers come this much later."""
+        """Delay answers by this many seconds."""
         self._set(_Fault.DELAY, seconds)
 
     def drop_replies(self) -> None:
-        """Requests reach the server, answers never come back."""
+        """Let requests reach the server, and drop its answers."""
         self._set(_Fault.DROP_REPLIES)
 
     def drop_one_reply(self) -> None:

@@ -1,7 +1,7 @@
 """
 An S3 to test against: moto's, made atomic, and a bucket in it.
 
-Nothing else that comes as a package will do: s3rver and rclone ignore the conditions of a
+No other package is suitable: s3rver and rclone ignore the conditions of a
 conditional write (runtime 6), which is the one thing under test.
 """
 
@@ -30,7 +30,7 @@ class S3Server(MotoServer):
         return self
 
     def client(self) -> Any:
-        """A second opinion: what is really in the bucket, by another library."""
+        """A client of another library, which shows the real content of the bucket."""
         import boto3
 
         return boto3.client(
@@ -49,7 +49,7 @@ class S3Server(MotoServer):
         return sorted(found["Key"] for page in pages for found in page.get("Contents", ()))
 
     def properties(self) -> dict[str, str]:
-        """What a caller says to reach it."""
+        """The properties of a caller."""
         return s3_properties(self.url)
 
 

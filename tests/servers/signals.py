@@ -1,9 +1,9 @@
 """
-Stopping a process so that it really stands, letting it go on, and ending it for certain.
+Stop a process so that it really stops, let it continue, and end it for certain.
 
 SIGSTOP only asks: the kernel stops a process thread by thread, after one of them was scheduled
 and took the signal, and ``kill`` returns long before. Until then a server still answers and a
-holder still renews, on a busy machine for a tenth of a second and more. SIGKILL is no quicker.
+holder still renews, on a busy machine for a tenth of a second and more. SIGKILL is no faster.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STANDING = DEAD | frozenset("Tt")
 
 def freeze(pid: int) -> None:
     """
-    SIGSTOP, and return when no thread of the process runs any more.
+    Send SIGSTOP, and return when no thread of the process runs any more.
 
-    Where there is no ``/proc`` to look at, it waits half a second instead.
+    Without ``/proc`` it waits half a second instead.
 
     Raises:
         ProcessLookupError: There is no such process.
@@ -74,7 +74,7 @@ def _wait(pid: int, wanted: frozenset[str]) -> None:
         return
     last = time.monotonic() + SECONDS_MAX
     before: dict[str, str] = {}
-    # Twice the same: a thread that was born while the first look was under way is in the second.
+    # Twice the same: a thread that started during the first reading is in the second.
     while not before or states(pid) != before:
         if time.monotonic() > last:
             raise TimeoutError(f"process {pid} does not heed a signal: {states(pid)}")

@@ -1,7 +1,7 @@
 """
 A real ZooKeeper for tests, single or three of them, out of PySpark's own JARs.
 
-Up in about half a second (an ensemble in four). Ticks are short, so that sessions of a few
+It starts in about half a second (an ensemble in four). Ticks are short, so that sessions of a few
 seconds are allowed and a dead holder's lock is free again while a test can still wait.
 """
 
@@ -63,7 +63,7 @@ def ask(port: int, word: str) -> str:
 
 class ZooKeeperServer(JvmServer):
     """
-    One stand-alone server.
+    One server without an ensemble.
 
     Args:
         folder: For its data, configuration and log.

@@ -28,10 +28,10 @@ Save = Callable[..., Any]
 
 def run_to_its_end(start: Callable[[], Any]) -> None:
     """
-    A stream over what is there.
+    Run a stream over the existing rows.
 
-    Spark waits ten seconds, whatever is set, for the process of a source to begin; a busy machine
-    takes longer. Nothing was read then, and who follows a table starts the stream again.
+    Spark waits ten seconds, not configurable, for the process of a source to start; a busy machine
+    needs longer. Then nothing was read, and the stream is started again.
     """
     from pyspark.errors import StreamingQueryException
 
@@ -75,7 +75,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture
 def jobs(spark: Any) -> Callable[[], Any]:
-    """What Spark tells of its jobs, once it has heard of all that began and ended so far."""
+    """Return Spark's information about its jobs, after it knows all that began and ended so far."""
 
     def heard() -> Any:
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(WAIT_MS)

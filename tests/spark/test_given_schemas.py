@@ -1,4 +1,4 @@
-"""What Spark's own reader of Parquet and our tasks read alike, whatever schema and session say."""
+"""Spark's own reader of Parquet and our tasks read alike, for any schema and session."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_streams_are_served_by_hudis_name_too(
 
 
 def with_bundle(found: object) -> Any:
-    """A session that only knows what lies on its class path."""
+    """A session that only knows the classes on its class path."""
     asked: list[str] = []
 
     def resource(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Writes by bucket and global indexes on a cluster leave what the local executor leaves."""
+"""Writes by bucket and global indexes on a cluster give the same table as the local executor."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_rows_of_a_global_index_move(save: Any, rows: Any, kind: str) -> None:
     save([(1, "tue", 20, 2.0), (2, "tue", 5, 9.0), (3, "tue", 20, 2.0), (4, "wed", 1, 4.0)], **told)
     assert rows() == [
         (1, "tue", 20, 2.0),
-        (2, "mon", 10, 1.0),  # came late, so it stays
+        (2, "mon", 10, 1.0),  # arrived late, so it stays
         (3, "tue", 20, 2.0),
         (4, "wed", 1, 4.0),
     ]
@@ -93,7 +93,7 @@ def test_rows_of_a_global_index_move_out_of_logs(save: Any, rows: Any) -> None:
     told = {INDEX: "GLOBAL_SIMPLE", "hoodie__datasource__write__table__type": "MERGE_ON_READ"}
     save([(1, "mon", 10, 1.0), (2, "mon", 10, 1.0)], **told)
     save([(1, "mon", 20, 2.0), (2, "tue", 20, 2.0)], **told)  # a log, and one row leaves by it
-    save([(1, "tue", 15, 9.0), (2, "wed", 30, 3.0)], **told)  # late by what the log says; on
+    save([(1, "tue", 15, 9.0), (2, "wed", 30, 3.0)], **told)  # late by the log's ordering value; on
     assert rows() == [(1, "mon", 20, 2.0), (2, "wed", 30, 3.0)]
 
 

@@ -1,4 +1,4 @@
-"""Keys of every kind on a cluster: given by the engine, computed anew, times as folders."""
+"""Keys of every kind on a cluster: given by the engine, computed again, times as folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is merged in Spark's tasks: by plug-ins, by partial update modes, and single columns."""
+"""Merges in Spark's tasks: by plug-ins, by partial update modes, and of single columns."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_a_spark_job_and_a_local_writer_create_one_bucket_together(
     save([(9, "tue", 1, 9.0)], **options)
 
     class Slow(LocalWorkload):
-        """The Spark job begins after this write, and is published before it."""
+        """The Spark job begins after this write, and is committed before it."""
 
         def rewrite(self, tasks: Any) -> Any:
             spark = save([(1, "mon", 5, 50.0), (2, "mon", 5, 50.0)], **options)

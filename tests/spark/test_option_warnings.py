@@ -1,4 +1,4 @@
-"""What happens to options on Spark: reported once, read from SET, and the start of a stream."""
+"""Options on Spark: warnings once, values from SET, and the start of a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def heard() -> Iterator[list[str]]:
 
 @contextmanager
 def said(spark: Any, **values: str) -> Iterator[None]:
-    """What SQL's SET says, taken back afterwards."""
+    """Set values by SQL's SET, and unset them afterwards."""
     named = {key.replace("__", "."): value for key, value in values.items()}
     try:
         for key, value in named.items():
@@ -103,7 +103,7 @@ def test_set_options_reach_writes_and_reads_and_explicit_options_win(
     operation = "hoodie__datasource__write__operation"
     with said(spark, **{operation: "insert"}):
         save([(1, "mon", 11, 9.0)])
-        assert len(rows()) == 4, "an insert looks no key up"
+        assert len(rows()) == 4, "an insert searches for no key"
         save([(1, "mon", 12, 8.0)], **{operation: "upsert"})
         assert (1, "mon", 10, 1.0) not in rows()
     with said(spark, as__of__instant=first):

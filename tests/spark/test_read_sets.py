@@ -1,4 +1,4 @@
-"""Writes from Spark that tell what they were made from: write skew is refused, or let be."""
+"""Writes from Spark with a read set: write skew is refused, or permitted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 
 SHARED = {**OPTIONS, "hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
 LEVEL = "hoodoo.write.isolation.level"
-#: Two on duty, a file group each. Each may go when the other one stays.
+#: Two on duty, a file group each. Each may leave if the other one stays.
 TWO = [(1, "mon", 1, 1.0), (2, "tue", 1, 1.0)]
 
 
@@ -25,7 +25,7 @@ def duty(spark: Any, path: str) -> str:
 
 
 def go(df: Any, number: int, path: str, level: str, **more: Any) -> Any:
-    """Whoever saw two on duty goes: the row of one, made from those of both."""
+    """A doctor that saw two on duty leaves: the row of one, made from those of both."""
     on_duty = df.where("amount = 1.0")
     assert on_duty.count() == 2
     gone = on_duty.where(f"id = {number}").selectExpr("id", "day", "at + 1 as at", "0D as amount")

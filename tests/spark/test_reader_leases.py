@@ -33,7 +33,7 @@ class ByHand:
 
 
 class Unread:
-    """Stands for a DataFrame."""
+    """A stand-in for a DataFrame."""
 
 
 @pytest.mark.slow

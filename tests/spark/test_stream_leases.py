@@ -1,4 +1,4 @@
-"""Streams hold the files of a micro-batch until the next one, tasks of views what they read."""
+"""Streams hold the files of a micro-batch until the next one, tasks of views their own files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def source(table: Any, tmp_path: Path) -> Any:
 
 
 def leases_of_a_short_read(context: Any, began_s: float) -> list[Any]:
-    """What is shown already; nothing is said of a read that a busy machine has made long."""
+    """The leases; nothing about a read that a busy machine made long."""
     shown = registered_readers(context)
     return shown if (time.monotonic() - began_s) * 1000 < LONG_READ_MS else []
 

@@ -1,4 +1,4 @@
-"""Streams into and out of a table: what is refused, and what a session says to them."""
+"""Streams into and out of a table: refusals, and the session's settings."""
 
 from __future__ import annotations
 

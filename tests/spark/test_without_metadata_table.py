@@ -1,4 +1,4 @@
-"""A metadata table under Spark: refused without a word, switched off with what is published."""
+"""A metadata table under Spark: refused by default, switched off by a commit without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving DataFrames: operations, save modes, duplicates, order, and what is refused."""
+"""Saving DataFrames: operations, save modes, duplicates, order, and refusals."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_rows_that_differ_when_they_are_computed_again_are_refused(
     with pytest.raises(UnsafeSetupError, match="counted=3 written=0"):
         writer.mode("append").save(path)
     assert rows() == THREE
-    save([(1, "mon", 12, 11.0), (4, "wed", 12, 4.0)])  # rows that come out the same are written
+    save([(1, "mon", 12, 11.0), (4, "wed", 12, 4.0)])  # rows that stay the same are written
     assert rows() == [(1, "mon", 12, 11.0), *THREE[1:], (4, "wed", 12, 4.0)]
 
 
@@ -304,7 +304,7 @@ def test_a_conflict_rebases_the_overlapping_file_group_only(
     begun, met = threading.Event(), threading.Event()
 
     class Earlier(LocalWorkload):
-        """Begins first and publishes while the other has written already."""
+        """Begins first and commits after the other has written."""
 
         def rewrite(self, tasks: Any) -> Any:
             begun.set()

@@ -33,7 +33,7 @@ told_rows = st.lists(
         {
             "id": st.sampled_from(KEYS),
             "p": st.sampled_from(PARTITIONS),
-            "ts": st.integers(0, 4),  # so few that ties and late rows come by themselves
+            "ts": st.integers(0, 4),  # so few that ties and late rows happen often
             "ts2": st.integers(0, 2),
             IS_DELETED: st.sampled_from([False, False, False, True]),
         }
@@ -52,7 +52,7 @@ BAD: dict[str, Callable[[Row], Row]] = {
 
 @dataclass(frozen=True)
 class Moment:
-    """What was there once, and the instants that had completed by then."""
+    """A past state, and the instants that had completed by then."""
 
     time: str
     rows: list[Row]
@@ -60,7 +60,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a savepoint keeps of the model and of what the machine remembers."""
+    """A savepoint's copy of the model and of the machine's state."""
 
     records: dict[Key, Record]
     moments: tuple[Moment, ...]
@@ -103,7 +103,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @property
     def table(self) -> Table:
-        """The handle whose turn it is: two writers, one table."""
+        """The handle of this step: two writers, one table."""
         return self.handles[self.steps % len(self.handles)]
 
     # ---- operations
@@ -181,7 +181,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(told=told_rows, rival=told_rows)
     def upsert_while_another_writer_publishes(self, told: list[Row], rival: list[Row]) -> None:
-        """The other one is done when this one has placed its rows: it loses nothing of either."""
+        """The other one commits after this one has assigned its rows: neither loses a row."""
         mine, other = self._rows(told), self._rows(rival)
         writer, second = self.table, self._another("rival")
         published: list[tuple[CommitResult, Groups]] = []
@@ -192,7 +192,8 @@ class TableMachine(RuleBasedStateMachine):
             receipt, groups = published[0]
             self.model.upsert(self._keyed(other), receipt.requested_time, groups)
             self.model.settle(groups)
-            there.append(self._buckets_there())  # rows for what the rival opened are redone
+            # rows for buckets that the concurrent write opened are rebased
+            there.append(self._buckets_there())
 
         workload: Any = Meddled(LocalWorkload(writer.context.ports, self._arrow(mine)), meddle)
         receipt = writer._run(WriteOperation.UPSERT, workload)
@@ -201,7 +202,7 @@ class TableMachine(RuleBasedStateMachine):
         theirs = published[0][0]
         self.completions[theirs.requested_time] = theirs.completion_time
         self.model.upsert(self._keyed(mine), receipt.requested_time, groups)
-        # Where both stand, this one may have begun first: both are there as of the later one.
+        # If both are committed, this one may have begun first: both exist as of the later one.
         self._settle(receipt, groups, as_of=max(receipt.requested_time, theirs.requested_time))
         second.close()
 
@@ -226,7 +227,7 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved)
     @rule(oldest=st.booleans())
     def restore(self, oldest: bool) -> None:
-        """To the newest savepoint, or to the oldest one when the others are given up."""
+        """To the newest savepoint, or to the oldest one after deleting the others."""
         *later, target = sorted(self.saved, reverse=oldest)
         for time in later if oldest else ():
             self.table.delete_savepoint(time)
@@ -244,7 +245,7 @@ class TableMachine(RuleBasedStateMachine):
         if self._newest_write() not in self.saved:
             self.savepoint()
         for _ in range(writes):
-            self.steps += 1  # the writers take turns
+            self.steps += 1  # the writers alternate
             self.upsert(told)
         self.archive()
         self.restore(oldest=False)
@@ -303,7 +304,7 @@ class TableMachine(RuleBasedStateMachine):
             self.table.upsert(pa.Table.from_pylist([bad]))
         assert [str(entry) for entry in self.table.timeline] == before
 
-    # ---- what must hold after each of them
+    # ---- invariants after each of them
 
     @invariant()
     def the_snapshot_is_the_model(self) -> None:
@@ -347,7 +348,7 @@ class TableMachine(RuleBasedStateMachine):
         among = frozenset(time for time, done in self.completions.items() if done > since)
         found = in_order(self.table.changes(since).read_all().to_pylist())
         wanted = [self.model.changed(among)]
-        if self.cleaned or self.archived:  # then a range is told from the newest slices (fmt 6.6)
+        if self.cleaned or self.archived:  # then a range comes from the newest slices (fmt 6.6)
             wanted.append(self.model.last_written(among))
         note(f"changes since {since}: {sorted(among)}")
         assert found in [in_order(self._filled(each)) for each in wanted]

@@ -1,10 +1,10 @@
 """
-The dictionary that a table must equal, told in plain Python from the merge rules (fmt 7).
+The dictionary that a table must equal, in plain Python from the merge rules (fmt 7).
 
-Written a second time on purpose, record by record and without the engine: what it shares with
-the engine's vectorised merge is the specification only. Of a record it knows the row of its
-base file and the changes in the logs above, because merge-on-read remembers deletes that
-copy-on-write forgets (fmt 7: a later record below a delete's ordering does not revive the key).
+Written a second time on purpose, record by record and without the engine: it shares only the
+specification with the engine's vectorised merge. Of a record it knows the row of its base file and
+the changes in the logs above. Merge-on-read remembers deletes that copy-on-write forgets (fmt 7: a
+later record below a delete's ordering does not revive the key).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Change:
 
 @dataclass(slots=True)
 class Record:
-    """What a file group holds of one key."""
+    """The content of a file group for one key."""
 
-    group: object  # its file group, by whatever name
+    group: object  # its file group, by any name
     base: Change | None = None
     logs: list[Change] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class Record:
 @dataclass
 class Model:
     """
-    All records of a table, and what reads of it must answer.
+    All records of a table, and the expected results of reads.
 
     Args:
         by_event: Event-time ordering; else the newest change wins.
@@ -64,7 +64,7 @@ class Model:
         return older if self.by_event and newer.order < older.order else newer
 
     def told(self, record: Record, among: frozenset[str] | None = None) -> Change | None:
-        """What a read finds of a record, or of the writes among some requested times."""
+        """Return a record as a read finds it, or only from writes with some requested times."""
         kept = [one for one in record.logs if among is None or {one.time, one.joined} & among]
         base = record.base
         if base is not None and among is not None and base.time not in among:
@@ -75,7 +75,7 @@ class Model:
         return found
 
     def folded(self, changes: Iterable[Change]) -> Change | None:
-        """What several changes of a record are worth together."""
+        """Merge several changes of a record."""
         folded: Change | None = None
         for one in changes:
             folded = self.merged(folded, one)
@@ -89,7 +89,7 @@ class Model:
         return [one.row for one in self.visible().values() if one.row is not None]
 
     def changed(self, among: frozenset[str]) -> list[Row]:
-        """What an incremental read of these writes answers (fmt 6.6)."""
+        """Return the incremental read of these writes (fmt 6.6)."""
         found = (self.told(record, among) for record in self.records.values())
         return [one.row for one in found if one is not None and one.row is not None]
 
@@ -118,7 +118,7 @@ class Model:
             self._apply(key, Change(time, change.order, change.row), groups)
 
     def delete(self, keys: Iterable[Key], time: str) -> None:
-        """By key: with the ordering of what is there, whatever that is."""
+        """Delete by key: with the ordering value of the existing row, whatever it is."""
         for told in set(keys):
             key = self._home(told)
             record = self.records.get(key)
@@ -143,7 +143,7 @@ class Model:
             self._apply(key, Change(time, change.order, change.row), groups)
 
     def settle(self, groups: Groups) -> None:
-        """After a write: what a new base file of a file group holds is all that is known of it."""
+        """Fold after a write: a new base file replaces all earlier knowledge of its file group."""
         for key in list(self.records):
             record = self.records[key]
             record.group = groups.held(key, record.group)
@@ -160,7 +160,7 @@ class Model:
                 record.base, record.logs = found, []
 
     def join_logs(self, groups: Collection[object], time: str) -> None:
-        """Changes that lost against others are no more, not even for who asks for changes."""
+        """Drop changes that lost against others, also for incremental reads."""
         for record in self.records.values():
             folded = self.folded(record.logs)
             if record.group in groups and folded is not None:
@@ -173,7 +173,7 @@ class Model:
                 del self.records[key]
 
     def copy_of_records(self) -> dict[Key, Record]:
-        """What a savepoint keeps."""
+        """The part that a savepoint copies."""
         return {
             key: Record(one.group, one.base, list(one.logs)) for key, one in self.records.items()
         }
@@ -190,7 +190,7 @@ class Model:
         home = self._home(key)
         record = self.records.get(home)
         if record is None:
-            # A delete of a key that nobody holds is kept only where it is appended to a log.
+            # A delete of an absent key is kept only if it is appended to a log.
             if change.row is not None or groups.appended(key):
                 self.records[key] = Record(groups.home(key), None, [change])
             return
@@ -206,16 +206,16 @@ class Model:
 @dataclass(frozen=True)
 class Groups:
     """
-    Where a write put its rows, as the table's file slices tell.
+    The places of a write's rows, according to the table's file slices.
 
     Args:
         time: Requested time of this write.
         written: File groups with a base or log file of this write.
         rewritten: File groups with a base file of this write.
         homes: File group of each visible key.
-        file_groups: All that are there, by partition path and file id.
-        buckets: How many buckets a partition has; None without a bucket index.
-        there: Buckets (partition path, number) that were there before the write.
+        file_groups: All existing ones, by partition path and file id.
+        buckets: Number of buckets of a partition; None without a bucket index.
+        there: Buckets (partition path, number) that existed before the write.
     """
 
     time: str = ""
@@ -227,7 +227,7 @@ class Groups:
     there: frozenset[tuple[str, int]] = frozenset()
 
     def home(self, key: Key) -> object:
-        """Of a delete that nobody sees: its bucket's file group."""
+        """Return the file group; of an invisible delete, that of its bucket."""
         return self.homes.get(key) or self._bucket(key)
 
     def held(self, key: Key, before: object) -> object:

@@ -1,4 +1,4 @@
-"""Tables with drawn features, in memory or on disk, under a clock that stands still."""
+"""Tables with drawn features, in memory or on disk, under a frozen clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from timeline.system import NullEvents, SystemIds, ThreadExecutor
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What kind of table: every field is drawn, and printed when a run fails."""
+    """The features of a table: every field is drawn, and printed when a run fails."""
 
     appends: bool  # merge-on-read
     version: int = 9
@@ -109,7 +109,7 @@ def features(draw: st.DrawFn, *, appends: bool | None = None) -> Features:
     orderings = [("ts",), ("ts", "ts2")] if version == 9 else [("ts",)]
     by_event = draw(st.booleans())
     indexes = ["SIMPLE", "BLOOM", "BUCKET"]
-    if not logs:  # a global index does not look into logs yet
+    if not logs:  # a global index does not read logs yet
         indexes += ["GLOBAL_SIMPLE", "GLOBAL_BLOOM"]
     return Features(
         appends=logs,
@@ -126,7 +126,7 @@ def features(draw: st.DrawFn, *, appends: bool | None = None) -> Features:
 
 
 class CountedIds(SystemIds):
-    """Names that come out alike in every run: a failing run fails again."""
+    """Names that are equal in every run: a failing run fails again."""
 
     def __init__(self, application: str, first: int) -> None:
         super().__init__(application)

@@ -1,4 +1,4 @@
-"""What the machine found, each told by hand."""
+"""Findings of the machine, each written by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def row(key: str, ts: int, *, gone: bool = False) -> dict[str, object]:
 
 
 def test_a_row_marked_deleted_deletes_a_row_that_another_writer_just_inserted() -> None:
-    """Both change q, the rival first: what it inserted then must not outlive the delete."""
+    """Both change q, the concurrent write first: its inserted row must not outlive the delete."""
     table = new_table(MemoryStorage())
     rival = opened(table)
     upsert, never_filled = WriteOperation.UPSERT, FileRules(sizes=SizeSettings(small_file_bytes=0))

@@ -1,4 +1,4 @@
-"""Whatever is done to a table in whatever order, it reads as the dictionary that it stands for."""
+"""After any operations in any order, a table reads like the dictionary of the model."""
 
 from __future__ import annotations
 

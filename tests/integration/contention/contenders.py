@@ -1,5 +1,5 @@
 """
-Processes that write one table at the same moment, and tell what each of their commits met.
+Processes that write one table at the same moment, and report the conflicts of each commit.
 
 Every process opens the table, waits at a barrier before each round with all the others, and
 commits once. A fork server has imported everything before, so that the machine's two cores
@@ -53,7 +53,7 @@ Round = Callable[[int, int], pa.Table]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """Who writes what, how often."""
+    """The writes of a race and their number."""
 
     address: str
     operation: WriteOperation
@@ -62,7 +62,7 @@ class Race:
     writers: int
     rounds: int
     careless: bool = False
-    latency_ms: int = 0  # of each request, as in a store far away
+    latency_ms: int = 0  # of each request, as on a high-latency store
     think_ms: int = 0  # at most, before each commit
 
 
@@ -89,7 +89,7 @@ _REQUESTS = frozenset({"create", "list", "names", "read", "stat", "write"})
 
 
 class CarelessStorage:
-    """The mutant: looks whether a slot is there, then writes it."""
+    """The mutant: checks whether a slot exists, then writes it."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -106,7 +106,7 @@ class CarelessStorage:
 
 
 def commits_of(race: Race) -> list[Commit]:
-    """Run a race to its end; what every commit of everybody met."""
+    """Run a race to its end; return every commit of all processes."""
     started = prepared_processes()
     barrier, told = started.Barrier(race.writers), started.Queue()
     processes = [
@@ -126,7 +126,7 @@ def prepared_processes() -> Any:
 
 @contextmanager
 def running(processes: Sequence[Any]) -> Iterator[None]:
-    """Processes that are started, and ended whatever happens."""
+    """Start these processes, and end them in any case."""
     for process in processes:
         process.start()
     try:

@@ -1,8 +1,8 @@
 """
-Four processes append to one bucket side by side, a compactor beside them (NBCC-1 to NBCC-3).
+Four processes append to one bucket concurrently, with a compactor (NBCC-1 to NBCC-3).
 
-Nobody is refused, and the rows are those that the receipts and the plans on the timeline
-define: of the logs between two plans that of the greatest requested time counts.
+No write is rejected, and the rows are those that the commit results and the plans on the timeline
+define: of the logs between two plans the one with the greatest requested time counts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROPERTIES = {
 
 
 def rows(writer: int, section: int) -> pa.Table:
-    """Rows that everybody writes, and one of this commit alone."""
+    """Rows that all processes write, and one of this commit alone."""
     keys = [*(f"shared-{one}" for one in range(SHARED)), f"{writer}-{section}"]
     return pa.Table.from_pylist(
         [{"id": key, "by": writer, "round": section} for key in keys], SCHEMA
@@ -99,7 +99,7 @@ def test_rows_are_the_defined_ones_and_no_writer_is_rejected(tmp_path: Path) -> 
         appended = {one.requested_time for one in commits}
         plans = [one.requested_time for one in table.timeline if one.requested_time not in appended]
         assert plans
-        for _ in range(2):  # as it lies there, and when all is compacted
+        for _ in range(2):  # before and after a compaction of everything
             there = table.to_arrow(columns=["id", "by", "round"]).to_pylist()
             found = {row["id"]: (row["by"], row["round"]) for row in there}
             assert len(found) == len(there)

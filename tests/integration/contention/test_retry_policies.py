@@ -1,11 +1,11 @@
 """
-Thirty processes at one barrier: what each retry policy makes of it, beside published figures.
+Thirty processes at one barrier: the retries of each policy, compared with published figures.
 
-The seeds tell of thirty writers on one partition: linear pauses 35 % of commits retried and
-4.1 retries a commit, exponential ones 22 %, exponential with jitter 6 % and 1.04 retries.
-Here every commit appends a file group of its own, without the lock, so that nothing but the
-next commit slot is contended for; and once with the lock as the queue, which is the default.
-Every request takes 20 ms, or the two processors, not the slots, would be what is waited for.
+The published figures are for thirty writers on one partition: linear pauses 35 % of commits retried
+and 4.1 retries a commit, exponential ones 22 %, exponential with jitter 6 % and 1.04 retries.
+Here every commit appends a file group of its own, without the lock, so that writers contend only
+for the next commit slot. Another run uses the commit lock, which is the default. Every
+request takes 20 ms; otherwise writers would wait for the two processors, not for slots.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def new_rows(writer: int, section: int) -> pa.Table:
 
 
 def same_file_group(writer: int, section: int) -> pa.Table:
-    """Every writer raises its own row; all rows lie in one base file."""
+    """Every writer raises its own row; all rows are in one base file."""
     return pa.Table.from_pylist([{"id": str(writer), "p": "one", "v": section + 1}], SCHEMA)
 
 
@@ -115,7 +115,7 @@ def tell(name: str, commits: list[Commit]) -> None:
 def test_a_mutant_that_checks_before_it_writes_a_slot_loses_commits(
     careless: bool, tmp_path: Path
 ) -> None:
-    """The slot is created, never checked and then written: that mutant loses what it acked."""
+    """The mutant checks whether a slot exists, then writes it: it loses acknowledged commits."""
     make(tmp_path / "t")
     with hoodoo.open_table(tmp_path / "t") as table:
         table.insert(pa.concat_tables([same_file_group(one, -1) for one in range(WRITERS)]))

@@ -2,8 +2,8 @@
 Read a table by one dataframe tool, and print the answer as JSON: tools.py TOOL TABLE [INSTANT].
 
 It runs under an interpreter of its own (``requirements/frames.txt``), because PySpark does not
-accept pandas 3. Each function gets the table, or its state as of an instant, as the tool's users
-have it.
+accept pandas 3. Each function reads the table, or its state as of an instant, as users of the tool
+do.
 """
 
 from __future__ import annotations

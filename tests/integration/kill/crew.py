@@ -1,10 +1,11 @@
 """
-Writer processes of one host that hand their writes to a committer, until a file tells to stop.
+Writer processes of one host that hand their writes to a committer, until a stop file exists.
 
-    crew.py PROPERTIES TABLE FOLDER WRITERS OPERATION
+crew.py PROPERTIES TABLE FOLDER WRITERS OPERATION
 
-Each inserts into a partition of its own, or upserts into that of all, one row at a time, and notes every receipt in ``FOLDER/<number>.ndjson``. A writer that
-is killed ends the crew no sooner than the others end, and is no failure.
+Each inserts into a partition of its own, or upserts into a shared one, one row at a time. It
+appends every commit result to ``FOLDER/<number>.ndjson``. The crew ends when all its writers have
+ended; a killed writer is no failure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """
-Kill -9 of either writer at random moments: the survivors go on and nothing is lost.
+Kill -9 of either writer at random moments: the survivors continue and nothing is lost.
 
-Two writer processes (one loads new keys, one corrects keys that are there) and a cleaning
-process work on one table; the test kills a random writer after a random pause, ten times,
-and restarts it. At the end every acknowledged step must be in the rows exactly, the table
-must verify, and after heartbeats ran out one clean must leave no trace of the dead.
+Two writer processes (one loads new keys, one corrects existing keys) and a cleaning
+process work on one table. The test kills a random writer after a random pause, ten times,
+and restarts it. At the end the rows must contain every acknowledged step exactly, and the table
+must verify. After heartbeats expired, one clean must leave no trace of the dead.
 """
 
 from __future__ import annotations

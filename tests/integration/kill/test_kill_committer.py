@@ -120,10 +120,10 @@ def check(host: Host, killed: Collection[int] = ()) -> None:
 
 def freeze_without_a_lock(pid: int) -> None:
     """
-    Stop a process between two of its publications.
+    Stop a process between two of its commits.
 
-    The kernel keeps a stopped process's lock, and with the ``filesystem`` provider everybody
-    waits for it then (``docs/locks``); who publishes half of the time is often met with it.
+    The kernel keeps a stopped process's lock. With the ``filesystem`` provider all others then
+    wait for it (``docs/locks``). A process that commits half of the time often has the lock.
     """
     while True:
         freeze(pid)
@@ -135,7 +135,7 @@ def freeze_without_a_lock(pid: int) -> None:
 
 
 def published(health: Path) -> int:
-    """Writes that a committer says it published."""
+    """Number of commits that a committer reports."""
     return int(json.loads(health.read_text())["writes"]) if health.exists() else 0
 
 

@@ -1,11 +1,11 @@
 """
 A writer, cleaning or serving process that may be killed at any moment.
 
-Run as ``python -m tests.integration.kill.writer ROLE TABLE JOURNAL ENGINE``; it works until a
-file named ``stop`` lies beside the journal. Every
-acknowledged step is one line in the journal, written and synced after the receipt came
-back; a restarted process goes on behind the last line. The steps are idempotent by batch
-id, so a step that was published but never acknowledged is not applied twice.
+Run as ``python -m tests.integration.kill.writer ROLE TABLE JOURNAL ENGINE``. It works until the
+journal's folder has a file named ``stop``. Every acknowledged step is one line in the journal,
+written and synced after the commit result arrived; a restarted process continues after the last
+line. The steps are idempotent by batch id, so a step that was committed but never acknowledged is
+not applied twice.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _rows(keys: np.ndarray, version: int, written_by: str) -> pa.Table:
 
 
 def main() -> None:
-    """Run one role until it is told to stop (writers) or for ever (cleaner)."""
+    """Run one role until the stop file exists (writers) or for ever (cleaner)."""
     role, address, journal, engine = sys.argv[1:5]
     if role.startswith("serve"):
         _serve_for_ever(address, role)
@@ -84,14 +84,14 @@ def main() -> None:
             out.flush()
             os.fsync(out.fileno())
         step += 1
-        # Looked at only here: the step that a killed predecessor had under way may be
-        # published and not in the journal, and must be done again before the end.
+        # The loop checks the stop file only here: a killed predecessor's last step may be committed
+        # and not in the journal, and must be done again before the end.
         if stop.exists():
             return
 
 
 def _insist(write, rows: pa.Table, batch: str) -> int:
-    """Try again after clear refusals; an unknown outcome is settled by the batch id."""
+    """Try again after clear rejections; the batch id resolves an unknown outcome."""
     for _ in range(50):
         try:
             return write(rows, batch)

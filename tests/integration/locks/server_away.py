@@ -35,7 +35,7 @@ def server_away_costs_the_lock(
     finally:
         server.thaw()
     with build_lock_over(waiting).acquire("waiter") as heir:
-        lease.release()  # what the lost holder sends late must not hurt
+        lease.release()  # late requests of the lost holder must do no harm
         heir.assert_held()
     lock.close()
     waiting.close()

@@ -59,7 +59,7 @@ SERVERS = (zookeeper, dynamodb, hivemetastore)
 
 
 def play(tmp_path: Path, server: Callable[[Path], Any], *more: str) -> dict[str, Any]:
-    """Start the server, play under its lock, and check what holds for every lock."""
+    """Start the server, play under its lock, and check the invariants of every lock."""
     ready = ready_properties(f"multi_writer_{server.__name__}.properties")
     chosen = tmp_path / ready.name
     with server(tmp_path / "server") as address:

@@ -86,7 +86,8 @@ def test_frozen_holder_is_followed_within_a_lease_and_learns_it(
         with heir.acquire("heir") as lease:
             waited_ms = clock.monotonic_ms() - frozen_at_ms
             assert waited_ms < 2 * LEASE_MS, "not another one after the first"
-            clock.sleep_ms(max(0, 3 * LEASE_MS - waited_ms))  # the heir's own renewals go on
+            # the next holder's own renewals continue
+            clock.sleep_ms(max(0, 3 * LEASE_MS - waited_ms))
             mine = rows(server.url)[key]["ownerName"]
             thaw(holder.pid)
             assert holder.stdin is not None
@@ -110,7 +111,7 @@ def test_killed_server_that_restarts_in_time_costs_no_lock(
         before = rows(dynalite.url)[key]["recordVersionNumber"]
         dynalite.kill()
         lease._renew_at_ms = 0  # due at once
-        lease.beat()  # meets nobody
+        lease.beat()  # matches no row
         lease.assert_held()
         dynalite.start()
         wait_for(lambda: rows(dynalite.url)[key]["recordVersionNumber"] != before)

@@ -1,7 +1,7 @@
 """
-The metastore's lock rows, written by its Thrift service and by us side by side.
+The metastore's lock rows, written by its Thrift service and by us concurrently.
 
-Both must look the same to each other; and the database dies, freezes and loses answers here.
+Both must have the same form; and the database dies, freezes and loses answers here.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def test_stopped_holder_is_replaced_and_knows_it_when_resumed(
         stopped = time.monotonic()
         lease = build_lock_over(make()).acquire("heir")
         assert time.monotonic() - stopped < 2 * LEASE_S
-        time.sleep(LEASE_S / 2)  # the heir's own renewals go on
+        time.sleep(LEASE_S / 2)  # the next holder's own renewals continue
         thaw(process.pid)
         assert ask("state")["ok"] is False
         ask("release")
@@ -370,7 +370,7 @@ def test_metastore_in_another_time_zone_is_detected_by_its_rows(
         right = {OURS + "clock.offset.ms": str(5 * 3_600_000)}
         ours = make(**away, **right).try_acquire("here")
         assert ours is not None
-        time.sleep(2.5)  # the reaper has looked, and found it young
+        time.sleep(2.5)  # the reaper ran, and the lock was too young
         ours.renew()
         ours.release()
 

@@ -1,7 +1,7 @@
 """
 The metastore's lock by Thrift while holders stop, the metastore dies and answers are lost.
 
-What must hold each time: never two that both believe to hold, and no lock that stays taken.
+Invariants: never two that both believe to hold it, and no lock that stays taken.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_stopped_holder_is_replaced_and_knows_it_when_resumed(
         stopped = time.monotonic()
         lease = build_lock_over(new_client(metastore.uri)).acquire("heir")
         assert time.monotonic() - stopped < 2 * LEASE_S
-        time.sleep(LEASE_S / 2)  # the heir's own renewals go on
+        time.sleep(LEASE_S / 2)  # the next holder's own renewals continue
         thaw(process.pid)
         assert ask("state")["ok"] is False
         ask("release")
@@ -245,7 +245,7 @@ def test_silent_holder_is_removed_and_learns_it_at_its_next_heartbeat(
     holding = new_client(metastore.uri).try_acquire("silent")
     assert holding is not None
     until(lambda: rows_of(metastore, table) == [])
-    # Looked for every second; at times a database counts in whole ones.
+    # Checked every second; some databases count in whole ones.
     assert LEASE_S - 0.5 < time.monotonic() - began < 2 * LEASE_S
     with pytest.raises(LeaseLostError):
         holding.renew()

@@ -31,7 +31,7 @@ ROUNDS = 12
 WRITERS = 2
 KEYS = 50
 
-# Own keys and, by turns, a key of its own in the file group that the other one writes, too.
+# Own keys and, in every second round, a key in the file group that the other one writes, too.
 WRITER = """
 import sys
 import pyarrow as pa
@@ -164,7 +164,7 @@ def test_two_processes_share_a_table_by_sqlite(tmp_path: Path) -> None:
 
 
 def test_a_writer_without_the_tables_slot_store_is_refused(tmp_path: Path) -> None:
-    """It may read; and none of the others may come without theirs."""
+    """It may read; and no other writer may work without the slot store."""
     told = options(str(tmp_path / "slots.db"))
     address = str(tmp_path / "table")
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("seen", pa.int64())])
@@ -201,7 +201,7 @@ def test_a_copy_of_a_table_does_not_take_its_slots(tmp_path: Path) -> None:
     moved = {**told, "hoodoo.slots.key": f"file:{tmp_path / 'a'}"}
     with hoodoo.open_table(str(tmp_path / "b"), properties=moved) as table:
         table.upsert(rows_of(0, 2))
-    # Without ours it has no identity any more, and begins a chain of its own.
+    # Without ours it has no identity any more, and begins a commit log of its own.
     shutil.rmtree(tmp_path / "b" / ".hoodie" / ".hoodoo")
     with hoodoo.open_table(str(tmp_path / "b"), properties=told) as table:
         table.upsert(rows_of(0, 3))

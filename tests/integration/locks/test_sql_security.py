@@ -32,7 +32,7 @@ class Certificates:
 class Database:
     url: str
     plain_url: str  # of a server without TLS
-    user_in_tls: str  # a query that tells whether our connections are encrypted
+    user_in_tls: str  # a query that shows whether our connections are encrypted
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from timeline.system import SystemClock
 
 pytestmark = pytest.mark.integration
 
-LEASE_MS = 5_000  # of holder and heir alike: the one waits for as long as the other has
+LEASE_MS = 5_000  # of both holders: the second waits for as long as the first has it
 LONG_MS = 20_000  # where no lease has to end
 
 
@@ -74,7 +74,7 @@ def test_frozen_holder_is_followed_within_a_lease_and_learns_it(
         with heir.acquire("heir") as lease:
             waited_ms = clock.monotonic_ms() - frozen_at_ms
             assert waited_ms < 2 * LEASE_MS, "not another one after the first"
-            clock.sleep_ms(LEASE_MS)  # the heir's own renewals go on
+            clock.sleep_ms(LEASE_MS)  # the next holder's own renewals continue
             nonce = content(server, table)["hoodooNonce"]
             thaw(holder.pid)
             assert holder.stdin is not None
@@ -106,7 +106,7 @@ def test_short_outage_of_the_store_costs_no_lock(server: S3Server, table: str) -
         server.freeze()
         try:
             lease._renew_at_ms = 0  # due at once
-            lease.beat()  # meets nobody
+            lease.beat()  # matches no object
         finally:
             server.thaw()
         lease.assert_held()
@@ -182,7 +182,7 @@ def test_lost_replies_are_found_in_the_file(server: S3Server, table: str) -> Non
         assert client.holder() is None  # connected
         proxy.drop_one_reply()
         with pytest.raises(UnavailableError):
-            client.try_acquire("me")  # the look was lost, nothing is taken
+            client.try_acquire("me")  # the read was lost, nothing is taken
         for step in ("acquire", "renew", "release"):
             if step == "acquire":
                 holding = _acquired_with_a_lost_answer(client, proxy)

@@ -1,4 +1,4 @@
-"""A whole small table on S3, with Java's lock file beside it, by two processes at once."""
+"""A whole small table on S3, with Java's lock file in it, by two processes at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDS = 5
 BURSTS = 6
 LOCK = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 
-# What a writer process runs: add one to its own rows and to the shared ones, round by round.
+# The program of a writer: add one to its own rows and to the shared ones, round by round.
 WRITER = """
 import sys
 import pyarrow as pa
@@ -41,7 +41,7 @@ with hoodoo.open_table(address, properties=options(url)) as table:
 """
 
 
-# The same by a program that repeats what an error's own reaction allows to repeat.
+# The same by a program that repeats a write if the error's own reaction allows it.
 PATIENT_WRITER = """
 import sys
 import time
@@ -155,7 +155,7 @@ def test_no_row_is_lost_while_the_store_throttles_two_writers(server: S3Server) 
         end = time.monotonic() + 60
         while len(table.timeline) < instants + 2 and time.monotonic() < end:
             time.sleep(0.1)
-        for _ in range(BURSTS):  # so that every step of a write meets one
+        for _ in range(BURSTS):  # so that every step of a write is hit once
             with server.throttling():
                 time.sleep(0.3)
             time.sleep(0.5)

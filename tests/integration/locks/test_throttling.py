@@ -1,8 +1,8 @@
 """
 The locks of DynamoDB and of the object store while their service throttles everything.
 
-Each holder notes when it last knew that it may act, on the one clock that all threads share;
-two whose notes overlap would both have published.
+Each holder notes when it last knew that it may act, on the one clock that all threads share.
+Two holders whose notes overlap could both have committed.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def throttle_longer_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: f
     assert "lock.renew_failed" in notes.names()
     assert last_yes < ends_at < waiter.got_at, "two held it at once"
     assert ended < waiter.got_at < ended + SLACK_S
-    # What the lost holder sends late must not hurt.
+    # Late requests of the lost holder must do no harm.
     with pytest.raises(LeaseLostError):
         lease.assert_held()
     lease.release()
@@ -230,7 +230,7 @@ def test_half_a_minute_of_throttling_costs_no_lease_of_a_minute(bench: Bench) ->
     throttle_shorter_than_a_lease(bench, lease_s=60, throttled_s=30)
 
 
-# ---------------------------------------------------------------- those who wait
+# ---------------------------------------------------------------- waiting clients
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ def test_lock_that_is_released_while_throttled_is_free_within_a_lease(bench: Ben
 
 
 def contend(bench: Bench, *, before_s: float, throttled_s: float, after_s: float) -> None:
-    """Several take turns before, during and after; nobody overlaps, all go on."""
+    """Several clients alternate before, during and after; none overlap, all continue."""
     stop = threading.Event()
     held: list[tuple[float, float, int]] = []
     failures: list[BaseException] = []

@@ -1,7 +1,7 @@
 """
 The ZooKeeper lock while holders stop, servers die and the wire is cut.
 
-What must hold each time: never two that both believe to hold, and no lock that stays taken.
+Invariants: never two that both believe to hold it, and no lock that stays taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 
 SESSION_MS = 3_000
 SESSION_S = SESSION_MS / 1000
-CONNECTION_MS, REFUSED_MS = 8_000, 1_000  # the shorter one where nobody is there
+CONNECTION_MS, REFUSED_MS = 8_000, 1_000  # the shorter one if no server listens
 LONG_MS = 4 * SESSION_MS  # where no session has to end
 PREFIX = "hoodie.write.lock.zookeeper."
 NUMBERS = itertools.count()
@@ -100,7 +100,7 @@ def new_lock(new_client: Callable[..., ZooKeeperClient]) -> Callable[..., Provid
 
 
 class OtherProcess:
-    """A holder in a process of its own, asked by lines."""
+    """A holder in a process of its own, controlled by lines."""
 
     def __init__(self, address: str, key: str) -> None:
         said = [f"{name}={value}" for name, value in properties(address, key).items()]
@@ -415,7 +415,7 @@ def test_unanswered_release_frees_the_lock_at_once(
     with FaultProxy(server.port) as proxy:
         lease = new_lock(proxy.address, session_ms=LONG_MS).acquire("publish")
         proxy.drop_replies()
-        lease.release()  # told as an event, not raised
+        lease.release()  # reported as an event, not raised
         waited_s, heir = seconds_until_acquired(new_lock(server.address))
         assert waited_s < LONG_MS / 1000 / 2, "not when the session ends"
         heir.release()
@@ -444,5 +444,5 @@ def _queue_length(server: ZooKeeperServer, key: str) -> int:
 def _wait_until(condition: Callable[[], bool], *, seconds_max: float = 60.0) -> None:
     end = time.monotonic() + seconds_max
     while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.02)

@@ -1,9 +1,9 @@
 """
 One process of one release: it obeys lines of JSON on its input and answers each with a line.
 
-    process.py TABLE PROPERTIES
+process.py TABLE PROPERTIES
 
-It uses only what the releases have in common, so the same file runs with the code of each of them:
+It uses only the common part of all releases, so the same file runs with the code of each of them:
 ``PYTHONPATH`` decides. An engine version in ``HOODOO_TEST_RAISE`` makes it a later release, in
 which commits need that version.
 """

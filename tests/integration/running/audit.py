@@ -1,9 +1,9 @@
 """
-Looks at a running table from outside, by the operating system alone, again and again.
+Samples a running table from outside, by the operating system alone, again and again.
 
-What appears and goes is put into a world as the simulator has them, because the checkers of
-the simulator then judge the real run as well: slots and instants that archiving takes away
-are remembered there. Beside that it measures what must stay bounded.
+It copies files that appear and vanish into a simulated system, so that the simulator's checkers
+check the real run as well. The copy remembers slots and instants that archiving deletes. The
+audit also measures the sizes that must stay bounded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLANNED = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was measured at one moment."""
+    """The measurements of one moment."""
 
     plans_pending: int
     instants: int  # files of the active timeline belong to so many
@@ -48,14 +48,14 @@ class Audit:
     plans_in_row: Counter[str] = field(default_factory=Counter)
     longest_wait: int = 0  # samples in which one and the same plan was pending
     bytes_written: int = 0  # of all data files that were seen
-    slots_seen: dict[str, bytes] = field(default_factory=dict)  # between two looks
+    slots_seen: dict[str, bytes] = field(default_factory=dict)  # between two samples
 
     def glance(self) -> None:
         """
-        See the new slots, and nothing else; a thread may call it while another looks.
+        Copy the new slots, and nothing else; a thread may call it while another samples.
 
-        On a busy machine a slot may come and be collected between two looks, and whoever missed
-        one number of the chain can judge nothing that came after it.
+        On a busy machine a slot may be created and truncated between two samples, and an audit that
+        missed one slot number cannot check any later one.
         """
         with suppress(FileNotFoundError), os.scandir(self.table / SLOTS) as entries:
             for path in sorted(
@@ -66,7 +66,11 @@ class Audit:
                         self.slots_seen[path] = (self.table / path).read_bytes()
 
     def look(self) -> Sample:
-        """Once more. Data files are listed first, so that who allowed a deletion is known."""
+        """
+        Take a sample.
+
+        Data files are listed first, so that the permission of a deletion is known.
+        """
         data = dict(self._files("", skip=HOODIE))
         own = dict(self._files(HOODIE))
         self.glance()
@@ -101,7 +105,7 @@ class Audit:
         return facts.check_step(self.ports)
 
     def data_files(self) -> set[str]:
-        """Paths of what lies in the partitions, their own metadata left out."""
+        """Paths of the files in the partitions, without their metadata files."""
         return {path for path, _ in self._files("", skip=HOODIE) if PARTITION_METADATA not in path}
 
     def peak(self, measure: str) -> int:
@@ -122,7 +126,7 @@ class Audit:
                 yield path.relative_to(self.table).as_posix(), size
 
     def _mirror(self, found: dict[str, int], folder: str) -> None:
-        """Bring what the world holds of a folder to what was found there."""
+        """Make the copy of a folder equal to the found files."""
         content = folder != ""
         for path in sorted(found):
             known = self.ports.files.get(path)

@@ -1,10 +1,10 @@
 """
-Who works on the running table: a writer, a worker or a reader, each a process of its own.
+The actors of the running table: a writer, a worker or a reader, each a process of its own.
 
 Run as ``python -m tests.integration.running.roles ROLE NAME TABLE FOLDER``. Writers and readers
-work until a file named ``stop`` lies in the folder, and leave what they saw in ``NAME.jsonl``;
-a worker is the command ``hoodoo services worker`` until SIGTERM. Nobody tries again what the
-engine refused: whatever it raises ends the process, and with it the test.
+work until the folder has a file named ``stop``, and write their observations to ``NAME.jsonl``.
+A worker is the command ``hoodoo services worker`` until SIGTERM. No process retries after a
+rejection: any error ends the process, and with it the test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WRITERS = 4
 PARTITIONS = 6
 OWN_KEYS = 40  # of each writer in each partition
 DELETED_KEYS = 8  # the first of them, now and then
-SHARED_KEYS = 10  # in each partition, written by everybody
+SHARED_KEYS = 10  # in each partition, written by all
 RETAINED = 15
 PINS = 4
 
@@ -44,9 +44,9 @@ PROPERTIES = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.write.lock.provider": "filesystem",
     "hoodie.write.num.retries.on.conflict.failures": "30",
-    # With each beat a writer gives slots free for archiving, which waits for five silences
-    # where a plan was cancelled. A short run does not wait for archiving, and nobody in it is
-    # dead: what a busy machine pauses for some seconds must not be taken for it.
+    # Each heartbeat of a writer releases slots for archiving, which waits for five silences after a
+    # cancelled plan. A short run must not wait for archiving. No process in it is dead, so a pause
+    # of some seconds on a busy machine must not count as a death.
     "hoodie.client.heartbeat.interval_in_ms": "1000",
     "hoodie.client.heartbeat.tolerable.misses": "4" if SECONDS > ARCHIVING_WAITS_S else "30",
     "hoodie.index.type": "SIMPLE",
@@ -68,7 +68,7 @@ PROPERTIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a writer does in one call; a function of its number alone."""
+    """The work of a writer in one call; a function of its number alone."""
 
     writer: int
     number: int
@@ -85,7 +85,7 @@ class Step:
 
     @property
     def version(self) -> int:
-        """Greater than that of every earlier step of the writer, and nobody else's."""
+        """Greater than that of every earlier step of the writer, and unique to it."""
         return WRITERS * self.number + self.writer + 1
 
     @property
@@ -166,7 +166,7 @@ def _write(writer: int, address: str, folder: Path, name: str) -> None:
 
 @dataclass(slots=True)
 class Pin:
-    """A state somebody holds, and the rows it had when it was read first."""
+    """A pinned state, and the rows of its first read."""
 
     since: str  # the newest time it shows
     as_of: str | None  # for those that ask by time again, instead of holding the snapshot
@@ -215,7 +215,7 @@ def _read(address: str, folder: Path, name: str) -> None:
 
 
 def _pinned(table: hoodoo.Table, counts: dict[str, int], *, by_time: bool) -> Pin | None:
-    """A new pin, read once; None when the time asked for is not settled yet."""
+    """A new pin, read once; None if the requested time may still change."""
     held: Any = table.current_state()
     completed = held.snapshot.active.completed_writes
     if not completed:
@@ -244,7 +244,7 @@ def _commits_after(table: hoodoo.Table, pin: Pin) -> int:
 
 
 def _check_whole(rows: pa.Table) -> None:
-    """Steps are seen as wholes: what a writer writes together has one version, or is not there."""
+    """Steps are visible as wholes: the rows of one step have one version, or are absent."""
     ids = rows["id"].to_numpy()
     versions = rows["version"].to_numpy()
     if len(np.unique(ids)) != len(ids):

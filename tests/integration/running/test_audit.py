@@ -1,4 +1,4 @@
-"""The look from outside accuses nobody of what an abandoned instant's own process took back."""
+"""The audit reports no violation for files that an abandoned instant's own process deleted."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """
 A running table: writers, every service and readers at work on it at the same time.
 
-Four writers upsert and delete, each its own keys and all of them some shared ones; compaction,
-clustering, cleaning and archiving run as workers of their own; two readers hold snapshots and
-read them again. Nobody is killed here (``tests/integration/kill`` does that): this is the
-ordinary life of a table, in which no service may end a writer, no reader may lose what
+Four writers upsert and delete, each its own keys and all of them some shared ones. Compaction,
+clustering, cleaning and archiving run as workers of their own. Two readers pin snapshots and
+read them again. No process is killed here (``tests/integration/kill`` does that). In this
+ordinary operation no service may end a writer, no reader may lose rows that
 retention promises, and nothing may grow without bound. Nightly it lasts 15 minutes.
 """
 
@@ -114,9 +114,9 @@ def _run(folder: Path, table_type: str, services: tuple[str, ...], seconds: int)
 
 def _goes_on(crew: _Crew, due: Sequence[str], lasted_s: float, seconds: int) -> bool:
     """
-    Until the time is up, each service has done something and each reader has read again.
+    Until the time is up, each service has run once and each reader has read again.
 
-    What there is to clean or compact follows from the writers' commits, not from the time.
+    The amount to clean or compact follows from the writers' commits, not from the time.
     """
     if lasted_s < seconds:
         return True
@@ -156,13 +156,13 @@ class _Crew:
         return self.folder / f"{name}.out"
 
     def check_alive(self) -> None:
-        """Nobody ends before being told to."""
+        """No process ends before the test asks it to."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 pytest.fail(f"{name} ended: {self.log(name).read_text()[-3000:]}")
 
     def end(self, name: str, *, ask: bool) -> None:
-        """Wait for one that was told to stop; a worker is told by a signal."""
+        """Wait for a process that was asked to stop; a worker is asked by a signal."""
         if ask:
             self.running[name].send_signal(signal.SIGTERM)
         code = self.running[name].wait(120)
@@ -175,7 +175,7 @@ class _Crew:
                 process.wait()
 
 
-# ---------------------------------------------------------------- what came of it
+# ---------------------------------------------------------------- results
 
 
 def _report(
@@ -184,7 +184,7 @@ def _report(
     """The figures of the run; shown by ``pytest -s``."""
     steps = {name: _journal(folder, name) for name in map(_writer_name, range(WRITERS))}
     refusals = [one for done in steps.values() for step in done for one in step["refusals"]]
-    # "<requested time> <action> by <who>"
+    # "<requested time> <action> by <writer>"
     winners = Counter(
         winner.split(" ")[3] for one in refusals for winner in one["winners"] if " by " in winner
     )
@@ -220,7 +220,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _done(file: Path) -> list[str]:
-    """What somebody says it did, failed tries left out."""
+    """The completed actions of a process, without failed attempts."""
     return [line for line in _lines(file) if '"error"' not in line]
 
 
@@ -269,7 +269,7 @@ def _check_cleaned(address: Path, services: Sequence[str]) -> None:
         if "compact" in services:
             table.services.compact()
         table.services.cluster()
-        # The line that cleaning draws lies at the last write, which leaves no older slice.
+        # The limit of cleaning is at the last write, which leaves no older slice.
         rows = Step(writer=0, number=0).rows
         table.upsert(rows)
         where = pa.array(["new"] * rows.num_rows)
@@ -296,16 +296,17 @@ def _check_progress(report: dict[str, Any], services: Sequence[str], due: Sequen
 def _check_bounds(
     audit: Audit, services: tuple[str, ...], live_bytes: int, commits: int, seconds: float
 ) -> None:
-    """Nothing grows without bound but the history, which tells of every commit."""
+    """Nothing grows without bound but the archived timeline, which records every commit."""
     commits_a_second = commits / seconds
-    # Each worker carries out what it planned before it plans again.
+    # Each worker executes its plan before it plans again.
     assert audit.peak("plans_pending") <= len(services)
-    # What archiving waits for at most: the owner of a cancelled plan, its own rest.
+    # The limit of archiving: the owner of a cancelled plan, its own rest.
     kept = 2 * int(PROPERTIES["hoodie.keep.max.commits"]) + commits_a_second * ARCHIVING_WAITS_S
     assert audit.peak("instants") <= 2 * kept
     assert audit.peak("slots") <= 2 * kept
-    # Cleaning keeps what the retained commits need and, as archiving, what came while it waited:
-    # a slice goes when a compaction has left it behind, and no pending plan or older one needs it.
+    # Cleaning keeps the files that the retained commits need and, as archiving, those added while
+    # it waited. A slice is deleted when a compaction has superseded it, and no pending plan or
+    # older one needs it.
     assert audit.peak("data_bytes") <= 2 * live_bytes + 2 * kept * audit.bytes_written / commits
     if len(audit.samples) * LOOK_S >= 240:
         quarter = len(audit.samples) // 4
