@@ -1,5 +1,5 @@
 """
-The blocks of a Markdown page, and what the comments before them say.
+The blocks of a Markdown page, and the directives in the comments before them.
 
 CONTRIBUTING.md lists the comments for authors; an unknown one is an error.
 """
@@ -31,10 +31,10 @@ class Block:
     One block of a page.
 
     Args:
-        language: The word behind the fence, or ``python`` of a hidden block.
+        language: The word after the fence, or ``python`` of a hidden block.
         text: Its lines.
         line: The number of its first line in the page.
-        directives: What the comments directly before it say, by name.
+        directives: The directives of the comments directly before it, by name.
     """
 
     language: str

@@ -37,7 +37,7 @@ _SPARK = re.compile(r"\bpyspark\b|\bhoodoo\.spark\b")
 
 
 class SnippetError(AssertionError):
-    """A block of a page does not do what the page says."""
+    """A block of a page does not behave as the page says."""
 
 
 @dataclass
@@ -48,8 +48,8 @@ class PageRun:
     Args:
         page: The page.
         folder: An empty folder; the process must already be in it.
-        services: The services that are there; blocks that need others are left out.
-        replaced: Texts of the page and what stands for them here, as addresses of servers.
+        services: The available services; blocks that need others are left out.
+        replaced: Texts of the page and their replacements here, such as addresses of servers.
     """
 
     page: Page

@@ -1,8 +1,8 @@
 """
-The documents do what they say: every block of every page is run.
+The documents are correct: every block of every page is run.
 
 A page without services runs in this process. Pages that need Spark share one process and one
-session; pages that need a server run with the integration tests, beside the real server.
+session. Pages that need a server run with the integration tests, with the real server.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WITH_SERVERS = [name for name, needs in NEEDS.items() if needs & SERVERS]
 
 
 def failure_of(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """Run what a page needs no service for; return what fails, None when all passes."""
+    """Run the blocks of a page that need no service; return the failure, None when all pass."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.setenv("NO_COLOR", "1")

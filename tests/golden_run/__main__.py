@@ -1,5 +1,5 @@
 """
-Compare the golden run with its recorded digests, or record them anew.
+Compare the golden run with its recorded digests, or record them again.
 
 python -m tests.golden_run                      compare
 python -m tests.golden_run --record             record; a commit that changes digests says why

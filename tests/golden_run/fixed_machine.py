@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 #: 2026-01-15 00:00 UTC.
 START_MS = 1_768_435_200_000
 STEP_MS = 600_000  # between two steps
-_FIXED_NS = 424_242  # below the millisecond, in the file times that come from here
+_FIXED_NS = 424_242  # below the millisecond, in the file times that this module sets
 #: Every address begins with the working folder, so no file holds the path of a real one.
 HERE = "/proc/self/cwd"
 #: Each nonce begins so, and digests mask it: the number of nonces drawn before does not count.
@@ -33,9 +33,9 @@ Hook = Callable[[str], None]
 
 class FixedMachine:
     """
-    Clock, chance, identity and file system calls of this process.
+    Clock, random draws, identity and file system calls of this process.
 
-    Random names are drawn from streams that begin anew with each step (``begin``), so one more
+    The streams of random names restart with each step (``begin``), so one more
     draw in one step changes no later step.
     """
 

@@ -87,7 +87,7 @@ def record(found: Golden) -> None:
 
 
 def report(before: Golden, now: Golden) -> str:
-    """Return what differs and what to do about it; empty when nothing differs."""
+    """Return the differences and the next action; empty when nothing differs."""
     differing = differences(before, now)
     if not differing:
         return ""

@@ -288,7 +288,7 @@ def several_writers_beside_java(run: GoldenRun) -> None:
 
 
 def _writers_and_services(run: GoldenRun, moment: str = INFLIGHT) -> None:
-    """Run writers and services beside each other, once for each implementation of the commit."""
+    """Run writers and services concurrently, once for each implementation of the commit."""
     table = run.create(
         schema=SCHEMA, record_key="id", partition_by="p", ordering="ts", properties=RETENTION
     )

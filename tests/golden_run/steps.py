@@ -71,9 +71,9 @@ class GoldenRun:
         Begin a scenario: one table, at the same time as every other.
 
         Args:
-            name: Of its folder.
-            at: What the address begins with.
-            options: Of every writer, beside ``OPTIONS``.
+            name: Name of its folder.
+            at: Prefix of the address.
+            options: Options of every writer, in addition to ``OPTIONS``.
         """
         self._scenario, self._known = name, {}
         self.address, self._options = f"{at}/{name}", {**OPTIONS, **options}
@@ -142,7 +142,7 @@ class GoldenRun:
         assert os.waitstatus_to_exitcode(status) == 9, f"{writer} did not die as it should"
 
     def _keep_gone(self) -> None:
-        """Write the files that exist no more beside the tables, for comparisons by hand."""
+        """Keep deleted files in a folder next to the tables, for comparisons by hand."""
         for path, data in self.machine.gone.items():
             kept = Path(self.machine.root, "gone", path)
             kept.parent.mkdir(parents=True, exist_ok=True)

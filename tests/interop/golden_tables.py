@@ -1,7 +1,7 @@
 """
 Golden tables: whole tables made by the real Java Hudi, with its own account of each.
 
-`golden/PROVENANCE.md` says how they were made and what the keys of the account mean. They are
+`golden/PROVENANCE.md` says how they were made and explains the keys of the account. They are
 never edited; a test works on a copy. The tables of `golden_metadata/` have a metadata table each.
 """
 
@@ -30,7 +30,7 @@ def metadata_names(prefix: str = "") -> list[str]:
 
 @functools.cache
 def account(name: str) -> dict[str, Any]:
-    """What Java Hudi says about a golden table."""
+    """Java Hudi's account of a golden table."""
     document: dict[str, Any] = json.loads(_path(f"{name}.json").read_text(encoding="utf-8"))
     return document
 

@@ -1,9 +1,9 @@
 """
-Tables on which an engine died in the middle of its upkeep.
+Tables on which an engine died during a table service.
 
-A service runs to its end, and then what its last steps did is taken back: the completed file
-goes, some of what it deleted comes again. That is the state in which the engine would have
-left the table, whichever engine it was, and it is the same in every run.
+A service runs to its end, and then its last steps are undone: the completed file
+is deleted, and some deleted files are restored. The engine would have
+left the table in this state, whichever engine it was, and it is the same in every run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Before:
 
     def died(self, *steps: str, back: Iterable[str] = ()) -> None:
         """
-        Take the last steps back.
+        Undo the last steps.
 
         Args:
             steps: Endings of new timeline files that were not written yet, such as ``.clean``.
-            back: What was not deleted yet: of data files and of the timeline's.
+            back: Files that were not deleted yet: data files and files of the timeline.
         """
         for one in self._new():
             if one.startswith(".hoodie/timeline/") and one.removesuffix(".crc").endswith(steps):
@@ -48,9 +48,9 @@ class Before:
 
     def writer_died(self) -> str:
         """
-        Take the publication of the one write since back; its requested time.
+        Undo the commit of the newest write; return its requested time.
 
-        What tells of its files is there again: a writer removes its markers when it is done.
+        Its markers exist again: a writer deletes them when it is done.
         """
         name = min(one for one in self._new() if one.endswith(".requested"))
         requested_time = name.rpartition("/")[2][:17]
@@ -77,7 +77,7 @@ class Before:
 
 
 def age(path: Path) -> None:
-    """Let everything be old, so that nobody seems to work on it any more."""
+    """Make everything old, so that no process seems to work on it any more."""
     then = time.time() - _LONG_S
     for one in _files(path):
         os.utime(path / one, (then, then))

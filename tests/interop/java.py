@@ -3,8 +3,8 @@ The real Java Hudi as a fixture: `java_oracle("1.2.0").read(table)`.
 
 One JVM per Hudi version serves a whole test session, because starting one takes most of the
 time. The oracle is the command-line program in `oracles/java_oracle.py`, driven through its
-`batch` mode, so it lives in an environment of its own with the Spark that Java Hudi supports.
-What it needs (that environment, Hudi's bundle by Maven) is fetched on first use into `.work/`.
+`batch` mode, so it runs in an environment of its own with the Spark that Java Hudi supports.
+That environment and Hudi's bundle by Maven are fetched on first use into `.work/`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class JavaOracle:
         """
         Run a table service: clean, archive, compact, cluster, rollback, savepoint, ...
 
-        Those that plan carry out the `pending` plan, or plan anew; maybe only that.
+        Services with plans execute the `pending` plan, or plan again; maybe only that.
         """
         words = ["service", str(table), what, *([instant] if instant else [])]
         words += ["--pending", pending] if pending else []
@@ -209,7 +209,7 @@ def java_oracle() -> Iterator[Callable[..., JavaOracle]]:
     """
     A function from a Hudi version (1.2.0), a zone (UTC) and a clock (UTC) to an oracle.
 
-    One a session for each. The clock is that of the tables, UTC or LOCAL: a JVM that wrote by
+    A session has one for each. The clock is that of the tables, UTC or LOCAL: a JVM that wrote by
     the later one waits for hours before it writes by the other.
     """
     running: dict[tuple[str, str, str], JavaOracle] = {}
@@ -226,7 +226,7 @@ def java_oracle() -> Iterator[Callable[..., JavaOracle]]:
 
 def set_up(version: str) -> Path:
     """
-    Fetch what the oracle needs, once for all test processes; a failure fails the test.
+    Fetch the oracle's environment, once for all test processes; a failure fails the test.
 
     Returns:
         The Python whose PySpark is the one that this Java Hudi supports.
@@ -255,7 +255,7 @@ def set_up(version: str) -> Path:
 
 
 def _surroundings() -> dict[str, str]:
-    """This process's environment without what points at our own PySpark."""
+    """This process's environment without the variables that name our own PySpark."""
     ours = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "PYTHONPATH", "HUDI_CONF_DIR"}
     return {name: value for name, value in os.environ.items() if name not in ours}
 

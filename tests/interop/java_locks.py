@@ -1,10 +1,10 @@
 """
 Games of our locks against those of Java Hudi, judged by the lock oracle.
 
-``oracles/lock_oracle.py`` starts processes of both languages on one lock and reports who
-held it when; ``oracles/JavaLocks.java`` is the Java player, the providers of the released
+``oracles/lock_oracle.py`` starts processes of both languages on one lock and reports every holding
+with its time. ``oracles/JavaLocks.java`` is the Java player, the providers of the released
 JARs themselves; ``lock_command.py`` is ours. The servers are those of ``tests/servers``.
-What the Java side needs comes by Maven on first use, into ``.work/lock-oracle``, beside the
+The Java side is fetched by Maven on first use, into ``.work/lock-oracle``, and not with the
 Spark of the Java oracle: the providers need its older libraries.
 """
 
@@ -38,9 +38,9 @@ OUR_SIDE = HERE / "lock_command.py"
 WORK = HERE.parent.parent / ".work" / "lock-oracle"
 GAME_SECONDS_MAX = 300
 SPREAD_MS = 4_000  # ours would be through before Java has warmed up
-# Nobody is silent while they count: what a busy machine pauses must not free the lock.
+# No holder is silent while they count: a pause of a busy machine must not free the lock.
 PATIENT_SESSION = "hoodie.write.lock.zookeeper.session_timeout_ms=20000"
-# What the oracle's state file says of the Java side; the rest are ports of servers.
+# The Java keys of the oracle's state file; the rest are ports of servers.
 PATHS = ("jars", "cp", "cp_aws")
 
 
@@ -74,7 +74,7 @@ class Crash:
     """How the lock passed from a holder that was killed or stopped."""
 
     seconds: float  # until the other side had it, from the signal on
-    woken_thinks_held: bool | None  # what a stopped holder says when it goes on
+    woken_thinks_held: bool | None  # the belief of a stopped holder when it continues
     said: str
 
 
@@ -89,8 +89,8 @@ class Arena:
         ports: Servers' ports by the oracle's names for them.
         conf: Properties of both sides.
         ours: Properties of our side alone.
-        our_provider: Ours, where it is not Java's of the same name.
-        shares: Ours is one of those who have the lock together (LOCK-1).
+        our_provider: Ours, if it is not Java's of the same name.
+        shares: Ours is one of the holders of the shared lock (LOCK-1).
     """
 
     provider: str
@@ -109,7 +109,7 @@ class Arena:
 
     def counter(self, *, java: int, python: int, times: int) -> tuple[int, str]:
         """
-        What a number is that each process raises so often, read and written apart.
+        Return a number that each process raises so often, with separate reads and writes.
 
         Args:
             java: Processes of Java.

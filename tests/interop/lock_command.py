@@ -1,17 +1,16 @@
 """
 Our lock providers behind the JSON lines that the Java lock oracle speaks.
 
-``oracles/lock_oracle.py`` lets processes of both languages fight for one lock and reads one
-JSON answer a line from each. This is our side, over the very clients and waiting that a
-writer gets::
+``oracles/lock_oracle.py`` lets processes of both languages contend for one lock and reads one
+JSON answer a line from each. This is our side, with the same clients and waits as a writer::
 
     python tests/interop/lock_command.py zookeeper hoodie.write.lock.zookeeper.url=... ...
     python tests/interop/lock_command.py --provider zookeeper --props FILE ...
-    python tests/interop/lock_command.py --share storage ...  (as one of those who have it together)
+    python tests/interop/lock_command.py --share storage ...  (as one holder of the shared lock)
 
 Questions: ``try`` {ms}, ``release``, ``state``, ``close``, ``quit``, and ``counter`` {file,
-times, ms, log, fresh}, which adds one to a number in a file, read and written apart; with
-``--pace-ms`` after a pause of about that long each time, so that a slower side gets its turn.
+times, ms, log, fresh}, which adds one to a number in a file with separate reads and writes.
+``--pace-ms`` pauses about that long each time, so that a slower side gets the lock too.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from timeline.ports.ports import LockSharing  # noqa: E402
 from timeline.properties.properties_file import parse_properties  # noqa: E402
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor  # noqa: E402
 
-# The oracle's short names, with what this engine may call the same provider.
+# The oracle's short names, with this engine's possible names for the same provider.
 OTHER_NAMES = {
     "hms": ("hivemetastore",),
     "hms-sql": ("hivemetastore",),
@@ -73,7 +72,7 @@ class OurSide:
         self._lease: HeldLease | None = None
 
     def acquire(self, wait_ms: int) -> bool:
-        """Wait at most so long; False when somebody else has it to the end."""
+        """Wait at most so long; False if another process has it to the end."""
         if self._client is None:
             self._client = self._new_client()
         budget = WaitBudget(
@@ -90,7 +89,7 @@ class OurSide:
             self._lease = lock.acquire_while(lambda: True, "lock oracle", self._sharing)
         except LockTimeoutError as error:
             if error.__cause__ is not None:
-                raise  # nobody had it, the service did not answer
+                raise  # no process had it, the service did not answer
             return False
         return True
 
@@ -142,7 +141,7 @@ def entry_of(provider: str) -> LockProviderEntry:
 
 
 def count(side: OurSide, question: Mapping[str, Any], pace_ms: int) -> dict[str, Any]:
-    """The counter of the oracle: right only when everybody excludes everybody."""
+    """The counter of the oracle: right only if every holder excludes all others."""
     file, times = Path(question["file"]), int(question["times"])
     wait_ms, fresh = int(question.get("ms", 1000)), bool(question.get("fresh", True))
     fails, worst_s, last_error = 0, 0.0, None
@@ -180,7 +179,7 @@ def count(side: OurSide, question: Mapping[str, Any], pace_ms: int) -> dict[str,
 
 
 def wait_for_java(log: Path) -> None:
-    """Until the other language had the lock once, so that both count in the same while."""
+    """Wait until the other language had the lock once, so that both count in the same period."""
     until = time.monotonic() + MEETING_S
     while time.monotonic() < until:
         if log.exists() and "java" in log.read_text(encoding="ascii"):

@@ -1,4 +1,6 @@
-"""The merge-on-read tables of the tests beside Java Hudi: their rows, and what each engine is told."""
+"""
+The merge-on-read tables of the tests with Java Hudi: their rows, and the options of each engine.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ FORMAT = "hoodie.logfile.data.block.format"
 
 
 def row(key: str, ts: int, val: str | None, *, gone: bool = False) -> dict[str, Any]:
-    """A row of `SCHEMA`; keys before `e` lie in one partition, the others in another."""
+    """A row of `SCHEMA`; keys before `e` are in one partition, the others in another."""
     part = "x" if key < "e" else "y"
     return {"id": key, "p": part, "ts": ts, "val": val, "_hoodie_is_deleted": gone}
 

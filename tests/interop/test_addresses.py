@@ -71,7 +71,7 @@ def test_rows_without_key_fields_are_written_back_by_both(
         assert comparable(java.read(path)) == mine
 
 
-#: DDL of the column -> what Java writes first, and the same value in another type.
+#: DDL of the column -> the value that Java writes first, and the same value in another type.
 KINDS: dict[str, tuple[str, Any, pa.Array]] = {
     "double": ("double", 7.0, pa.array([7], pa.int32())),
     "float": ("float", 0.5, pa.array([0.5], pa.float32())),

@@ -1,7 +1,7 @@
 """
-Our history in Java's hands and Java's in ours: listed, read incrementally, gone on with.
+Java reads our archived timeline, and we read Java's: listed, read incrementally, continued.
 
-Both engines archive the same table in turns, so levels are merged over files of either.
+Both engines archive the same table alternately, so levels are merged over files of either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Java Hudi's change data query over our tables gives our own answer, whoever wrote last."""
+"""
+Java Hudi's change data query over our tables gives our own answer, whichever engine wrote last.
+"""
 
 from __future__ import annotations
 

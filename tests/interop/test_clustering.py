@@ -1,4 +1,4 @@
-"""Clustering across the engines: each carries out the other's plan, and reads the result."""
+"""Clustering across the engines: each executes the other's plan, and reads the result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings(version: str, table_type: str) -> dict[str, str]:
 
 
 def made(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
-    """Several file groups, one of them with changed rows; what they hold."""
+    """Several file groups, one of them with changed rows; returns their rows."""
     with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
         table.insert(arrow(START))
         table.insert(arrow(MORE))
@@ -56,7 +56,7 @@ def ours(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
 
 
 def but_for_names(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Rows keep everything when they move, commit times included, but the file they lie in."""
+    """Rows keep everything when they move, commit times included, but not their file names."""
     kept = [{name: v for name, v in one.items() if name != "_hoodie_file_name"} for one in rows]
     return sorted(kept, key=str)
 
@@ -122,7 +122,7 @@ def test_java_continues_on_a_table_that_hoodoo_clustered_during_a_write(
 def test_a_preferred_writer_cancels_a_plan_of_java(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
-    """Java's clustering does not look again at its input, so a write into it would be lost."""
+    """Java's clustering does not validate its input again, so a write into it would be lost."""
     java = java_oracle("1.2.0")
     told = settings("9", "COPY_ON_WRITE")
     conf = {**told, **JAVA}

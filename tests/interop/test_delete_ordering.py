@@ -1,8 +1,8 @@
 """
-Our deletes and updates beside Java's, for every type that an ordering field may have.
+Our deletes and updates next to Java's, for every type that an ordering field may have.
 
-A delete block tells the ordering value of a delete in a wrapper of its type; were it another
-than Java compares with, Java would stop, or a late row would bring back what is gone.
+A delete block has the ordering value of a delete in a wrapper of its type. If Java compared with
+another type, Java would stop, or a late row would revive a deleted one.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_java_compares_our_deletes_as_we_do(
         table.upsert(arrow(*(row(key, usual, "first") for key in "abcdefghijk")))
     theirs(row("a", late, "java"), row("b", early, "java"), row("j", late, "java"))
     with hoodoo.open_table(path, properties=told) as table:
-        # rows that say they are deleted, below, above and beside what is there
+        # rows marked as deleted: below, above and equal to the existing ordering values
         table.upsert(
             arrow(
                 row("a", usual, "", gone=True),

@@ -1,8 +1,8 @@
 """
 The whole table of `make demo`: 336,776 rows, the same rows in every engine.
 
-Needs the table that `make demo` leaves behind (HOODOO_DEMO_TABLE, `demo-table` by default);
-too many rows to be handed over one by one, so each engine computes a checksum of its own.
+Needs the table that `make demo` leaves behind (HOODOO_DEMO_TABLE, `demo-table` by default).
+It has too many rows to return one by one, so each engine computes a checksum of its own.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def times_of_the_past(table: hoodoo.Table) -> list[str]:
 
 
 def checksum(rows: pa.Table) -> Sum:
-    """Rows and the sum of each row's CRC-32, whatever their order is."""
+    """The row count and the sum of each row's CRC-32, independent of the order."""
     texts = [_text(rows.column(name)) for name in rows.schema.names if name in META]
     texts += [_text(rows.column(n)) for n in sorted(rows.schema.names) if not n.startswith("_")]
     lines = pc.binary_join_element_wise(*texts, "|")

@@ -1,5 +1,5 @@
 """
-One table, three engines: what hoodoo writes Java Hudi and hudi-rs read and carry on.
+One table, three engines: Java Hudi and hudi-rs read and continue tables that hoodoo writes.
 
 Once with table version 9 and Java Hudi 1.2.0, once with version 8 and Java Hudi 1.0.2.
 """
@@ -91,7 +91,7 @@ def test_snapshot_is_the_same_in_ours_java_and_hudi_rs(made: Pair) -> None:
 
 def test_three_earlier_snapshots_are_the_same(made: Pair) -> None:
     sizes = set()
-    # Two writers share those between; wherever they met, most was loaded by the last of them.
+    # Two writers share those between; after a conflict most was loaded by the last of them.
     for time in (made.history.times[i] for i in (0, -4, -2)):
         rows = mine(made.path, as_of=time)
         sizes.add(len(rows))
@@ -159,7 +159,7 @@ def test_java_continues_on_our_table_and_we_on_javas(
     pair.java.write(pair.path, flights.spark_rows(batch), conf=conf)
     assert_everybody_reads(pair, expected)
 
-    # Java cleans, and rolls back what died here.
+    # Java cleans, and rolls back the write that died here.
     assert crashed in flights.pending(pair.path)
     assert leftovers(pair.path, crashed)
     keep_two = {"hoodie.clean.commits.retained": "2", "hoodie.cleaner.commits.retained": "2"}
@@ -172,7 +172,7 @@ def test_java_continues_on_our_table_and_we_on_javas(
     with pytest.raises(InstantNotFoundError):
         ours.as_of(pair.history.times[1])
 
-    # We go on: slots above instants that have none, on files that Java wrote.
+    # We continue: slots above instants that have none, on files that Java wrote.
     again = flights.corrected(batch.slice(0, 200), 30.0)
     receipt = ours.upsert(again)
     assert (receipt.rows_updated, receipt.rows_inserted) == (200, 0)
@@ -182,7 +182,7 @@ def test_java_continues_on_our_table_and_we_on_javas(
     expected = upserted(expected, again)
     assert_everybody_reads(pair, expected)
 
-    # And Java once more, on what we wrote on top of it.
+    # And Java once more, on top of our write.
     last = flights.corrected(batch.slice(150, 100), 7.0)
     pair.java.write(pair.path, flights.spark_rows(last), conf=conf)
     receipt = ours.delete(batch.slice(0, 10).select(flights.KEY))

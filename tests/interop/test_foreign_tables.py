@@ -19,7 +19,7 @@ import pytest
 from tests.interop.java import JavaOracle
 from tests.interop.unseen.turns import STOPPED, foreign_table, take_turns
 
-# Options of Java alone are given to both engines; ours tells that they do nothing here.
+# Options of Java alone are given to both engines; ours warns that they have no effect.
 _FOR_JAVA = pytest.mark.filterwarnings("ignore:no effect here")
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(10_800), _FOR_JAVA]
 

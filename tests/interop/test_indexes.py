@@ -16,7 +16,7 @@ from filegroups.keys.bucketing import SimpleBucketAssigner, bucket_of
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded
 
-# Options of Java alone are given to both engines; ours tells that they do nothing here.
+# Options of Java alone are given to both engines; ours warns that they have no effect.
 _FOR_JAVA = pytest.mark.filterwarnings("ignore:no effect here")
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600), _FOR_JAVA]
 
@@ -75,7 +75,7 @@ def batch(numbers: range, region: str, ts: int, val: str) -> pa.Table:
 
 
 def expected(kind: str) -> dict[tuple[str, str], str]:
-    """By key and partition folder: what the writes below leave."""
+    """By key and partition folder: the expected rows after the writes below."""
     rows = {(f"k{n:03d}", "region=eu"): "first" for n in range(40)}
     rows |= {(f"k{n:03d}", "region=eu"): "second" for n in range(30, 50)}
     if kind == "global_simple":
@@ -119,7 +119,7 @@ def test_both_engines_write_by_one_index(
         found = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         slices = table.file_slices()
     told_by_java = java.read(path)
-    if kind.endswith("stays"):  # Spark tells a row's folder instead of the column it has
+    if kind.endswith("stays"):  # Spark returns a row's folder instead of its column
         found, told_by_java = without_region(found), without_region(told_by_java)
     assert comparable(told_by_java) == found
     by_key = {(r["id"], r["_hoodie_partition_path"]): r["val"] for r in found}

@@ -1,8 +1,8 @@
 """
-Upkeep in the middle of which an engine died: the other one meets it, and goes on or finishes it.
+Table services during which an engine died: the other engine continues or finishes them.
 
-Cleans, rollbacks and restores, of ours and of Java Hudi, each where it had taken its slot or
-shown its plan, and where half of its work was done. Afterwards both engines write and clean,
+Cleans, rollbacks and restores, of ours and of Java Hudi. Each died after its slot or its plan was
+written, or after half of its work. Afterwards both engines write and clean,
 read the same rows, and nothing is pending.
 """
 
@@ -38,7 +38,7 @@ OFTEN = ["1.2.0", pytest.param("1.0.2", marks=RARE)]
 
 
 class Shared:
-    """A table that both engines write, and what they see."""
+    """A table that both engines write, and their views of it."""
 
     def __init__(
         self, path: Path, java: JavaOracle, writes: int, table_type: str = "COPY_ON_WRITE"
@@ -324,7 +324,7 @@ def test_a_restore_in_which_we_died_stops_java_until_it_is_finished(
         table.java.service(table.path, "restore", kept, conf=table.conf)
         table.expect(1, 2)
         table.java_writes(14)
-    table.write(15)  # finishes what its own engine left
+    table.write(15)  # finishes the service that its own engine left
     table.expect_ended(Action.RESTORE)
     table.expect(1, 2, *([14] if heir == "java" else []), 15)
 

@@ -1,4 +1,4 @@
-"""The judge itself is tested first: Java Hudi must find in a golden table what it once wrote."""
+"""The oracle itself is tested first: Java Hudi must read a golden table as it once wrote it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import hoodoo
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded
 
-# Options of Java alone are given to both engines; ours tells that they do nothing here.
+# Options of Java alone are given to both engines; ours warns that they have no effect.
 _FOR_JAVA = pytest.mark.filterwarnings("ignore:no effect here")
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600), _FOR_JAVA]
 

@@ -1,10 +1,10 @@
 """
 Our locks are Java's locks: the released Java providers and ours exclude each other.
 
-Each on a real server. Two processes of each language raise a number that is read and
-written apart, which only a lock can keep right; a holder of either language keeps the
-other out; a holder that dies or is stopped hands over after its lease, and one of ours
-that goes on after being stopped knows that it lost.
+Each on a real server. Two processes of each language raise a number with separate reads and
+writes, which only a lock can keep right. A holder of either language keeps the
+other out. The lock of a holder that dies or is stopped is free after its lease, and one of ours
+that continues after being stopped knows that it lost.
 
 Counting runs in ``make interop`` for every provider, the long games and all ways to die in
 ``make nightly``.
@@ -37,13 +37,13 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 LOCK = "hoodie.write.lock."
 NUMBERS = itertools.count()
-BUCKET = "bkt"  # the oracle looks into this one
+BUCKET = "bkt"  # the oracle uses this one
 METASTORE_TIMEOUT_S = 6
 SHORT, LONG = 15, 50
 
-# Seconds until a lock is free again whose holder is silent: the oracle's short leases, and
-# what the service takes to notice. The slack is for busy cores, one try of the waiter and what
-# its first try loads; a lease by the defaults of Hudi would be a minute and more.
+# Seconds until the lock of a silent holder is free again: the oracle's short leases, and the time
+# the service needs to notice. The slack is for busy cores, one attempt of the waiter and the
+# imports of its first attempt; a lease by the defaults of Hudi would be a minute and more.
 LEASE_S = {
     "zookeeper": 4.0,
     "zookeeper-implicit": 4.0,
@@ -53,7 +53,7 @@ LEASE_S = {
     "dynamodb-dynalite": 6.0,
     "storage": 10.5,
 }
-SHARED_S = 6.5  # five, Java's tolerance, and a second between two of its looks
+SHARED_S = 6.5  # five, Java's tolerance, and a second between two of its checks
 SLACK_S = 20.0
 PROVIDERS = ("zookeeper", "hms", "hms-rows", "dynamodb", "storage")
 RARE = ("zookeeper-implicit", "dynamodb-dynalite")

@@ -1,4 +1,4 @@
-"""What Java Hudi's services do with merge-on-read tables of ours: roll back, clean, archive."""
+"""Java Hudi's services on merge-on-read tables of ours: roll back, clean, archive."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_java_cleans_and_archives_our_appends(
 
 
 class _Dying(LocalWorkload):
-    """Dies behind its files, before it publishes."""
+    """Dies after its files are written, before it commits."""
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         super().rewrite(tasks)

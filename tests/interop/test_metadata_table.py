@@ -50,7 +50,7 @@ def test_metadata_table_is_switched_off_and_java_builds_it_again(
     assert comparable(java.read(path)) == mine
     assert comparable(java.read(path, conf=ON)) == mine
 
-    # Java with its metadata table on builds it anew, with our new file group in it.
+    # Java with its metadata table on builds it again, with our new file group in it.
     java.write(path, [row("later", "xx")], conf={**ON, "hoodie.write.auto.upgrade": "false"})
     assert "record_index" in java.properties(path)[PARTITIONS]
     theirs = comparable(java.read(path, conf=ON))
@@ -74,7 +74,8 @@ def test_java_rebuilds_a_metadata_table_after_a_crash(
     shutil.copytree(index, kept)
     with hoodoo.open_table(path, properties=OFF) as table, pytest.warns(match="switched off"):
         table.upsert([row("new", "xx")])
-    shutil.copytree(kept, index)  # whoever switched it off died before the folder went
+    # the writer that switched it off died before it deleted the folder
+    shutil.copytree(kept, index)
     with hoodoo.open_table(path) as table:
         table.upsert([row("second", "xx")])
         mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))

@@ -1,8 +1,8 @@
 """
-Java Hudi beside us on merge-on-read tables: each reads, compacts and appends to what the other wrote.
+Java Hudi and hoodoo on merge-on-read tables: each reads, compacts and appends to the other's files.
 
-One table lives through it all, for every table version with every release of Java that writes
-it, both orders of merging and both placements; every answer of Java, of the hudi wheel and of
+One table goes through all steps, for every table version with every release of Java that writes
+it, both orders of merging and both placements. Every answer of Java, of the hudi wheel and of
 ours is compared row by row, meta columns included. Two of the tables run in `make interop`,
 all of them in `make nightly`.
 """
@@ -59,13 +59,13 @@ MATRIX = [
 
 
 class Witnesses:
-    """All who read the table; the hudi wheel only where it knows how."""
+    """All readers of the table; the hudi wheel only if it supports the table."""
 
     def __init__(self, java: JavaOracle, path: Path, told: Told, *, wheel: bool = True) -> None:
         self.java, self.path, self.told, self.wheel = java, path, told, wheel
 
     def see(self, expected: Mapping[str, str]) -> None:
-        """Everybody sees exactly these keys and values, and the same meta columns."""
+        """All readers return exactly these keys and values, and the same meta columns."""
         with hoodoo.open_table(self.path, properties=self.told) as table:
             mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         assert {each["id"]: each["val"] for each in mine} == dict(expected)
@@ -74,7 +74,7 @@ class Witnesses:
         assert not self.wheel or same(by_hudi_rs(self.path), mine)
 
     def see_changes(self, since: str) -> None:
-        """What changed in a range of completion times; 1.0 counts its start in (fmt 6.6)."""
+        """The changes in a range of completion times; 1.0 includes its start (fmt 6.6)."""
         with hoodoo.open_table(self.path, properties=self.told) as table:
             mine = without_meta(encoded(table.changes(since).read_all()))
         start = str(int(since) + 1) if self.java.version.startswith("1.0") else since
@@ -117,7 +117,7 @@ def test_both_engines_read_compact_and_append(
             )
         )
     with hoodoo.open_table(path, properties={**told, FORMAT: "avro"}) as table:
-        # deletes by key; what comes after one revives it only when it is not older
+        # deletes by key; a later row revives one only if it is not older
         assert table.delete(arrow([row("f", 0, ""), row("g", 0, "")])).rows_deleted == 2
         table.upsert(arrow([row("f", 10, "back"), row("g", 9, "late back")]))
         assert all(each.log_files for each in table.file_slices())
@@ -128,7 +128,7 @@ def test_both_engines_read_compact_and_append(
     base = without_meta(java.read(path, query_type="read_optimized"))
     assert [each["val"] for each in base] == ["first"] * 8
 
-    # Java compacts, we go on.
+    # Java compacts, then we write.
     compact()
     everybody.see(now)
     with hoodoo.open_table(path, properties=told) as table:
@@ -177,8 +177,8 @@ def test_java_writes_single_columns_between_our_rows(
     """
     Its statements leave the other columns out of their log blocks.
 
-    The table has no `_hoodie_is_deleted`: where it has one, Java looks for it in such a block
-    at the place that it has in whole rows, and stops.
+    The table has no `_hoodie_is_deleted`. If a table has one, Java expects it in such a block at its
+    position in whole rows, and stops.
     """
     java, path = java_oracle(release), tmp_path / "t"
     told = {**COMMON, **ORDERS[order], **INDEXES[index], "hoodie.write.table.version": str(version)}
@@ -209,7 +209,7 @@ def test_java_writes_single_columns_between_our_rows(
 
 
 def merge_times(java: JavaOracle, path: Path, theirs: Told, times: Mapping[str, int]) -> None:
-    """Let Java set the time of some rows, and see that it tells nothing else of them."""
+    """Let Java set the time of some rows, and check that this changes nothing else of them."""
     asked = {key: value for key, value in theirs.items() if ".datasource." not in key}
     asked["hoodie.compact.inline"] = "false"
     source = " union all ".join(

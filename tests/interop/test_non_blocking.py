@@ -1,7 +1,7 @@
 """
-Non-blocking writers beside Java Hudi: logs that overlap are read and compacted alike.
+Non-blocking writers with Java Hudi: logs that overlap are read and compacted alike.
 
-What an earlier writer appends late must stay below what began after it, for both engines,
+The late log of an earlier writer must stay below the logs of later writers, for both engines,
 before and after either of them compacts (NBCC-2).
 """
 
@@ -95,7 +95,7 @@ def test_overlapping_logs_mean_the_same_to_both_engines(
     with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
         other = hoodoo.open_table(path, properties=told)
         with other:
-            # Both open the same buckets, and a greater time is published first.
+            # Both open the same buckets, and a greater time is committed first.
             first = upsert_late(
                 table,
                 [row(key, 10, "slow") for key in "abce"],

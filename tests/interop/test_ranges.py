@@ -1,4 +1,6 @@
-"""Incremental ranges of merge-on-read tables are Java's: with an end and without, whoever wrote."""
+"""
+Incremental ranges of merge-on-read tables equal Java's: with an end and without, for all writers.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Going back on one table with Java Hudi: each reads, and goes on after, what the other took away.
+Restores and rollbacks with Java Hudi: each reads the table and writes after the other's restore.
 
-Savepoints of either are kept by the other's cleaning, restores and rollbacks of either leave
-a table that the other reads, verifies and writes.
+The cleaning of each engine keeps the savepoints of the other. Restores and rollbacks of either
+leave a table that the other reads, verifies and writes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def rows(value: int) -> list[dict[str, object]]:
 
 
 def state(*values: int) -> list[tuple[str, int]]:
-    """What is seen after these writes, in this order."""
+    """The visible rows after these writes, in this order."""
     newest = {"a": values[-1], "b": values[-1]}
     return sorted([*newest.items(), *((f"only{value}", value) for value in values)])
 
@@ -154,7 +154,7 @@ def test_java_and_hoodoo_restore_one_table(
         java.service(path, "restore", newest, conf=conf)
         assert theirs() == ours() == state(1, 2, 6)
 
-        # What we roll back, Java sees gone; both go on.
+        # After our rollback Java reads the earlier rows; both continue.
         wrong = table.upsert(pa.Table.from_pylist(rows(9), SCHEMA))
         assert table.rollback(wrong.requested_time).why == "rolled back"
         assert theirs() == ours() == state(1, 2, 6)

@@ -2,9 +2,9 @@
 One table, one ZooKeeper lock, two engines that write at the same time.
 
 A Java Hudi writer with optimistic concurrency control and a hoodoo writer commit
-alternately and into each other, with the same lock settings. Every commit changes a row of
-its own that no other touches, in a file group that both write, so that one lost commit is
-one wrong row; and it inserts rows of its own.
+alternately and concurrently, with the same lock settings. Every commit changes a row of
+its own that no other changes, in a file group that both write, so that one lost commit is
+one wrong row. It also inserts rows of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROUNDS, ROUNDS_NIGHTLY = 10, 20
 TRIES_MAX = 40
 JAVA_CONFLICT = "HoodieWriteConflictException"
 
-#: What both engines are told alike.
+#: Options of both engines.
 SHARED = {
     "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
     "hoodie.clean.failed.writes.policy": "LAZY",
@@ -72,7 +72,7 @@ OURS = {
     "hoodie.write.num.retries.on.conflict.failures": "20",
     "hoodie.datasource.write.hive_style_partitioning": "true",
 }
-#: Both clean after their commits, and undo what the other left behind; Java also archives.
+#: Both clean after their commits, and roll back the other's dead writes; Java also archives.
 SERVICES = {
     "hoodie.clean.automatic": "true",
     "hoodie.clean.commits.retained": "4",
@@ -90,7 +90,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class Account:
-    """What one side did."""
+    """The counts of one side."""
 
     commits: int = 0
     conflicts: int = 0
@@ -191,7 +191,7 @@ def java_writes(
                 account.conflicts += 1
         else:
             stopped.set()
-            pytest.fail(f"java met a conflict {TRIES_MAX} times in round {number}")
+            pytest.fail(f"java had a conflict {TRIES_MAX} times in round {number}")
         account.commits += 1
 
 

@@ -1,4 +1,4 @@
-"""What random operations made of a table, Java Hudi reads as we do: one table of each kind a night."""
+"""Java Hudi reads tables of random operations as we do: one table of each kind a night."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def crossed(
     told: dict[str, str],
     conf: dict[str, str],
 ) -> str:
-    """One engine plans, we write on, the other engine carries the plan out; its requested time."""
+    """One engine plans, we write, the other engine executes the plan; return its requested time."""
     if planner == "ours":
         with hoodoo.open_table(path, properties=told) as table:
             planned: str = table.services.schedule(service).requested_time
@@ -82,7 +82,7 @@ def crossed(
 def test_compaction_plans_cross_between_the_engines(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, version: str, logs: str
 ) -> None:
-    """A log that completes between plan and execution lies on top of either's base file."""
+    """A log that completes between plan and execution is on top of either's base file."""
     java = java_oracle(release)
     told = {**TOLD, FORMAT: logs, "hoodie.write.table.version": version}
     conf = {**told, **JAVA, "hoodie.auto.commit": "true"}  # for 1.0.2
@@ -108,7 +108,7 @@ def test_compaction_plans_cross_between_the_engines(
 def test_log_compaction_plans_cross_between_the_engines(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, version: str
 ) -> None:
-    """One log stands for several, whoever made it; what came meanwhile counts as ever."""
+    """One log replaces several, made by either engine; later logs count as always."""
     java = java_oracle("1.2.0")
     told = {
         **TOLD,

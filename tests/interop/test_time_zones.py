@@ -1,8 +1,8 @@
 """
 Java Hudi and ours write one table of zone LOCAL, both in the same zone that is not UTC.
 
-Java's default is LOCAL, also where the property is missing. Times of both lie on one line, each
-reads what the other wrote, and time travel and ranges mean the same to both.
+Java's default is LOCAL, also if the property is missing. Times of both are on one line, each
+reads the other's writes, and time travel and ranges mean the same to both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-Tables that nobody has seen before are read as Java reads them: of every kind, and at random.
+New tables are read as Java reads them: of every kind, and at random.
 
 Each test makes its tables with one release of Java Hudi and compares all our answers with
-its own. `HOODOO_UNSEEN_SEED` makes the random ones again that a failure names,
-`HOODOO_UNSEEN_TABLES` keeps tables and accounts in a folder, where a second run finds them.
+its own. `HOODOO_UNSEEN_SEED` repeats the random ones of a failure.
+`HOODOO_UNSEEN_TABLES` keeps tables and accounts in a folder, which a second run uses again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAULTS_OF_JAVA: dict[tuple[str, str], str] = {
             ("1.0.2", "on_read_merg_avro_nested"),
             ("1.0.2", "on_read_merg_parquet_nested"),
         ),
-        "1.0.2 forgets the values of renamed fields inside structs of rows that lie in logs",
+        "1.0.2 forgets the values of renamed fields inside structs of rows in logs",
     ),
     **dict.fromkeys(
         (("1.2.0", "debezium_Postgres8"), ("1.2.0", "debezium_MySql8")),

@@ -1,8 +1,8 @@
 """
 Upgrades of merge-on-read tables of version 6 with Java Hudi on both sides.
 
-Java 0.15 made the tables, with updates and deletes in logs; Java 1.2 reads them before and
-after, goes on writing, and is asked what its own upgrade leaves of a copy.
+Java 0.15 made the tables, with updates and deletes in logs. Java 1.2 reads them before and
+after, continues to write, and upgrades a copy for comparison.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def test_an_upgrade_of_logs_has_the_result_of_javas(
 def test_either_engine_finishes_the_merge_of_an_interrupted_upgrade(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, *, by_java: bool
 ) -> None:
-    """Java 0.15 goes on writing on top of the pending plan, and may carry it out."""
+    """Java 0.15 continues to write on top of the pending plan, and may execute it."""
 
     class Cut(Behind):
         def create(self, path: str, data: bytes, **how: Any) -> None:

@@ -39,7 +39,7 @@ def encoded(table: pa.Table) -> Rows:
 
 
 def comparable(rows: Iterable[Mapping[str, Any]]) -> Rows:
-    """Rows without sequence numbers, in one order whatever the order of their columns was."""
+    """Rows without sequence numbers, in one order for any order of their columns."""
     kept = [{k: v for k, v in row.items() if k != "_hoodie_commit_seqno"} for row in rows]
     return sorted(kept, key=lambda row: json.dumps(row, sort_keys=True))
 

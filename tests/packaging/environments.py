@@ -47,7 +47,7 @@ def pack_spark(folder: Path) -> None:
     """
     Pack the installed PySpark without its JARs as a wheel.
 
-    PySpark comes as source only, and each build of it takes 20 s and half a gigabyte. ``make
+    PySpark is released as source only, and each build of it takes 20 s and half a gigabyte. ``make
     install`` builds it; an environment here needs its Python and its metadata.
     """
     spark = distribution("pyspark")
@@ -72,8 +72,8 @@ def make_environment(
     Return the Python of a new environment that has these packages and no other.
 
     Args:
-        folder: Where it is made.
-        packages: What is installed.
+        folder: The environment's folder.
+        packages: Packages to install.
         python: Its interpreter.
         wheels: A folder of further wheels.
     """

@@ -1,4 +1,4 @@
-"""What a new user does first: create, write and read a table in the folder of the argument."""
+"""The first steps of a new user: create, write and read a table in the folder of the argument."""
 
 from __future__ import annotations
 

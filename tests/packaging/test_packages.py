@@ -1,4 +1,6 @@
-"""The wheel and the source distribution: what they hold, and what an installed hoodoo does."""
+"""
+The wheel and the source distribution: their content, and the behaviour of an installed hoodoo.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Use what an extra promises, and print what happened as JSON: ``use_extra.py EXTRA``.
+Use the features of an extra, and print the result as JSON: ``use_extra.py EXTRA``.
 
 It runs in an environment that has hoodoo and, at most, this extra. A lock provider gets a server
-that is not there, so its client library answers with ``UnavailableError``.
+that does not exist, so its client library answers with ``UnavailableError``.
 """
 
 from __future__ import annotations

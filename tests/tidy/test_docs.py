@@ -1,4 +1,4 @@
-"""What the documents promise must stay true: options, clauses, commands."""
+"""The promises of the documents must stay true: options, clauses, commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_generated_pages_of_the_reference_are_up_to_date() -> None:
     assert check.returncode == 0, check.stdout + check.stderr
 
 
-#: What nobody can keep from this side: the windows that stay open beside Java.
+#: Limits that hoodoo cannot remove: the time windows that stay open when Java writes too.
 ADMITTED = {"FOR-8"}
 
 

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md draws the tree; the tree must be there, and nothing beside it."""
+"""ARCHITECTURE.md draws the tree; the tree must be equal to it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-House rules that a linter does not know: sizes, names, words and what must not leak.
+House rules that a linter does not know: sizes, names, words and secrets.
 
 They read the repository as text, so they hold for files of every kind.
 """
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("timeline", "lockproviders", "filegroups", "tableservices", "hoodoo")
-FOREIGN = ("tests/interop/oracles", "tests/interop/golden", "benchmarks")  # kept as they came
+FOREIGN = ("tests/interop/oracles", "tests/interop/golden", "benchmarks")  # unchanged copies
 TEXT = {".py", ".md", ".toml", ".txt", ".in", ".properties", ".json", ".yml", ".java", ""}
 
 MODULE_LINES_MAX = 700

@@ -1,4 +1,4 @@
-"""Tests of one group run in one worker: what ``tests/conftest.py`` says reaches pytest-xdist."""
+"""Tests of one group run in one worker: pytest-xdist obeys ``tests/conftest.py``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
 A known example of Hudi's multi-writer set-up, run as it was printed, two of it at once.
 
-Its options, class name and save mode are those of the publication; ours are the line that
-installs hoodoo, the server's address and the table's place. A stranger that took the head
-of Java's lock queue before keeps both jobs waiting until both stand behind it, so that they
+Its options, class name and save mode are those of the publication. Ours are the line that
+installs hoodoo, the server's address and the table's place. An outside client takes the head of
+Java's lock queue first and keeps both jobs waiting until both queue behind it. So they
 write at the same time on every machine, however slow.
 """
 
@@ -86,7 +86,7 @@ def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture
 def stranger(server: ZooKeeperServer) -> Iterator[Any]:
-    """A client of its own, as an operator has it."""
+    """A ZooKeeper client outside of both engines, like that of an operator."""
     from kazoo.client import KazooClient
 
     client = KazooClient(server.address)
@@ -176,7 +176,7 @@ def test_two_runs_of_the_printed_example_at_once(
     assert rows == [{"uuid": 1, "value": "A"}, {"uuid": 2, "value": "B"}]
     assert [each.action for each in accounts] == ["replacecommit"] * JOBS
     winner, loser = accounts
-    # Both overwrite everything: whoever came second was refused and did it again on top.
+    # Both overwrite everything: the second one was rejected and retried on top.
     assert [each.attempts for each in accounts] == [1, 2]
     [refusal] = loser.refusals
     assert winner.requested_time in str(refusal["winners"])

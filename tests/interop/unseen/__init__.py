@@ -1,1 +1,1 @@
-"""Tables that nobody has seen: recipes, their making by Java Hudi, and the comparison."""
+"""New tables: recipes, their creation by Java Hudi, and the comparison."""

@@ -1,8 +1,8 @@
 """
-Every answer of ours about a table beside Java's, told as differences.
+Compare every answer of ours about a table with Java's; return the differences.
 
 The rules are those of the golden tables (`tests/unit/timeline/test_golden_tables.py`), which
-this module borrows; where Java refuses an answer, so may we.
+this module imports. If Java refuses an answer, we may too.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def _rows(table: TableReader, account: dict[str, Any]) -> Iterator[str]:
     def told(what: str, theirs: Any, ask: Callable[[], pa.Table]) -> Iterator[str]:
         mine = _asked(lambda: encoded(ask()))
         if isinstance(theirs, dict):
-            # Java errs where it should answer, or refuses what we must refuse, too.
+            # Java fails where it should answer, or refuses a table that we must refuse, too.
             if RULED_OUT in json.dumps(theirs) and not isinstance(mine, str):
-                yield f"{what}: java refuses, we tell {len(mine)} rows: {theirs}"
+                yield f"{what}: java refuses, we return {len(mine)} rows: {theirs}"
             return
         if isinstance(mine, list) and theirs and META[0] not in theirs[0]:
             mine = without_meta(mine)
         if isinstance(mine, str) and "no_schema" in mine and not theirs:
-            return  # nothing was ever written: we say so, Java tells nothing
+            return  # nothing was ever written: we return no rows, Java returns nothing
         expected = comparable(theirs)
         if isinstance(mine, list):
             expected = comparable(from_folders(expected, mine, partitioned_by))
@@ -112,11 +112,11 @@ def _rows(table: TableReader, account: dict[str, Any]) -> Iterator[str]:
 
 def from_folders(theirs: Rows, mine: Rows, columns: list[str]) -> Rows:
     """
-    Java's rows with the values of partition columns that the files have.
+    Java's rows with the partition values of the files.
 
     Spark takes these values out of the name of the folder: escaped in incremental reads, a
     null for an empty text and for the number of a timestamp, the text of a time for its number.
-    The files have what was written, and so have our rows. Only what is such a text is changed.
+    The files have the written values, and so have our rows. Only such texts are changed.
     """
 
     def key(row: dict[str, Any]) -> str:
@@ -159,7 +159,7 @@ def _timeline(account: dict[str, Any]) -> Rows:
     if account["table_version"] > 6:
         return entries
     return [
-        # 1.2.0 tells a time of pending ones, too
+        # 1.2.0 returns a time of pending ones, too
         {**entry, "completion": entry["requested"] if entry["state"] == "COMPLETED" else None}
         if not entry.get("archived")
         else entry
@@ -176,9 +176,11 @@ def _asked(ask: Callable[[], Any]) -> Any:
 
 
 def _apart(mine: Any, theirs: Any) -> str:
-    """What only one of two lists has, short; of rows with one key the cells that differ."""
+    """
+    The entries that only one of two lists has, short; of rows with one key the cells that differ.
+    """
     if isinstance(mine, str):
-        return f"we fail where java tells {len(theirs)}: {mine}"
+        return f"we fail where java returns {len(theirs)}: {mine}"
     only_ours, only_java = list(mine), []
     for one in theirs:
         twin = next((each for each in only_ours if same([each], [one])), None)

@@ -7,7 +7,7 @@ from typing import Any
 from tests.interop.unseen.parts import NONE
 from tests.interop.unseen.recipe import WRITE, Recipe, Service, Sql, Step, Write
 
-#: What statements need that change a schema.
+#: Settings for statements that change a schema.
 EVOLVES = {
     "hoodie.schema.on.read.enable": "true",
     WRITE + "schema.allow.auto.evolution.column.drop": "true",

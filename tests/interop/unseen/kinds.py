@@ -1,5 +1,5 @@
 """
-Tables of one kind each: keys, types, evolution, payloads, services. What chance would not find.
+Tables of one kind each: keys, types, evolution, payloads, services. Random ones would miss these.
 
 `walks.py` has the tables at random.
 """

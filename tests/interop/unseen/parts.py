@@ -1,4 +1,4 @@
-"""What recipes share: a plain schema, its rows, settings that many want."""
+"""The common parts of recipes: a plain schema, its rows, frequent settings."""
 
 from __future__ import annotations
 

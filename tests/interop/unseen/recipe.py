@@ -1,10 +1,9 @@
 """
-Makes tables with the real Java Hudi, and writes down what it says about each.
+Makes tables with the real Java Hudi, and records Java's answers about each.
 
-A recipe is the settings of a table and what happens to it, step by step. The account that is
-made of it has the keys of the golden tables' accounts (`golden/PROVENANCE.md`), so both are
-compared by the same rules. Where Java refuses a step, that is noted and the recipe goes on:
-whatever is there then is a table that Java made.
+A recipe has the settings of a table and its steps. Its account has the keys of the golden tables'
+accounts (`golden/PROVENANCE.md`), so the same rules compare both. If Java refuses a step, the
+account notes that and the recipe continues: the result is still a table that Java made.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.interop.java import JavaOracle, JavaRefusedError
 
 WRITE = "hoodie.datasource.write."
 
-#: What all tables have in common: nothing happens by itself, and files are small.
+#: Settings of all tables: no automatic services, and small files.
 COMMON: Mapping[str, str] = {
     "hoodie.archive.automatic": "false",
     "hoodie.bloom.index.filter.dynamic.max.entries": "1000",
@@ -87,15 +86,15 @@ class Recipe:
     steps: Sequence[Step]
     conf: Mapping[str, str] = field(default_factory=dict)
     releases: tuple[str, ...] = ("1.2.0", "1.0.2", "0.15.0")
-    read_conf: Mapping[str, str] = field(default_factory=dict)  # what Java's reader must be told
+    read_conf: Mapping[str, str] = field(default_factory=dict)  # options for Java's reader
     incremental: bool = True  # Java runs out of memory over blocks of partial updates
 
 
 def make(java: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
     """
-    Make a table under `folder` and its account `<name>.json` beside it.
+    Make a table under `folder` and its account `<name>.json` next to it.
 
-    The account of a table that is there already is returned without asking again.
+    If the table exists, return its existing account.
     """
     path, told = folder / recipe.name, folder / f"{recipe.name}.json"
     if told.exists():
@@ -131,7 +130,7 @@ def account_of(
     conf: Mapping[str, str] | None = None,
     incremental: bool = True,
 ) -> dict[str, Any]:
-    """What Java says about a table: timeline, slices, and rows in every way of reading."""
+    """Java's answers about a table: timeline, slices, and rows in every way of reading."""
     properties = java.properties(path)
     version = int(properties["hoodie.table.version"])
     timeline = java.timeline(path, archived=True)
@@ -175,11 +174,11 @@ def account_of(
 
 def ask_newer(newer: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
     """
-    The account of a table, with a newer release's rows where its own release errs.
+    The account of a table, with a newer release's rows if its own release fails.
 
     1.0.2 cannot read every table it writes (`golden/PROVENANCE.md`). 0.15 stops reading a log at
-    the block of a rollback that began after the newest write, so the write that rolled a crash
-    back is not seen until the next one; later releases see it.
+    the block of a rollback that began after the newest write. So the write that rolled a crash
+    back is invisible until the next one; later releases see it.
     """
     path, told = folder / recipe.name, folder / f"{recipe.name}.json"
     account: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))

@@ -1,10 +1,10 @@
 """
 Java Hudi and this engine take the same steps on two copies of one table.
 
-Java makes a table. A copy is made of it. Then Java goes on with the copy and this engine with
+Java makes a table, and it is copied. Then Java continues with the copy and this engine with
 the table: the same rows, the same services, the same savepoint and restore. After each step
-both engines read this engine's table alike, and where the rows cannot depend on the moment of a
-compaction the copy of Java has the same.
+both engines read this engine's table alike. If the rows cannot depend on the moment of a
+compaction, the copy of Java has the same.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ KEY = ("id", "region", "at")
 #: Reads our tables, and writes to them at the end.
 JUDGE = "1.2.0"
 
-#: Layout of folders -> the type of the partition column and what stands for its two values.
+#: Layout of folders -> the type of the partition column and its two values.
 LAYOUTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "slashes": ("string", {"us": "2018/08/31", "eu": "2018/10/05"}),
     "days": ("date", {"us": "2024-02-29", "eu": "1969-12-31"}),
     "moments": ("timestamp", {"us": "2024-02-29T12:00:00Z", "eu": "2001-09-09T01:46:40.123456Z"}),
 }
 
-#: A payload class by which the newer row wins, whatever its ordering value.
+#: A payload class by which the newer row wins, for any ordering value.
 LATEST = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
 
 #: Types that Java 1.2.0 cannot compare behind a first ordering field.
@@ -92,7 +92,7 @@ class ForeignTable:
     """A table that Java makes, and the steps that both engines take behind it."""
 
     recipe: Recipe
-    steps: Sequence[tuple[str, Rows]]  # what to do, and rows where it needs some
+    steps: Sequence[tuple[str, Rows]]  # the step, and its rows if it needs some
 
     @property
     def clock(self) -> str:
@@ -114,7 +114,8 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
     if release == "1.2.0":
         conf["hoodie.write.table.version"] = rng.choice(("9", "9", "8"))
     conf["hoodie.metadata.enable"] = "false"
-    conf.pop(WRITE + "drop.partition.columns", None)  # not every write of Java tells the table
+    # not every write of Java stores this in the table
+    conf.pop(WRITE + "drop.partition.columns", None)
     if rng.random() < 0.2:
         conf[MILLIS] = "TIMESTAMP_MILLIS"
     fields = conf[WRITE + "precombine.field"].split(",")
@@ -165,7 +166,7 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
 
 
 def _laid_out(recipe: Recipe, layout: str) -> Recipe:
-    """The table with other folders; what deletes a folder by its old name is left out."""
+    """The table with other folders; deletes of a folder by its old name are left out."""
     kind, values = LAYOUTS[layout]
     steps: list[Step] = []
     for step in recipe.steps:
@@ -202,9 +203,9 @@ def take_turns(
 
     Args:
         ask: Gives the Java Hudi of a release.
-        release: The one that makes the table and goes on with the copy.
+        release: The one that makes the table and continues with the copy.
         told: The table and its steps.
-        folder: Where the tables are made.
+        folder: For the tables.
 
     Returns:
         One line for each difference; empty when the engines agree.
@@ -214,7 +215,7 @@ def take_turns(
     path, twin = folder / told.recipe.name, folder / f"{told.recipe.name}_java"
     reading = told.recipe.read_conf
     if not isinstance(account["snapshot"], list):
-        return [f"{STOPPED} java cannot read what it made"]
+        return [f"{STOPPED} java cannot read its own table"]
     # Of version 6 the newer release reads some slices otherwise than the one that made them.
     found = differences(path, ask_newer(judge, told.recipe, folder))
     if found and differences(path, account):
@@ -225,7 +226,7 @@ def take_turns(
     shutil.rmtree(twin, ignore_errors=True)
     shutil.copytree(path, twin)
     theirs, ours = _JavaHands(java, twin, conf, told.recipe.schema), _OurHands(path, conf)
-    # By event time a row may come back behind a delete, which depends on what is compacted by then.
+    # By event time a later row may revive a deleted key, which depends on compactions until then.
     alike = conf[WRITE + "table.type"] == "COPY_ON_WRITE" or not conf.get(
         WRITE + "precombine.field"
     )
@@ -269,7 +270,7 @@ def take_turns(
 
 
 def _finish(java: JavaOracle, path: Path, conf: Mapping[str, str]) -> None:
-    """Carry out or roll back what is pending, as far as Java does it."""
+    """Execute or roll back pending instants, as far as Java does it."""
     conf = {**conf, "hoodie.auto.commit": "true"}  # 0.15 commits no compaction without
     for one in java.timeline(path):
         if one["state"] == "COMPLETED":
@@ -387,7 +388,7 @@ def _cell(value: Any, kind: pa.DataType) -> Any:
 
 
 def _apart(mine: Rows, theirs: Rows, recipe: Recipe) -> str:
-    """What only one of the two sides has, without the columns that name the engine."""
+    """The rows that only one side has, without the columns that name the engine."""
     fields = recipe.conf.get(WRITE + "partitionpath.field", COMMON[WRITE + "partitionpath.field"])
     columns = [name.partition(":")[0] for name in fields.split(",")]
     left, right = (

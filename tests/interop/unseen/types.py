@@ -1,4 +1,4 @@
-"""Tables of every type, at the ends of what each can hold."""
+"""Tables of every type, at the limits of each type."""
 
 from __future__ import annotations
 

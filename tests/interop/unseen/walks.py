@@ -2,7 +2,7 @@
 Tables at random: settings, keys and types of every kind and a walk of writes and services.
 
 A seed makes the same recipe again. Ordering values are drawn from few, so that ties, late
-rows and rows that come back after a delete happen often.
+rows and rows after a delete happen often.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ORDERS: Mapping[str, tuple[Any, ...]] = {
 
 GENERATOR = "org.apache.hudi.keygen."
 
-#: Type of a record key's field -> what the six keys are in it.
+#: Type of a record key's field -> the six keys of that type.
 KEY_TYPES: Mapping[str, tuple[Any, ...]] = {
     "string": KEYS,
     "int": (-1, 0, 7, 10, 2147483647, -2147483648),
@@ -94,7 +94,7 @@ def walk(seed: int, release: str) -> Recipe:
     count = rng.choice((1, 1, 2, 3)) if release == "1.2.0" else 1
     kinds = [rng.choice(tuple(ORDERS)) for _ in range(count)]
     names = ["ts", "ts2", "ts3"][:count]
-    # Hudi 1 takes ordering fields for a wish for event time, whatever the mode says.
+    # Hudi 1 treats ordering fields as a request for event time, whatever the mode says.
     conf[WRITE + "precombine.field"] = ",".join(names)
     if not by_order and not release.startswith("0."):
         conf[WRITE + "precombine.field"] = ""
@@ -108,9 +108,9 @@ def walk(seed: int, release: str) -> Recipe:
     def rows(some: int) -> list[dict[str, Any]]:
         return [_row(rng, shape) for _ in range(some)]
 
-    # A bulk insert forgets to tell the new table that columns are left out.
+    # A bulk insert does not record in the new table that columns are left out.
     bulk = () if WRITE + "drop.partition.columns" in conf else ("bulk_insert",)
-    # Keys that lie there twice are a kind of their own (`twice`): a range of changes tells each.
+    # Duplicate keys are a kind of their own (`twice`): a range of changes returns each.
     begin = {json.dumps([row["id"], row["region"], row.get("at")]): row for row in rows(6)}
     operation = rng.choice(("insert", "upsert", *bulk))
     steps: list[Step] = [Write(rows=list(begin.values()), operation=operation)]
@@ -127,7 +127,7 @@ def walk(seed: int, release: str) -> Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """The columns of a table, what is drawn for each, and how its keys are made."""
+    """The columns of a table, the drawn values of each, and its keys."""
 
     conf: Mapping[str, str]
     by_region: bool  # the first level of folders is the region
