@@ -37,16 +37,16 @@ FREE = '{"keep_open": true, "properties": {"hoodoo.publish.lock": "none"}}'
 GROUP = '{"keep_open": true, "threads": true, "properties": '
 GROUP += '{"hoodoo.group.commit.max.writes": "64"}}'
 
-#: label -> (how run.py takes it, the module it needs, None for what is always there)
+#: label -> (its name in run.py, the module it needs, None if always present)
 ENGINES = {
     "floor": ("arrow_floor:floor", None),
     "hoodoo": ("hoodoo", None),
     "hoodoo-open": ('hoodoo:hoodoo-open:{"keep_open": true}', None),
-    # Nobody waits for a lock: slots alone decide, which a store far away rewards.
+    # No writer waits for a lock: slots alone decide, which a high-latency store rewards.
     "hoodoo-free": (f"hoodoo:hoodoo-free:{FREE}", None),
     # N writers are N threads of one process here, whose writes share instants.
     "hoodoo-group": (f"hoodoo:hoodoo-group:{GROUP}", None),
-    # N processes again, whose writes one `hoodoo committer` publishes together.
+    # N processes again, whose writes one `hoodoo committer` commits together.
     "hoodoo-service": ('hoodoo:hoodoo-service:{"keep_open": true, "service": true}', None),
     # N processes that append to the same file groups, merge-on-read (docs/how-to/avoid-conflicts.md).
     "hoodoo-nbcc": ('hoodoo:hoodoo-nbcc:{"keep_open": true, "non_blocking": true}', None),
@@ -56,9 +56,9 @@ ENGINES = {
     "hudi": ("hudi_spark:hudi", "pyspark"),
     "delta": ("delta_spark:delta", "pyspark"),
 }
-#: Ways to write beside others: alone they are ``hoodoo-open``.
+#: Ways to write concurrently: alone they are ``hoodoo-open``.
 TOGETHER = ("hoodoo-free", "hoodoo-group", "hoodoo-service", "hoodoo-nbcc")
-#: Suite -> who takes part. A thousand commits of pyiceberg alone would take minutes.
+#: Suite -> its engines. A thousand commits of pyiceberg alone would take minutes.
 TAKE_PART = {
     "mor": ("floor", "hoodoo", "hudi"),
     "services": ("hoodoo", "delta-rs", "hudi", "delta"),
@@ -71,7 +71,7 @@ TAKE_PART = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run the chosen suites, print the report, then each target with what was measured."""
+    """Run the chosen suites, print the report, then each target with its measurement."""
     options = parse(arguments)
     WORK.mkdir(parents=True, exist_ok=True)
     out = WORK / "results.jsonl"
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; ``--quick`` is a look at a tenth of the size."""
+    """The command line; ``--quick`` runs a tenth of the size."""
     parser = argparse.ArgumentParser(description="hoodoo next to its peers")
     parser.add_argument("--quick", action="store_true", help="a tenth of the size, one round")
     parser.add_argument("--rows", type=int)
@@ -163,7 +163,7 @@ def engines(
                 continue
             if not jar_exists(label, surroundings):
                 _, name, version = SPARK_JARS[label]
-                absent[label] = f"{name} {version} lies neither in PF_JARS nor in PF_M2"
+                absent[label] = f"{name} {version} is neither in PF_JARS nor in PF_M2"
                 continue
             python = surroundings["PF_SPARK_PY"]
         if module is not None and not has_module(python, module):
@@ -198,7 +198,7 @@ def words_of(suite: str, options: argparse.Namespace) -> list[str]:
     known = {
         "big": ["--rows", options.rows, "--rounds", options.rounds, "--only", "W1,W2"],
         "mor": ["--rows", options.rows, "--rounds", options.rounds],
-        # Seconds a run, not commits: a slow engine is stopped, and judged by what it did.
+        # Seconds a run, not commits: a slow engine is stopped, and judged by its finished commits.
         "conc": [*many, "--conc-commits", 10, "--conc-limit", 20],
         "far": [*many, "--conc-commits", 24, "--conc-limit", 20],
         "services": ["--rows", options.rows, "--rounds", options.rounds],
@@ -250,6 +250,6 @@ def save(
 
 
 if __name__ == "__main__":
-    # What a killed run left behind.
+    # Files of a killed run.
     shutil.rmtree(WORK / "w", ignore_errors=True)
     sys.exit(main(sys.argv[1:]))

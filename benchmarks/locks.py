@@ -2,9 +2,9 @@
 """
 `make bench-locks`: each lock provider next to the bare client of its service.
 
-What decides is counted, not timed: how many round trips taking and giving back a lock costs
-(``lockbench/wire.py``), at most 1.2 times those of the bare client. Times come as ratios of one
-run: both sides take turns on one server (README.md).
+The verdict uses counts, not times: the number of round trips to take and release a lock
+(``lockbench/wire.py``), at most 1.2 times those of the bare client. Times are ratios of one
+run: both sides alternate on one server (README.md).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Record = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Play in all arenas, print the report, then each target with what was measured."""
+    """Play in all arenas, print the report, then each target with its measurement."""
     options = parse(arguments)
     WORK.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="locks-", dir=WORK))
@@ -105,7 +105,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--providers", type=names, default=list(ARENAS), help=", ".join(ARENAS))
     parser.add_argument("--contenders", type=numbers, help="how many at once: 1,4,16")
     parser.add_argument("--seconds", type=float, help="of each game")
-    parser.add_argument("--rounds", type=int, help="games of each side, in turn")
+    parser.add_argument("--rounds", type=int, help="games of each side, alternating")
     parser.add_argument("--java", action="store_true", help="Java's own providers, too (maven)")
     parser.add_argument("--save", metavar="NAME", help="write results/NAME.md and NAME.json")
     options = parser.parse_args(arguments)
@@ -120,7 +120,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def measured(
     arena: Arena, contenders: Contenders, options: argparse.Namespace, folder: Path
 ) -> Iterator[Record]:
-    """Counts, first uses and games of an arena; what fails becomes a record, too."""
+    """Counts, first uses and games of an arena; a failure becomes a record, too."""
     parts = [lambda: counts(arena, contenders), lambda: games(arena, contenders, options)]
     if options.java and arena.java:
         parts.append(lambda: java_games(arena, options, folder))
@@ -133,7 +133,7 @@ def measured(
 
 
 def counts(arena: Arena, contenders: Contenders) -> Iterator[Record]:
-    """Round trips and requests of one writer alone, and of two that take turns."""
+    """Round trips and requests of one writer alone, and of two that alternate."""
     if arena.port is None:
         return
     with CountingWire(arena.port, is_zookeeper=arena.provider == "zookeeper") as wire:
@@ -152,7 +152,7 @@ def counts(arena: Arena, contenders: Contenders) -> Iterator[Record]:
 
 
 def games(arena: Arena, contenders: Contenders, options: argparse.Namespace) -> Iterator[Record]:
-    """First uses, then games of ever more contenders, the sides in turn."""
+    """First uses, then games of more and more contenders, the sides alternating."""
     specs = arena.specs()
     for side, spec in specs.items():
         seconds = statistics.median(contenders.cold(spec))
@@ -262,7 +262,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 
 def report(records: Sequence[Record]) -> Iterator[str]:
-    """Two tables: what is counted, and what is timed."""
+    """Two tables: counts and times."""
     yield "### Round trips of one acquire and release"
     yield ""
     yield "| lock | hoodoo | bare | ratio | two in turn | requests | first, ms | java |"

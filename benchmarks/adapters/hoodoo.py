@@ -1,9 +1,9 @@
 """
-hoodoo without a JVM, as a short job uses it: every call opens the table anew.
+hoodoo without a JVM, as a short job uses it: every call opens the table again.
 
-With the option `keep_open` a writer of small commits keeps its table open, as it would in
-earnest. Small commits run under optimistic concurrency control with a real lock, because that
-is what they are for. The option `properties` is a mapping laid over the ones below; `without`
+With the option `keep_open` a writer of small commits keeps its table open, as in production. Small
+commits run under optimistic concurrency control with a real lock, because that is their use. The
+option `properties` is a mapping that overrides the ones below; `without`
 names mechanisms for high-latency stores to switch off (farstore/mechanisms.py).
 """
 
@@ -41,8 +41,8 @@ MANY_WRITERS = {
     ),
 }
 
-#: Laid over the ones above: nobody is refused for another's rows of the same keys. A file group for
-#: each partition, as copy-on-write makes one for so few rows.
+#: Overrides the ones above: no write is rejected for another's rows of the same keys. A file group
+#: for each partition, as copy-on-write makes one for so few rows.
 NON_BLOCKING = {
     "hoodie.write.concurrency.mode": "non_blocking_concurrency_control",
     "hoodie.index.type": "BUCKET",
@@ -56,7 +56,7 @@ TWO = ["amount", "qty"]
 SERVICE = "hoodoo.group.commit.service"
 COMMITTER_SECONDS_MAX = 60
 
-SLOT_BYTES = 8_000  # what the slot of a small commit has
+SLOT_BYTES = 8_000  # size of the slot of a small commit
 CREATES = 20
 
 
@@ -68,8 +68,8 @@ def far_properties(url: str) -> dict[str, str]:
         "fs.s3a.endpoint.region": told["region"],
         "fs.s3a.access.key": told["access_key_id"],
         "fs.s3a.secret.key": told["secret_access_key"],
-        # as configs/multi_writer_storage.properties says: a lock beside the table, and a worker,
-        # which is not part of the run, cleans and archives
+        # as in configs/multi_writer_storage.properties: a lock in the table's store; a worker, not
+        # part of the run, cleans and archives
         "hoodie.write.lock.provider": "storage_based",
         "hoodie.clean.automatic": "false",
         "hoodie.archive.automatic": "false",
@@ -89,7 +89,7 @@ def durable_creates_ms(folder: Path) -> list[float]:
 
 
 class Committer:
-    """``hoodoo committer`` as a process beside the writers, for one table after the other."""
+    """``hoodoo committer`` as a separate process, for one table after the other."""
 
     def __init__(self, work: str) -> None:
         # A socket's path is short, and all processes of this run find the same one.
@@ -99,7 +99,7 @@ class Committer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def serve(self, address: str, properties: Mapping[str, str]) -> None:
-        """Publish for the writers of this table, and of no other one any more."""
+        """Commit for the writers of this table, and of no other one any more."""
         self.stop()
         self.folder.mkdir(mode=0o700, exist_ok=True)
         file, health = self.folder / "writers.properties", self.folder / "health.json"

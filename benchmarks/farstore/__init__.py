@@ -1,1 +1,1 @@
-"""An object store that is far away: the same for every engine, and counted."""
+"""A high-latency object store: the same for every engine, and its requests are counted."""

@@ -17,7 +17,7 @@ from urllib.parse import quote
 HOST = "127.0.0.1"
 BUCKET = "bench"
 REGION = "us-east-1"
-KEY = "bench"  # looked at by nobody, but clients want to sign with something
+KEY = "bench"  # the server ignores it, but clients need a key to sign with
 RACERS = 4
 RACES = 150
 STEPS = 40
@@ -51,7 +51,7 @@ class FarStore:
 
 
 def accounts(url: str, part: str) -> dict[str, Any]:
-    """What the store did for names with ``part`` in them; costs no delay."""
+    """The store's work for names with ``part`` in them; costs no delay."""
     with urllib.request.urlopen(f"{url}/.far/stats?part={quote(part)}", timeout=30) as answer:
         return dict(json.load(answer))
 

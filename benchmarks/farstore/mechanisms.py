@@ -154,7 +154,7 @@ def _from_snapshot(work: Any, tries: Any) -> Any:
 
 # ---- The mechanisms
 
-#: By name; each returns what to replace.
+#: By name; each returns the functions to replace.
 MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
     # -- requests and caches
     "parallel-requests": lambda: [(Ports, Ports.concurrently, _one_after_the_other)],

@@ -1,8 +1,8 @@
 """
-Objects of one bucket, as S3 means them: whole, versioned by their content, written on condition.
+Objects of one bucket, as S3 defines them: whole, versioned by content, written on condition.
 
-Every method does all that it does between two awaits of its server, which has one thread. So a
-condition and the write behind it are one step, whatever the delay around them is.
+Every method does all its work between two awaits of its server, which has one thread. So a
+condition and its write are one step, with any delay around them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A page of a listing; ``after`` is where the next one goes on, None at the end."""
+    """A page of a listing; ``after`` is the start of the next one, None at the end."""
 
     objects: list[tuple[str, Object]]
     prefixes: list[str]
@@ -67,7 +67,9 @@ class Bucket:
             del self._names[bisect.bisect_left(self._names, key)]
 
     def list(self, prefix: str, delimiter: str, after: str, most: int) -> Listing:
-        """Names above ``after``; those that go on behind a delimiter are one prefix together."""
+        """
+        Names above ``after``; names with the same part before a delimiter are one prefix together.
+        """
         objects: list[tuple[str, Object]] = []
         prefixes: list[str] = []
         at = max(bisect.bisect_left(self._names, prefix), bisect.bisect_right(self._names, after))

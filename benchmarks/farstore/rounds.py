@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """
-How many requests a write makes, and how many of them one after the other.
+The number of requests of a write, and how many of them run one after the other.
 
-A writer far from its store pays for *rounds*: requests that do not wait for each other cost as
-much time as one. Here the store lies in this process and answers at once, work that the engine
-hands out side by side is played one piece after the other, and of pieces that lie beside each
-other the longest counts. So a number of rounds is a fact of the code, whatever the machine does.
+A writer on a high-latency store pays for *rounds*: requests that do not wait for each other take
+as much time as one. Here the store is in this process and answers at once. Work that the engine
+runs concurrently is played one piece after the other, and of concurrent pieces the longest
+counts. So a number of rounds is a fact of the code, on any machine.
 
 ``python benchmarks/farstore/rounds.py`` prints every request of the usual writes with its round.
 """
@@ -35,7 +35,7 @@ from timeline.context import TableContext
 from timeline.system import NullEvents, SystemClock, ThreadExecutor
 
 ROUND_MS = 60
-START_MS = 1_900_000_000_000  # later than whatever made the table
+START_MS = 1_900_000_000_000  # later than the creation of the table
 
 
 Task = TypeVar("Task")
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What some work asked of the store."""
+    """The requests of some work to the store."""
 
     requests: tuple[Request, ...]
 
@@ -122,7 +122,7 @@ class CountedStore:
         }
 
     def address(self, table: str) -> str:
-        """Where a table lies in it."""
+        """The address of a table in it."""
         return f"s3://{BUCKET}/{table}"
 
     def round(self) -> int:
@@ -133,11 +133,11 @@ class CountedStore:
         return self._now
 
     def rewind(self, number: int) -> None:
-        """What comes now does not wait for what came after that round."""
+        """Make the next requests independent of those after that round."""
         self._now = number
 
     def told(self, table: str, work: Callable[[], object]) -> Told:
-        """Do some work and tell what it asked of the store."""
+        """Run some work and return its requests to the store."""
         first = self.round()
         start = len(self._rounds)
         work()
@@ -164,11 +164,11 @@ class _Clock(SystemClock):
         return self._store.round() * ROUND_MS
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Nobody is waited for here."""
+        """No process waits here."""
 
 
 class _Counted:
-    """An executor that plays tasks one after the other and counts them as side by side."""
+    """An executor that runs tasks one after the other and counts them as concurrent."""
 
     def __init__(self, store: CountedStore) -> None:
         self._store = store
@@ -223,7 +223,7 @@ def rows(start: int, part: str, *, stamp: int = 0, count: int = ROWS) -> pa.Tabl
 
 
 def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
-    """What the usual calls ask of a store, in their order; nobody else writes."""
+    """The requests of the usual calls to a store, in their order; no other process writes."""
     properties = {**store.properties, **WRITERS, "hoodoo.publish.lock": lock}
     made = hoodoo.create_table(
         store.address(table),
@@ -253,7 +253,7 @@ def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
 
 
 def main() -> int:
-    """Print what the usual writes ask of a store."""
+    """Print the requests of the usual writes to a store."""
     with CountedStore() as store:
         for lock in ("none", "lock"):
             for title, told in usual_writes(store, f"t-{lock}", lock).items():

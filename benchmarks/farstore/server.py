@@ -1,10 +1,10 @@
 """
 A small S3 server whose every request takes a fixed time, for any number of them at once.
 
-moto takes 3 ms of CPU a request and one mutex for all, which would be what is measured. This
-one takes a fraction of a millisecond (``/.far/stats`` tells) and waits beside the others. Half of
-the delay lies before the effect and half after it, as on a real way there and back; making a
-connection costs nothing, for all engines alike. Signatures are not looked at.
+moto takes 3 ms of CPU a request and one mutex for all, which would dominate the measurement. This
+one takes a fraction of a millisecond (``/.far/stats`` shows it), and its requests wait
+concurrently. Half of the delay is before the effect and half after it, as on a real round trip.
+Making a connection costs nothing, for all engines alike. Signatures are not checked.
 
 ``python server.py PORT DELAY_MS`` serves until its standard input ends; objects are kept in memory.
 """
@@ -56,7 +56,7 @@ class Request:
 
 
 class Store:
-    """What the requests do, and what was done."""
+    """The effects of requests, and their counts."""
 
     def __init__(self, delay_s: float) -> None:
         self.delay_s = delay_s
@@ -141,7 +141,9 @@ class Store:
         return _xml("DeleteResult", "".join(told))
 
     def _control(self, request: Request) -> Answer:
-        """``stats``: sums over what touches ``?part=``; ``log``: those requests themselves."""
+        """
+        ``stats``: sums over requests that touch ``?part=``; ``log``: those requests themselves.
+        """
         part = request.query.get("part", "")
         rows = [row for row in self.log if part in row[3]]
         if request.path.endswith("log"):
@@ -169,7 +171,7 @@ class Store:
 
 
 class Connection(asyncio.Protocol):
-    """One client; its requests are answered in turn, each after the delay."""
+    """One client; its requests are answered in order, each after the delay."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -294,12 +296,12 @@ def _is_chunked(headers: dict[str, str]) -> bool:
 
 
 def _unchunked(body: bytes) -> bytes:
-    """The content of what AWS' own clients send in signed pieces."""
+    """The content that AWS' own clients send in signed pieces."""
     return _pieces(body + b"\r\n\r\n", 0)[0] or b""
 
 
 def _pieces(buffer: bytes | bytearray, at: int) -> tuple[bytes | None, int]:
-    """Pieces behind their lengths, together, and where what follows them begins; None: not all."""
+    """Join pieces with lengths; return them and the position after them; None if incomplete."""
     found = []
     while (end := buffer.find(b"\r\n", at)) >= 0:
         size = int(bytes(buffer[at:end]).partition(b";")[0], 16)
@@ -312,7 +314,7 @@ def _pieces(buffer: bytes | bytearray, at: int) -> tuple[bytes | None, int]:
 
 
 async def serve(delay_s: float) -> None:
-    """Serve on a free port, which is told first, until whoever started this is gone."""
+    """Serve on a free port, which is printed first, until the parent process ends."""
     store = Store(delay_s)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(store), HOST, 0, backlog=512)

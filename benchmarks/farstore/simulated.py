@@ -59,7 +59,7 @@ class SimulatedStore:
     # -- time and tasks
 
     def start(self, work: Callable[[], object], at_ms: float | None = None) -> None:
-        """Run some work beside the other work, from now on or from a later time."""
+        """Run some work concurrently with other work, from now on or from a later time."""
         task = greenlet.greenlet(work, self._hub)
         heapq.heappush(
             self._sleeping, (self.now if at_ms is None else at_ms, next(self._order), task)

@@ -1,5 +1,5 @@
 """
-The arenas: each lock provider on a real server, with the bare client of that server beside it.
+The arenas: each lock provider on a real server, together with the bare client of that server.
 
 The servers are those of the tests, started from packages alone and kept until the end. Both
 sides use the same server and different locks, so that neither ever waits for the other.
@@ -49,13 +49,13 @@ class Arena:
         name: For the report.
         provider: Ours.
         bare: The bare client's, in ``bare.BARE``.
-        port: The server's, None where there is no wire.
+        port: The server's, None without a wire.
         properties: Ours, by port.
         further: Of the bare client.
         address: The table.
         folder: The table's, when it is local.
         threads: Contenders are threads of one process.
-        java: What the Java lock oracle calls it, empty where Java has no such lock.
+        java: The Java lock oracle's name of it, empty if Java has no such lock.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Arena:
     java: str = ""
 
     def specs(self, port: int | None = None) -> dict[str, Spec]:
-        """What a contender needs for each side; through another port when it is named."""
+        """The specification of a contender for each side; through another port when it is named."""
         entry = ProviderRegistry().find(self.provider)
         chosen = port or self.port or 0
         ours = {

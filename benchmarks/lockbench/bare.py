@@ -1,9 +1,9 @@
 """
-The least that takes and gives back a lock of each service, by the service's own client.
+The least code that takes and releases a lock of each service, by the service's own client.
 
-What our providers are measured against: no owner for others to read, no lease, no renewal, no
-fencing token, no read-back of lost answers. Where a service has no queue of its own, waiting
-is ours (the same pauses), so that a ratio speaks about requests and not about sleeping.
+It is the baseline of our providers: no owner for others to read, no lease, no renewal, no
+fencing token, no read-back of lost answers. If a service has no queue of its own, waiting
+is ours (the same pauses), so that a ratio compares requests and not sleeping.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ThreadLock:
 
 
 class Portalocker:
-    """portalocker with its own way of waiting: a look each quarter of a second."""
+    """portalocker with its own way of waiting: a check each quarter of a second."""
 
     def __init__(self, options: Options) -> None:
         import portalocker
@@ -117,7 +117,7 @@ class KazooRecipe:
 
 
 class BotoRow(Polling):
-    """get, conditional put, conditional delete: what Java's client sends, too."""
+    """get, conditional put, conditional delete: the same requests as Java's client."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -165,7 +165,7 @@ class BotoRow(Polling):
 
 
 class ObstoreObject(Polling):
-    """Two conditional puts; a get when the object is not what this client left."""
+    """Two conditional puts; a get when the object is not the one that this client left."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -214,10 +214,10 @@ class ObstoreObject(Polling):
 
 class ThriftLock(Polling):
     """
-    lock and unlock; a request that is queued is taken back, as Java does.
+    lock and unlock; a queued request is withdrawn, as Java does.
 
-    After a refusal it looks before it asks again, as ours does: sixteen that only ask keep a
-    metastore on Derby so busy with their queue that nobody gets the lock for minutes.
+    After a refusal it checks before it asks again, as ours does. Sixteen clients that only ask keep a
+    metastore on Derby so busy with their queue that no client gets the lock for minutes.
     """
 
     def __init__(self, options: Options) -> None:
@@ -252,7 +252,7 @@ class ThriftLock(Polling):
                 self.give_back()
         except self._failures as error:
             self.trouble = f"{type(error).__name__}: {error}"
-            # Derby refuses some of many at once; what came of it is looked for.
+            # Derby refuses some of many at once; the outcome is read afterwards.
             self._looks_first = True
             self._transport.close()
             self._connect()

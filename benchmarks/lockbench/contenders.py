@@ -1,9 +1,9 @@
 """
-Contenders: processes that take and give back one lock as often as they can.
+Contenders: processes that take and release one lock as often as they can.
 
 They are started once and take part in all games, because starting sixteen interpreters for each
-would take longer than measuring. Only the in-process lock is fought for by threads of one
-process: it excludes nobody else.
+would take longer than measuring. Only the in-process lock has contenders that are threads of one
+process, because it excludes no other process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODULES = ("lockbench.contenders", "boto3", "pymysql", "portalocker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What one contender did."""
+    """The counts of one contender."""
 
     done: int  # within the time
     waits: Sequence[float]  # seconds from asking to having given back, each
@@ -118,12 +118,13 @@ class Contenders:
         again()
 
     def play(self, label: str, count: int, seconds: float, *, threads: bool) -> list[Tally]:
-        """All at once for so long; who waits at the end still gets its turn."""
+        """All at once for so long; a contender that waits at the end still gets the lock."""
         processes = 1 if threads else count
         try:
             self._warm(label, processes)  # a connection may have been idle for too long
         except RuntimeError as error:
-            # Who gave up may have left a request behind that only its own end takes back.
+            # A contender that stopped may have left a request that only the end of its connection
+            # removes.
             print(f"connecting anew: {error}", flush=True)
             self._opened[label]()
         start = time.monotonic() + START_SECONDS
@@ -162,7 +163,7 @@ class Contenders:
         answers, failures = [], []
         for pipe in asked:
             number = 0
-            while number != self._asked:  # an older answer came too late
+            while number != self._asked:  # an older answer was too late
                 if not pipe.poll(ANSWER_SECONDS_MAX):
                     raise TimeoutError(f"a contender did not answer: {question[:2]}")
                 number, failure, answer = pipe.recv()
@@ -182,7 +183,7 @@ def _serve(pipe: Connection) -> None:
             return
         try:
             pipe.send((number, "", _answer(lockers, *question)))
-        except Exception as error:  # noqa: BLE001  told to the parent, which decides
+        except Exception as error:  # noqa: BLE001  sent to the parent, which decides
             pipe.send((number, f"{type(error).__name__}: {error}", None))
 
 

@@ -26,7 +26,7 @@ HTTP = "software.amazon.awssdk.http.urlconnection.UrlConnectionSdkHttpService"
 
 
 def java_properties(kind: str, port: int) -> dict[str, str]:
-    """What Java's provider is told; a lock of its own beside ours and the bare client's."""
+    """The options of Java's provider; its lock differs from ours and the bare client's."""
     address = f"127.0.0.1:{port}"
     table = {"hoodie.base.path": "s3a://lake/java", "hoodie.table.name": "java"}
     match kind:
@@ -133,4 +133,4 @@ class JavaContender:
             if line.startswith("{"):
                 said: dict[str, Any] = json.loads(line)
                 return said
-        raise RuntimeError("the java contender ended; its log tells why")
+        raise RuntimeError("the java contender ended; its log has the reason")

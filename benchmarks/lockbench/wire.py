@@ -1,10 +1,10 @@
 """
-A slow wire that counts: how many requests pass, and for how many round trips a client waits.
+A slow wire that counts: the requests that pass, and the round trips that a client waits for.
 
-Times belong to the machine; counts do not, and a writer far from its lock service pays for
-nothing else. Answers come late by a fixed delay, longer than a client thinks between two
-requests. So requests that go out together are one round trip, and one whose answer nobody
-waits for costs none when the next request leaves before that answer.
+Times depend on the machine and counts do not, and a writer far from its lock service pays for
+nothing else. Answers are late by a fixed delay, longer than a client computes between two
+requests. So requests that are sent together are one round trip. A request without a waiting
+client costs none if the next request leaves before its answer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CountingWire:
             end.close()
 
     def counted(self, requests: int, *, is_new: bool) -> None:
-        """Note what a client sent."""
+        """Note the requests of a client."""
         with self._guard:
             self.round_trips += is_new
             self.requests += requests if self._is_zookeeper else is_new
