@@ -34,7 +34,7 @@ from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.verify.records import Addresses, addresses_of, keys_of_table
 from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.errors import InvalidInputError, UnsupportedTableError, counted
 from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
 from timeline.properties.setting_enums import GLOBAL_INDEXES
 from timeline.rules.isolation import Isolation
@@ -516,7 +516,7 @@ class _Repair:
                 "outdated rows are stored under the key of another, correct record, and a delete "
                 "would remove both. End the writers and save the correct record with 'hoodoo "
                 "read TABLE --filter TEXT --to FILE'. Delete its key, repair again, then write "
-                f"only the saved record: {number} rows, the first has {example!r}",
+                f"only the saved record: {counted(number, 'row')}, the first has {example!r}",
                 kind="key_twice",
                 rows=number,
                 key=example,
@@ -524,7 +524,7 @@ class _Repair:
         return InvalidInputError(
             "the table does not accept rows under the keys of their columns. Save them with "
             "'hoodoo read TABLE --to FILE', delete them under their present keys, then insert "
-            f"them again: {self.remaining_in_round} rows",
+            f"them again: {counted(self.remaining_in_round, 'row')}",
             kind="row_stays",
             rows=self.remaining_in_round,
         )

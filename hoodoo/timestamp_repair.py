@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, drop_meta
 from hoodoo.table import Table
 from hoodoo.verify.timestamps import MILLIS, doubtful_timestamps
-from timeline.errors import InvalidInputError
+from timeline.errors import InvalidInputError, counted
 
 _PLACE: Final = (KEY_COLUMN, PARTITION_COLUMN)
 _ROWS_MAX: Final = 500_000  # rows in memory and in one write
@@ -73,7 +73,7 @@ def repair_timestamps(table: Table, *, dry_run: bool = False) -> TimestampRepair
             if len(places) >= len(before) and _all_in(places, before):
                 raise InvalidInputError(
                     "the table's merge rule keeps the present rows: write them with greater "
-                    f"ordering values: {count} rows",
+                    f"ordering values: {counted(count, 'row')}",
                     kind="row_stays",
                     rows=count,
                 )

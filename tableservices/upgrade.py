@@ -46,6 +46,7 @@ from timeline.errors import (
     StorageUnavailableError,
     TableConfigConflictError,
     UnsupportedTableError,
+    counted,
 )
 from timeline.model.file_names import (
     HOODIE,
@@ -564,8 +565,8 @@ def _refuse_logs(logged: Sequence[FileSlice]) -> None:
     if logged:
         raise InvalidInputError(
             "file groups have log files, which version 9 may merge differently: compact them "
-            f"first ('hoodoo services run TABLE --service compact'), then upgrade: {len(logged)} "
-            f"file groups, the first is {logged[0].file_group}",
+            "first ('hoodoo services run TABLE --service compact'), then upgrade: "
+            f"{counted(len(logged), 'file group')}, the first is {logged[0].file_group}",
             kind="logs_not_compacted",
             file_groups=len(logged),
         )

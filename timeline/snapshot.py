@@ -15,7 +15,7 @@ from functools import cached_property
 from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline, ArchivedTimes
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.legacy_commit import decode_archived_commit, decode_legacy_commit
-from timeline.errors import MissingFileError, UnsupportedTableError
+from timeline.errors import MissingFileError, UnsupportedTableError, counted
 from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata, FileGroupId
 from timeline.model.file_names import (
     HISTORY,
@@ -298,7 +298,7 @@ class TimelineReader:
                 "the timeline has more instants than hoodoo.limits.timeline.instants.max allows. "
                 "Archive with a higher limit: 'hoodoo services run TABLE --service archive "
                 "--hoodie-conf hoodoo.limits.timeline.instants.max=N': found about "
-                f"{len(names) // _FILES_OF_INSTANT} instants ({len(names)} files), allowed are "
+                f"{counted(len(names) // _FILES_OF_INSTANT, 'instant')} ({counted(len(names), 'file')}), allowed are "
                 f"{self._files_max // _FILES_OF_INSTANT}",
                 kind="limit",
                 found=len(names),

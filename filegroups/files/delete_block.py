@@ -29,7 +29,7 @@ from filegroups.files.avro_columns.types import (
 )
 from filegroups.schema.casting import one_array
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
-from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
+from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError, counted
 
 # ---- Typed wrappers of ordering values, one per column type
 #
@@ -311,7 +311,7 @@ def _refuse_nulls(
     if nulls:
         raise InvalidInputError(
             "a delete's ordering is null, and Hudi's readers fail on it: use the ordering of the "
-            f"deleted row, or delete by commit time: {nulls} rows",
+            f"deleted row, or delete by commit time: {counted(nulls, 'row')}",
             kind="null_ordering",
             rows=nulls,
         )

@@ -35,7 +35,13 @@ from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS, KeySettings
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.legacy_commit import decode_legacy_commit
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, MissingFileError, SettingError, UnsupportedTableError
+from timeline.errors import (
+    CorruptTableError,
+    MissingFileError,
+    SettingError,
+    UnsupportedTableError,
+    counted,
+)
 from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, FileGroupId
 from timeline.model.file_names import (
     FileSlice,
@@ -171,11 +177,11 @@ def _refuse_misplaced(
     if not wrong:
         return
     option = KeySettings.options["bucket_count"]
-    layout = f"{rules.buckets} buckets of {','.join(rules.hash_fields)}"
+    layout = f"{counted(rules.buckets, 'bucket')} of {','.join(rules.hash_fields)}"
     if rules.engine is BucketEngine.CONSISTENT_HASHING:
         layout = f"ranges of {','.join(rules.hash_fields)}"
     raise SettingError(
-        f"{wrong} keys of a file group are in another bucket by {layout}: set {option.key} and "
+        f"{counted(wrong, 'key')} of a file group in another bucket by {layout}: set {option.key} and "
         "hoodie.bucket.index.hash.field in every writer as the table was made: "
         f"{one.base_file.path}",
         kind="bucket_count",

@@ -16,7 +16,7 @@ from filegroups.merge.merging import MergeOutcome, key_codes
 from filegroups.merge.rules import Mask, Positions
 from filegroups.schema.casting import one_array, ranks
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
-from timeline.errors import CorruptTableError, InvariantError
+from timeline.errors import CorruptTableError, InvariantError, counted
 from timeline.model.commit_metadata import CdcMode
 from timeline.model.instant import InstantTime
 
@@ -199,7 +199,8 @@ def changes_of_merge(
     old = np.flatnonzero(stays)
     if len(old) != left:
         raise InvariantError(
-            f"a merge lost rows of its base; report it: {left} rows remain of {len(old)}", rows=left
+            f"a merge lost rows of its base; report it: {counted(left, 'row')} of {len(old)}",
+            rows=left,
         )
     after_of_old = np.full(base.num_rows, _NOWHERE, np.intp)
     after_of_old[old] = np.arange(left)

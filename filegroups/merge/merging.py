@@ -32,7 +32,7 @@ from filegroups.merge.rules import (
 )
 from filegroups.schema.casting import JOINED_BYTES_MAX, distinct_codes, one_array, version_rounds
 from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, META_COLUMNS, PARTITION_COLUMN
-from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.errors import InvalidInputError, UnsupportedTableError, counted
 from timeline.ports.merger import RecordMerger, Versions
 
 
@@ -229,7 +229,7 @@ def _with_deletes_marked(combined: Changes, rules: MergeRules) -> pa.Table:
         raise InvalidInputError(
             "the table's merger deletes a record while it combines rows of one key, and the rows "
             f"have no column for deletes: add a boolean column {IS_DELETED_COLUMN}, or write the "
-            f"versions one after the other: {int(unmarked.sum())} records",
+            f"versions one after the other: {counted(int(unmarked.sum()), 'record')}",
             kind="merged_delete",
             rows=int(unmarked.sum()),
         )

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.schema.schema import IS_DELETED_COLUMN, META_COLUMNS
-from timeline.errors import UnsafeSetupError
+from timeline.errors import UnsafeSetupError, counted
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 from timeline.ports.merger import RecordMerger, Versions
 
@@ -376,7 +376,9 @@ def _fitting(
     column: pa.Array | pa.ChunkedArray, wanted: pa.Field, count: int, merger: RecordMerger
 ) -> pa.ChunkedArray:
     if len(column) != count:
-        raise _bad(merger, f"column {wanted.name} of {len(column)} values for {count} records")
+        raise _bad(
+            merger, f"column {wanted.name} of {len(column)} values for {counted(count, 'record')}"
+        )
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     try:
         return pa.chunked_array(chunks, column.type).cast(wanted.type)
@@ -390,7 +392,8 @@ def _mask(mask: Mask, count: int, merger: RecordMerger) -> Mask:
     found = np.asarray(mask)
     if found.shape != (count,) or found.dtype != np.bool_:
         raise _bad(
-            merger, f"a mask of {found.dtype} of the shape {found.shape} for {count} records"
+            merger,
+            f"a mask of {found.dtype} of the shape {found.shape} for {counted(count, 'record')}",
         )
     return found
 

@@ -25,7 +25,7 @@ from filegroups.reading.filter_text import FilterText, computed, computed_type
 from filegroups.reading.read import Filter, to_expression
 from filegroups.schema.casting import cast_column
 from filegroups.schema.schema import META_COLUMNS
-from timeline.errors import InvalidInputError
+from timeline.errors import InvalidInputError, counted
 
 #: The structs of a joined row, by which conditions and values name columns.
 TARGET: Final = "target"
@@ -474,7 +474,7 @@ class RowMerge:
         if twice:
             raise InvalidInputError(
                 "several rows of the source change one row of the table, and no rule chooses "
-                f"between them; keep one, or narrow the conditions: {twice} rows too many",
+                f"between them; keep one, or narrow the conditions: {counted(twice, 'row')} too many",
                 kind="merge_row_twice",
                 rows=twice,
             )

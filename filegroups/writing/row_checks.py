@@ -18,7 +18,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.workload import WorkloadProfile
 from filegroups.writing.write_request import RowRules
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError
+from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError, counted
 from timeline.model.file_names import PARTITION_METADATA
 from timeline.partitions import (
     inner_partitions,
@@ -106,9 +106,9 @@ def refuse_foreign_buckets(rules: RowRules, rows: Mapping[tuple[str, int], int])
     if len(strange) > _SHOWN_MAX:
         shown += f" and {len(strange) - _SHOWN_MAX} more"
     raise InvalidInputError(
-        f"{strange.total()} rows belong to buckets that this writer does not own: send the rows "
-        "to the writer of their bucket, or change hoodoo.write.bucket.range on all writers: it "
-        f"has {own}, and the rows are in {shown}",
+        "the rows belong to buckets that this writer does not own: send them to the writer of "
+        "their bucket, or change hoodoo.write.bucket.range on all writers: this writer "
+        f"has {own}, and {counted(strange.total(), 'row')} in {shown}",
         kind="foreign_buckets",
         own=str(own),
         rows=strange.total(),
@@ -185,7 +185,7 @@ def rows_to_write(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
         raise InvalidInputError(
             "the insert has keys that the table has already; upsert the rows, or set "
             "hoodie.datasource.insert.dup.policy to drop or none: "
-            f"{sum(found.updates.values())} rows",
+            f"{counted(sum(found.updates.values()), 'row')}",
             kind="key_exists",
             rows=sum(found.updates.values()),
         )
@@ -210,7 +210,10 @@ def _new_keys(inserts: Mapping[str, int], rules: RowRules) -> InvalidInputError:
             "read them again, or insert them without meta columns"
         )
     return InvalidInputError(
-        f"{why}: {rows} rows in {partitions}", kind=kind, rows=rows, partitions=partitions
+        f"{why}: {counted(rows, 'row')} in {partitions}",
+        kind=kind,
+        rows=rows,
+        partitions=partitions,
     )
 
 

@@ -40,7 +40,7 @@ from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import codes_of, normalise, refuse_null_elements, rows_by_number
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta
 from filegroups.writing.write_request import RowCounts, RowRules
-from timeline.errors import InvalidInputError, InvariantError
+from timeline.errors import InvalidInputError, InvariantError, counted
 from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
 from timeline.model.file_names import join
 from timeline.ports.ports import Ports, Storage
@@ -430,7 +430,7 @@ def _refuse_other_keys(rows: pa.Table, keys: pa.Array, paths: pa.Array | None) -
         raise InvalidInputError(
             "the key and partition columns of some rows give another record key or partition than "
             "the stored one, so an update would write a second record; repair them first: 'hoodoo "
-            f"table repair-keys TABLE': {int(differs.sum())} rows",
+            f"table repair-keys TABLE': {counted(int(differs.sum()), 'row')}",
             kind="stored_key_differs",
             rows=int(differs.sum()),
         )

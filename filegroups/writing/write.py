@@ -63,6 +63,7 @@ from timeline.errors import (
     MissingFileError,
     OutcomeUnknownError,
     RolledBackError,
+    counted,
 )
 from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
 from timeline.model.instant import Action
@@ -271,7 +272,7 @@ def _next_attempt(work: PreparedWrite, tries: RetryState) -> CommitResult | Conf
     if hold_ms is None:
         tries.pause(work.context)
         return _from_start(work, tries)
-    purpose = f"write again after {len(tries.conflicts)} conflicts"
+    purpose = f"write again after {counted(len(tries.conflicts), 'conflict')}"
     with keep_commit_lock(work.context, purpose, ms_max=hold_ms) as held:
         return _from_start(replace(work, context=held, queued=True), tries)
 

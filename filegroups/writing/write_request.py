@@ -179,7 +179,8 @@ class CommitResult:
         rows = f"+{self.rows_inserted} ~{self.rows_updated} -{self.rows_deleted} rows"
         files = f"{counted(self.files_written, 'file')}, {self.bytes_written:,} bytes"
         again = "; this batch was committed before" if self.already_published else ""
-        tried = "" if self.attempts == 1 else f"; {self.attempts} attempts, last for {self.redone}"
+        tries = counted(self.attempts, "attempt")
+        tried = "" if self.attempts == 1 else f"; {tries}, last for {self.redone}"
         return (
             f"<{self.operation} {self.requested_time}: {rows}, {files}, "
             f"completed {self.completion_time}{tried}{again}>"

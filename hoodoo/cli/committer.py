@@ -13,7 +13,7 @@ from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.services import import_all, log_events, stop_on_signals, write_health_file
 from hoodoo.committer.server import Committer, CommitterReport, committer_table
 from hoodoo.committer.sockets import SocketListener
-from timeline.errors import SettingError
+from timeline.errors import SettingError, counted
 from timeline.ports.ports import Clock
 
 
@@ -68,7 +68,7 @@ def committer(
         report = serving.run(stop)
         reporter.write("ended", report)
     invocation.printer.remark(
-        f"{report.groups} instants of {report.writes} writes, {report.handed_back} handed back, "
+        f"{counted(report.groups, 'instant')} of {counted(report.writes, 'write')}, {report.handed_back} handed back, "
         f"{report.lost} lost, {report.failures} failed"
     )
 

@@ -94,7 +94,7 @@ def _print_outcome(invocation: Invocation, outcome: DemoResult) -> None:
     style = "green" if comparison.ok else "bold red"
     printer.line(f"Compared with plain pyarrow: {comparison.text}.", style=style)
     style = "green" if verification.ok else "bold red"
-    found = "no problem" if verification.ok else f"{len(verification.problems)} problems"
+    found = "no problem" if verification.ok else counted(len(verification.problems), "problem")
     printer.line(f"Verified: {found}; {verification.summary}.", style=style)
     for problem in verification.problems:
         printer.line(f"  {problem.kind} {problem.path}: {problem.message}", style="red")

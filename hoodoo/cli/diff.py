@@ -12,6 +12,7 @@ from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.printing import Printer
 from hoodoo.cli.rows import CHANGE_SIGNS, change_text, with_variants
+from timeline.errors import counted
 
 if TYPE_CHECKING:
     from filegroups.reading.diff import DiffCounts, TableDiff
@@ -97,7 +98,7 @@ def _figures(counts: DiffCounts) -> dict[str, int]:
 def _print_counts(printer: Printer, counts: DiffCounts, *, partitions: bool) -> None:
     printer.line(
         f"{counts.inserted} inserted, {counts.updated} updated, {counts.deleted} deleted, in "
-        + ("1 partition" if len(counts.partitions) == 1 else f"{len(counts.partitions)} partitions")
+        + counted(len(counts.partitions), "partition")
     )
     if counts.columns:
         changed = (f"{name} ({rows})" for name, rows in sorted(counts.columns.items()))

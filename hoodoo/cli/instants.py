@@ -10,7 +10,7 @@ from typing import Final
 from hoodoo.inspect.instants import time_text
 from timeline.context import TableContext
 from timeline.entries import timeline_entries
-from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.errors import InstantNotFoundError, InvalidInputError, counted
 from timeline.model.instant import Instant, InstantTime, WallMs
 from timeline.model.time_arguments import parse_time_travel
 
@@ -142,7 +142,7 @@ def _instant_of(
     ]
     if len(found) == 1:
         return found[0]
-    what = f"{len(found)} instants begin" if found else "no instant begins"
+    what = f"{counted(len(found), 'instant')} begin" if found else "no instant begins"
     shown = ", ".join(requested for requested, _ in found[:_SHOWN_MAX])
     raise InvalidInputError(
         f"{what} with {text}{f': {shown}' if shown else ''}; 'hoodoo log TABLE' lists them",

@@ -35,7 +35,7 @@ from lockproviders.acquire import ProviderLock
 from lockproviders.audit import AUDIT_FOLDER, AuditedHolding, read_audit, record_break
 from lockproviders.client import BreakableLockClient, describe_owner, parse_note
 from lockproviders.doctor import LockExamination, examine
-from timeline.errors import HoodooError, InvalidInputError, UnsafeSetupError
+from timeline.errors import HoodooError, InvalidInputError, UnsafeSetupError, counted
 from timeline.model.time_arguments import parse_time_travel
 from timeline.ports.ports import Lease
 
@@ -421,7 +421,8 @@ def audit(
                 one.fencing_token,
                 one.owner.rpartition("/")[0] or one.owner,
                 f"{one.ended} by {one.by}" if one.by else one.ended,
-                one.purpose + (f", renewed {one.renewals} times" if one.renewals else ""),
+                one.purpose
+                + (f", renewed {counted(one.renewals, 'time')}" if one.renewals else ""),
             )
             for one in found
         ],

@@ -7,6 +7,7 @@ import click
 from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.printing import size_text
 from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
+from timeline.errors import counted
 
 
 @click.command(cls=Command)
@@ -51,7 +52,8 @@ def log(
                 one.requested_time,
                 time_text(one.completion_time)[:19] if one.completion_time else one.state,
                 _action_text(one),
-                one.rows_text or (f"-{one.files_deleted} files" if one.files_deleted else ""),
+                one.rows_text
+                or (f"-{counted(one.files_deleted, 'file')}" if one.files_deleted else ""),
                 size_text(one.bytes_written) if one.bytes_written else "",
                 one.who,
             )

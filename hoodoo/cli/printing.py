@@ -34,7 +34,7 @@ from hoodoo.cli.rows import (
     json_text,
     with_variants,
 )
-from timeline.errors import HoodooError
+from timeline.errors import HoodooError, counted
 
 ROWS_SHOWN_MAX = 200
 _WIDTH_OF_FILES = 200
@@ -278,7 +278,7 @@ class Printer:
             console.print(Text(line, style=style), no_wrap=True, overflow="ignore", crop=False)
         if fitted.hidden:
             self.remark(
-                f"no room for {len(fitted.hidden)} more columns. Choose by --columns, or print all "
+                f"no room for {counted(len(fitted.hidden), 'more column')}. Choose by --columns, or print all "
                 f"with --output ndjson: {', '.join(fitted.hidden)}"
             )
 

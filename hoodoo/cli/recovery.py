@@ -21,7 +21,7 @@ from hoodoo.writer import register_writer
 from tableservices.restoring.restore import plan_restore
 from tableservices.restoring.rollback import plan_rollback
 from tableservices.restoring.savepoints import delete_savepoint, plan_savepoint, savepoints
-from timeline.errors import InstantNotFoundError
+from timeline.errors import InstantNotFoundError, counted
 
 # ---- ``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one
 
@@ -50,7 +50,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
         if not invocation.dry_run:
             what = "completed" if planned.target.completed else "pending"
             invocation.confirm(
-                f"roll back {what} {instant}, which deletes {len(planned.files)} data files?"
+                f"roll back {what} {instant}, which deletes {counted(len(planned.files), 'data file')}?"
             )
             done = opened.rollback(instant, force=force)
             document["why"] = done.why
@@ -109,8 +109,8 @@ def restore(
                 "files_deleted": list(planned.files),
             }
             question = (
-                f"restore to {instant}, which takes {len(planned.instants)} instants and "
-                f"{len(planned.files)} data files away?"
+                f"restore to {instant}, which removes {counted(len(planned.instants), 'instant')} "
+                f"and {counted(len(planned.files), 'data file')}?"
             )
         if not invocation.dry_run:
             invocation.confirm(question)

@@ -26,7 +26,7 @@ from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
 from timeline.entries import timeline_entries
-from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
+from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError, counted
 from timeline.rollback.end_bad_slot import end_slot, find_bad_slot
 from timeline.storage.folder_walker import system_call_error
 from timeline.writer_registry import refuse_with_writers, reset_copied_table
@@ -101,7 +101,7 @@ def create(
         _refuse_existing(invocation, address)
         invocation.printer.result(
             {"creates_table": address, "columns": _names(columns)},
-            f"would create the table {address} with {len(_names(columns)) or 'no'} columns",
+            f"would create the table {address} with {counted(len(_names(columns)), 'column')}",
         )
         return
     with create_table(address, **given) as made:
@@ -274,7 +274,9 @@ def _print_findings(invocation: Invocation, found: Verification) -> None:
     if found.ok:
         printer.line(f"verified: {found.summary}", style="green")
     else:
-        printer.line(f"{len(found.problems)} problems; {found.summary}", style="bold red")
+        printer.line(
+            f"{counted(len(found.problems), 'problem')}; {found.summary}", style="bold red"
+        )
 
 
 @table.command()
@@ -333,12 +335,13 @@ def repair_keys(invocation: Invocation, *, address: str) -> None:
     with invocation.open_table(address) as opened:
         found = opened.repair_keys(dry_run=True)
         if found.rows and not invocation.dry_run:
-            invocation.confirm(f"rewrite or delete {found.rows} rows with a wrong key?")
+            invocation.confirm(f"rewrite or delete {counted(found.rows, 'row')} with a wrong key?")
             found = opened.repair_keys()
         name = opened.config.name
     text = f"rows with a wrong key: {found.rows}"
     if found.writes:
-        text += f"; {found.rewritten} rewritten, {found.deleted} deleted, in {found.writes} writes"
+        text += f"; {found.rewritten} rewritten, {found.deleted} deleted, in "
+        text += counted(found.writes, "write")
     repaired = not invocation.dry_run
     invocation.printer.result({"name": name, **asdict(found), "repaired": repaired}, text)
 
@@ -357,14 +360,14 @@ def repair_moments_command(invocation: Invocation, *, address: str) -> None:
     with invocation.open_table(address) as opened:
         found = repair_timestamps(opened, dry_run=True)
         if found.rows and not invocation.dry_run:
-            invocation.confirm(f"multiply early times of {found.rows} rows by 1000?")
+            invocation.confirm(f"multiply early times of {counted(found.rows, 'row')} by 1000?")
             found = repair_timestamps(opened)
         name = opened.config.name
     text = f"rows with early times: {found.rows}"
     if found.example:
         text += f", as {found.example}"
     if found.writes:
-        text += f"; multiplied by 1000 in {found.writes} writes"
+        text += f"; multiplied by 1000 in {counted(found.writes, 'write')}"
     repaired = not invocation.dry_run
     invocation.printer.result({"name": name, **asdict(found), "repaired": repaired}, text)
 
@@ -389,7 +392,7 @@ def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_ho
         removes = remove and bool(found) and not invocation.dry_run
         if removes:
             size = sum(one.size_bytes for one in found)
-            invocation.confirm(f"delete {len(found)} files ({size_text(size)})?")
+            invocation.confirm(f"delete {counted(len(found), 'file')} ({size_text(size)})?")
             register_writer(opened.context, opened.properties, opened.settings)
             found = remove_orphans(context, horizon_ms=horizon_ms)
     printer = invocation.printer

@@ -11,6 +11,7 @@ from hoodoo.cli.printing import Printer
 from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
 from timeline.context import TableContext
 from timeline.entries import timeline_entries
+from timeline.errors import counted
 
 
 @click.group(cls=CommandGroup)
@@ -67,7 +68,8 @@ def print_timeline(printer: Printer, accounts: list[InstantSummary]) -> None:
                 one.requested_time,
                 time_text(one.completion_time)[:19] if one.completion_time else one.state,
                 _action_text(one),
-                one.rows_text or (f"-{one.files_deleted} files" if one.files_deleted else ""),
+                one.rows_text
+                or (f"-{counted(one.files_deleted, 'file')}" if one.files_deleted else ""),
                 one.who,
             )
             for one in accounts

@@ -29,7 +29,7 @@ from hoodoo.demo.flights import KEY_COLUMNS, ORDERING, PARTITION, batches, corre
 from hoodoo.demo.writer import pairs_of
 from hoodoo.inspect.instants import InstantSummary, list_instants
 from hoodoo.verify.verify import Verification, verify_at
-from timeline.errors import InvalidInputError, NotFoundError, UnavailableError
+from timeline.errors import InvalidInputError, NotFoundError, UnavailableError, counted
 
 # ---- The demonstration's folder, table and properties files
 
@@ -129,7 +129,9 @@ class Comparison:
         lost = self.rows_expected - self.keys_found
         doubled = self.rows_found - self.keys_found
         columns = ", ".join(self.columns_different) or "none"
-        return f"{lost} rows lost, {doubled} doubled; columns with wrong values: {columns}"
+        return (
+            f"{counted(lost, 'row')} lost, {doubled} doubled; columns with wrong values: {columns}"
+        )
 
 
 def expected_rows(loaded: pa.Table, corrected: pa.Table) -> pa.Table:
@@ -344,7 +346,7 @@ def _repeat(name: str, line: dict[str, Any], report: Report) -> None:
     if name == CLEANER:
         deleted = len(line.get("files_deleted", ()))
         if deleted:
-            report(name, f"cleaned {deleted} files that no retained commit needs", "")
+            report(name, f"cleaned {counted(deleted, 'file')}, which no retained commit needs", "")
         return
     event = line.get("event")
     if event == "wrote":

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hoodoo.history_checker.history import NONE, EncodedHistory, History, Numbers
+from timeline.errors import counted
 
 # ---- Cycles of dependencies between transactions prove that no serial order explains a history
 # Most histories have no cycle, and most edges go forward in the order of commits. So the search
@@ -259,21 +260,21 @@ def _answers(run: EncodedHistory) -> Iterator[Anomaly]:
 
 def _twice(run: EncodedHistory) -> Iterator[Anomaly]:
     """Find items that one read returned more than once."""
-    counted = (
+    versions = (
         run.run.reads.filter(pc.is_valid(run.run.reads.column("version")))
         .group_by(["name", "item", "place"])
         .aggregate([("version", "count")])
     )
     # A client may read an item twice, but a full read lists each row once.
     full = pa.array([run.names[at] for at in np.flatnonzero(run.full)], pa.string())
-    more = pc.greater(counted.column("version_count"), 1)
-    rows = counted.filter(pc.and_(more, pc.is_in(counted.column("name"), full)))
+    more = pc.greater(versions.column("version_count"), 1)
+    rows = versions.filter(pc.and_(more, pc.is_in(versions.column("name"), full)))
     for one in rows.to_pylist():
         place = f" in {one['place']}" if one["place"] else ""
         yield _anomaly(
             AnomalyKind.DUPLICATE,
             [one["name"]],
-            f"{one['name']} saw {one['version_count']} rows of it{place}",
+            f"{one['name']} saw {counted(one['version_count'], 'row')} of it{place}",
             one["item"],
         )
 

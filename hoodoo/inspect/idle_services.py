@@ -12,6 +12,7 @@ from tableservices.logcompaction.execute import LogCompactionService, LogCompact
 from tableservices.service import TableService
 from tableservices.ttl.execute import TtlService
 from timeline.context import TableContext
+from timeline.errors import counted
 from timeline.model.commit_metadata import TableType
 from timeline.properties.options import OptionSettings
 
@@ -37,7 +38,7 @@ def idle_reason(context: TableContext, service: TableService, *, now: bool = Fal
         if commits > archiving.commits_kept_max:
             return "the oldest instants are still needed"
         key = archiving.options["commits_kept_max"].key
-        return f"{commits} commits; it runs above {archiving.commits_kept_max} ({key})"
+        return f"{counted(commits, 'commit')}; it runs above {archiving.commits_kept_max} ({key})"
     if isinstance(service, TtlService):
         key = service.settings.options["days_retained"].key
         return (
@@ -62,7 +63,7 @@ def idle_reason(context: TableContext, service: TableService, *, now: bool = Fal
 def _not_due(service: CompactionService | LogCompactionService | ClusteringService) -> str:
     settings = service.settings
     if isinstance(settings, CompactionSettings):
-        limits = f"{settings.commits_max} commits, {settings.seconds_max} s"
+        limits = f"{counted(settings.commits_max, 'commit')}, {settings.seconds_max} s"
         key = settings.options["trigger"].key
         return f"not due by {settings.trigger.value} of {limits} ({key})"
     if isinstance(settings, LogCompactionSettings):
@@ -75,5 +76,5 @@ def _not_due(service: CompactionService | LogCompactionService | ClusteringServi
 
 
 def _after_commits(name: str, count: int, settings: OptionSettings) -> str:
-    times = "each commit" if count == 1 else f"{count} commits"
+    times = "each commit" if count == 1 else counted(count, "commit")
     return f"not due; it runs after {times} ({settings.options[name].key})"

@@ -11,7 +11,7 @@ from timeline.codecs.commit_log import TruncationPoint, decode_slot, is_signed_b
 from timeline.commit.apply import not_applied
 from timeline.commit_log import slots_with_removed_file
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, UnsafeSetupError
+from timeline.errors import InvalidInputError, UnsafeSetupError, counted
 from timeline.model.file_names import (
     SLOTS,
     instant_file_name,
@@ -271,8 +271,8 @@ class _HashChainCheck:
         self.report.problem(
             "slot_other_key",
             slot_path(self.other_keys[0]),
-            f"{len(self.other_keys)} slots from this one on are signed with another key: pass "
-            "their key, or find out who signed them",
+            "another key signs the slots from this one on: pass that key, or find out who signed "
+            f"them: {counted(len(self.other_keys), 'slot')}",
         )
 
     def _unsealed(self, slot: Slot) -> None:

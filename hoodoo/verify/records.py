@@ -26,7 +26,7 @@ from filegroups.writing.write_schema import folders_as_stored, stored_forms
 from hoodoo.verify.timestamps import doubtful_timestamps
 from hoodoo.write_requests import may_misplace_rows
 from timeline.context import TableContext
-from timeline.errors import HoodooError, SettingError, UnsupportedTableError
+from timeline.errors import HoodooError, SettingError, UnsupportedTableError, counted
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_names import PROPERTIES, BaseFile, FileSlice
 from timeline.model.table_config import TableConfig
@@ -234,9 +234,9 @@ def _report_doubtful(
         report.note(
             "doubtful_moments",
             partition_path,
-            f"{found} rows have times before April 1970 that an earlier release of hoodoo copied "
-            "from a file with another unit: they may be a thousandth of the true ones; 'hoodoo "
-            "table repair-moments' rewrites them",
+            "an earlier release of hoodoo copied times before April 1970 from a file with another "
+            "unit: they may be a thousandth of the true ones; 'hoodoo table repair-moments' "
+            f"rewrites them: {counted(found, 'row')}",
         )
 
 
@@ -351,12 +351,12 @@ def _footers(
     has_keys: bool,
 ) -> dict[str, int]:
     """Return the row count of each base file; report and omit files that cannot be read."""
-    counted = {}
+    row_counts = {}
     for base in bases:
         path = base.path
         try:
             footer = read_footer(context.ports.storage, path)
-            counted[path] = footer.rows
+            row_counts[path] = footer.rows
             if read is not None:
                 assert_base_fits(footer.schema, base, read)
         except HoodooError as error:
@@ -364,13 +364,15 @@ def _footers(
             continue
         stat = recorded.get(path)
         if stat is not None and stat.num_writes != footer.rows:
-            report.problem("row_count", path, f"{footer.rows} rows, recorded {stat.num_writes}")
+            report.problem(
+                "row_count", path, f"{counted(footer.rows, 'row')}, recorded {stat.num_writes}"
+            )
         if not has_keys or footer.rows == 0:
             continue
         if footer.key_min is None or footer.key_max is None:
             tell = report.note if footer.bloom_base64 is None else report.problem
             tell("footer", path, "no key range; Java's bloom index cannot use this file")
-    return counted
+    return row_counts
 
 
 def _worth_reading(
@@ -489,14 +491,15 @@ def _report_misplaced(found: Sequence[_MisplacedRows], partition_path: str, repo
         report.problem(
             "other_key",
             partition_path,
-            f"{keys} rows are stored under another record key than their columns give: {advice}: "
-            f"{example}",
+            f"the columns give another record key than the stored one: {advice}: "
+            f"{counted(keys, 'row')}: {example}",
         )
     if paths:
         report.problem(
             "other_partition",
             partition_path,
-            f"{paths} rows are in another folder than their columns name: {advice}: {example}",
+            f"the columns name another folder than the rows are in: {advice}: "
+            f"{counted(paths, 'row')}: {example}",
         )
     why_not = next((one.why_not for one in found if one.why_not), "")
     if why_not:
@@ -514,7 +517,9 @@ def _unique(
 ) -> None:
     without_key = sum(one.without_key for one in found)
     if without_key:
-        report.problem("null_key", partition_path, f"{without_key} rows have no record key")
+        report.problem(
+            "null_key", partition_path, f"{counted(without_key, 'row')} without a record key"
+        )
     hashes, times = np.unique(
         np.concatenate([np.zeros(0, np.uint64), *(one.hashes for one in found)]),
         return_counts=True,
@@ -532,7 +537,7 @@ def _unique(
     report.problem(
         "duplicate_key",
         partition_path,
-        f"{len(twice)} keys more than once (inserts without a lookup allow it): {shown}",
+        f"{counted(len(twice), 'key')} more than once (inserts without a lookup allow it): {shown}",
     )
 
 

@@ -20,7 +20,7 @@ from hoodoo.verify.records import check_records
 from timeline.commit.apply import is_applied, may_overlap, newest_slots
 from timeline.commit_log import slots_with_removed_file
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, InternalError
+from timeline.errors import CorruptTableError, InternalError, counted
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, TableType, WriteStat
 from timeline.model.file_names import (
@@ -73,7 +73,7 @@ def check_batches(context: TableContext, report: _BatchReport) -> None:
             try:
                 differs = digest_of(storage.read(path)) != one.digest
             except ObjectMissingError:
-                message = f"it has {one.count} batch ids, so writes with a batch id are rejected"
+                message = f"it has {counted(one.count, 'batch id')}, so writes with a batch id are rejected"
                 found.append(("boundary_missing", path, message))
                 continue
             if differs:
@@ -150,7 +150,10 @@ class Verification:
     @property
     def summary(self) -> str:
         """Summarize the table in one line for people."""
-        return f"{self.instants} instants, {self.file_slices} file slices, {self.rows} rows"
+        return (
+            f"{counted(self.instants, 'instant')}, {counted(self.file_slices, 'file slice')}, "
+            f"{counted(self.rows, 'row')}"
+        )
 
     def as_document(self) -> dict[str, Any]:
         """Return the JSON document of the specification, with the notes."""

@@ -50,7 +50,7 @@ from timeline.commit.revalidate import without_void
 from timeline.commit.section import open_commit
 from timeline.commit_log import restored_away_in
 from timeline.context import TableContext
-from timeline.errors import TableReplacedError
+from timeline.errors import TableReplacedError, counted
 from timeline.model.file_names import (
     BOUNDARIES,
     SLOTS,
@@ -93,7 +93,8 @@ class ArchiveResult:
     @property
     def text(self) -> str:
         """One line for people."""
-        return f"archived {self.instants} instants, truncated slots up to {self.slots_up_to}"
+        archived = counted(self.instants, "instant")
+        return f"archived {archived}, truncated slots up to {self.slots_up_to}"
 
 
 @dataclass(slots=True)

@@ -29,7 +29,13 @@ from timeline.commit.markers import delete_markers
 from timeline.commit.section import apply_pending_slots, open_commit
 from timeline.commit_log import ended_times
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, HoodooError, MalformedNameError, MissingFileError
+from timeline.errors import (
+    CorruptTableError,
+    HoodooError,
+    MalformedNameError,
+    MissingFileError,
+    counted,
+)
 from timeline.heartbeat import stray_heartbeats
 from timeline.model.commit_metadata import Access
 from timeline.model.file_names import (
@@ -216,7 +222,7 @@ class CleanResult:
     def text(self) -> str:
         """One line for people."""
         kept = f", everything since {self.retained_since} is kept" if self.retained_since else ""
-        return f"cleaned {len(self.files)} files{kept}"
+        return f"cleaned {counted(len(self.files), 'file')}{kept}"
 
 
 class _Stale(Enum):

@@ -231,7 +231,8 @@ class ClusteringResult:
     @property
     def text(self) -> str:
         """One line for people."""
-        left = f", {self.groups_left_out} groups left to writers" if self.groups_left_out else ""
+        out = self.groups_left_out
+        left = f", {counted(out, 'group')} left to writers" if out else ""
         return (
             f"clustered {counted(self.file_groups_replaced, 'file group')} into "
             f"{counted(self.files_written, 'file')}, {counted(self.rows_written, 'row')} ({self.bytes_written} bytes){left}"

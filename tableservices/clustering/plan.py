@@ -30,7 +30,7 @@ from tableservices.planned_service import invalid_plan_error, planned_slice, ref
 from tableservices.service import schedule
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
 from timeline.context import TableContext
-from timeline.errors import SettingError, UnsupportedTableError
+from timeline.errors import SettingError, UnsupportedTableError, counted
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import FileSlice
 from timeline.model.instant import Action, Instant, InstantTime
@@ -187,7 +187,7 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
     except ValueError:
         raise invalid_plan_error(path, f"its order is not known: {curve_name[:100]!r}") from None
     if len(columns) > COLUMNS_MAX:
-        raise invalid_plan_error(path, f"it orders by {len(columns)} columns")
+        raise invalid_plan_error(path, f"it orders by {counted(len(columns), 'column')}")
     return PlannedClustering(
         groups=groups,
         sort_columns=columns,
@@ -212,7 +212,9 @@ def _planned_group(storage: Storage, group: ClusteringGroup, path: str) -> Slice
     if len({one.file_group.partition_path for one in slices}) != 1:
         raise invalid_plan_error(path, "a group has no slice, or slices of several partitions")
     if not 1 <= group.num_output_file_groups <= _OUTPUTS_MAX:
-        raise invalid_plan_error(path, f"a group becomes {group.num_output_file_groups} files")
+        raise invalid_plan_error(
+            path, f"a group becomes {counted(group.num_output_file_groups, 'file')}"
+        )
     return SliceGroup(slices=slices, output_files=group.num_output_file_groups)
 
 

@@ -40,7 +40,7 @@ from timeline.commit.cancel_plan import PlanOutcome, cancel_pending_plan
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext
-from timeline.errors import MissingFileError, UnsupportedTableError
+from timeline.errors import MissingFileError, UnsupportedTableError, counted
 from timeline.heartbeat import Heartbeat
 from timeline.model.commit_metadata import (
     Access,
@@ -369,8 +369,8 @@ class LogCompactionResult:
     def text(self) -> str:
         """One line for people."""
         return (
-            f"merged {self.log_files} log files of {self.file_groups} file groups "
-            f"({self.bytes_written} bytes)"
+            f"merged {counted(self.log_files, 'log file')} of "
+            f"{counted(self.file_groups, 'file group')} ({self.bytes_written} bytes)"
         )
 
 

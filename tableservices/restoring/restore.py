@@ -39,6 +39,7 @@ from timeline.errors import (
     InvalidInputError,
     OutcomeUnknownError,
     StorageUnavailableError,
+    counted,
 )
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.file_names import (
@@ -83,8 +84,8 @@ class RestoreResult:
     def text(self) -> str:
         """One line for people."""
         return (
-            f"restored to {self.restored_to}: {len(self.instants)} instants and {len(self.files)} "
-            "files were removed"
+            f"restored to {self.restored_to}: removed {counted(len(self.instants), 'instant')} and "
+            f"{counted(len(self.files), 'file')}"
         )
 
 

@@ -20,6 +20,7 @@ from filegroups.supported import load_writable
 from filegroups.writing.write import write
 from filegroups.writing.write_request import RowRules, WriteRequest
 from timeline.context import TableContext
+from timeline.errors import counted
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import check_partition_path
 from timeline.model.instant import (
@@ -157,7 +158,7 @@ class TtlResult:
     @property
     def text(self) -> str:
         """One line for people."""
-        return f"deleted {len(self.partitions)} expired partitions"
+        return f"deleted {counted(len(self.partitions), 'expired partition')}"
 
 
 class _NothingExpiredError(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,27 @@ def test_the_core_is_pinned_as_the_project_declares_it() -> None:
     lines = (ROOT / "requirements" / "core.in").read_text(encoding="utf-8").splitlines()
     pinned = {re.match(r"[\w-]+", x)[0] for x in lines if x and not x.startswith("#")}
     assert declared == pinned
+
+
+NOUN_AFTER_NUMBER = re.compile(
+    r" (?:rows|files|instants|groups|writes|commits|slots|slices|keys|partitions|columns|problems"
+    r"|attempts|records|batch ids|conflicts)\b(?!=)"
+)
+NEVER_ONE = re.compile(r"_MAX|_max\b|_TRIES|counted\(|rows_text|rows_deleted$|^name$|^size$")
+
+
+def test_every_count_of_a_message_uses_the_helper_for_one() -> None:
+    """A message says "1 row": ``timeline.errors.counted`` writes a number before its noun."""
+    found = [
+        f"{label(file)}:{after.lineno}: {{{ast.unparse(number.value)}}}{after.value[:20]}"
+        for file in sources()
+        for text in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(text, ast.JoinedStr)
+        for number, after in pairwise(text.values)
+        if isinstance(number, ast.FormattedValue)
+        and number.format_spec is None  # a large number, with thousands separators
+        and isinstance(after, ast.Constant)
+        and NOUN_AFTER_NUMBER.match(str(after.value))
+        and not NEVER_ONE.search(ast.unparse(number.value))
+    ]
+    assert found == []

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
+from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError, counted
 
 _LENGTH: Final = struct.Struct(">i")
 _SAMPLE_RECORDS: Final = 256
@@ -59,7 +59,7 @@ def record_borders(content: BytesLike, count: int, *, path: str) -> Integers:
     """
     size = len(content)
     if not 0 <= count <= size // _LENGTH.size:
-        raise corrupt_block_error(path, f"{count} records in {size} bytes")
+        raise corrupt_block_error(path, f"{counted(count, 'record')} in {size} bytes")
     try:
         places, at = _walk(content, 0, {size}, _SAMPLE_RECORDS)
         borders = np.array([*places, at], np.int64)
@@ -75,7 +75,7 @@ def record_borders(content: BytesLike, count: int, *, path: str) -> Integers:
     except (struct.error, ValueError) as error:
         raise corrupt_block_error(path, "a length is negative or runs past the end") from error
     if len(borders) != count + 1:
-        raise corrupt_block_error(path, f"{len(borders) - 1} records instead of {count}")
+        raise corrupt_block_error(path, f"{counted(len(borders) - 1, 'record')} instead of {count}")
     return borders
 
 

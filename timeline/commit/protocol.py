@@ -55,6 +55,7 @@ from timeline.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
     TableReplacedError,
+    counted,
 )
 from timeline.model.commit_metadata import WriteSet
 from timeline.model.file_names import pending_file_names, timeline_path
@@ -111,7 +112,7 @@ class CommitProtocol:
         if self.lost >= attempts:
             raise BudgetSpentError(
                 "other writers took the next commit slot in each attempt: try again later, or "
-                f"raise hoodie.write.commit.retry.max.attempts: {attempts} attempts",
+                f"raise hoodie.write.commit.retry.max.attempts: {counted(attempts, 'attempt')}",
                 attempts=attempts,
             )
         return False

@@ -85,7 +85,7 @@ def test_a_table_with_a_left_out_clustering_group_is_complete(tmp_path: Path) ->
         table.upsert(rows(10))
         receipt = table.services.execute(planned.requested_time)
         assert receipt is not None
-        assert receipt.text.endswith("1 groups left to writers")
+        assert receipt.text.endswith("1 group left to writers")
         assert table.to_arrow().num_rows == 12
         table.services.clean()
         assert table.to_arrow().num_rows == 12
