@@ -12,7 +12,7 @@ from timeline.context import TableContext
 from timeline.entries import timeline_entries
 from timeline.errors import InstantNotFoundError, InvalidInputError, counted
 from timeline.model.instant import Instant, InstantTime, WallMs
-from timeline.model.time_arguments import parse_time_travel
+from timeline.model.time_arguments import nearest_instants, parse_time_travel
 
 _NEWEST: Final = re.compile(r"@-([1-9]\d{0,5})", re.ASCII)
 _DIGITS_MIN: Final = 4  # of a prefix
@@ -135,17 +135,20 @@ def _instant_of(
         )
     if not _PREFIX.fullmatch(text):
         return None
+    instants = timeline_entries(context) if among is None else among
     found = [
         (one.requested_time, one.completion_time or one.requested_time)
-        for one in (timeline_entries(context) if among is None else among)
+        for one in instants
         if one.requested_time.startswith(text) or (one.completion_time or "").startswith(text)
     ]
     if len(found) == 1:
         return found[0]
     what = f"{counted(len(found), 'instant')} begin" if found else "no instant begins"
     shown = ", ".join(requested for requested, _ in found[:_SHOWN_MAX])
+    if not found:
+        *_, shown = nearest_instants(text, [one.requested_time for one in instants])
     raise InvalidInputError(
-        f"{what} with {text}{f': {shown}' if shown else ''}; 'hoodoo log TABLE' lists them",
+        f"{what} with {text}: {shown}; 'hoodoo log TABLE' lists them",
         kind="instant_time",
         value=text,
     )

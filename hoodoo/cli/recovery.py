@@ -21,7 +21,8 @@ from hoodoo.writer import register_writer
 from tableservices.restoring.restore import plan_restore
 from tableservices.restoring.rollback import plan_rollback
 from tableservices.restoring.savepoints import delete_savepoint, plan_savepoint, savepoints
-from timeline.errors import InstantNotFoundError, counted
+from timeline.errors import counted
+from timeline.model.time_arguments import instant_not_found
 
 # ---- ``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one
 
@@ -231,12 +232,13 @@ def delete(invocation: Invocation, *, address: str, instant: str) -> None:
     with invocation.open_table(address) as opened:
         context = opened.context
         instant = instant_named(opened.context, instant)
-        known = [one for one in savepoints(context) if one.requested_time == instant]
-        if not known and invocation.dry_run:
-            raise InstantNotFoundError(
-                f"this write has no savepoint: {instant}; 'hoodoo savepoint list' shows them",
+        known = [one.requested_time for one in savepoints(context)]
+        if instant not in known and invocation.dry_run:
+            raise instant_not_found(
+                "this write has no savepoint; 'hoodoo savepoint list TABLE' shows them",
+                instant,
+                known,
                 kind="no_such_savepoint",
-                requested_time=instant,
             )
         document = {**nothing_to_do("savepoint", "delete_savepoint"), "requested_time": instant}
         if not invocation.dry_run:

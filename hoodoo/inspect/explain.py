@@ -19,11 +19,11 @@ from timeline.commit.apply import not_applied
 from timeline.commit.revalidate import without_void
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError, counted
+from timeline.errors import counted
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.time_arguments import TimeArgument
+from timeline.model.time_arguments import TimeArgument, instant_not_found
 from timeline.rollback.rollback import rollback_records
 from timeline.snapshot import ActiveTimeline
 
@@ -131,12 +131,13 @@ def _vanished(
             ended = f"rolled back at {when}, as instant "
             remark = ended + undoing.requested_time
             return _without_files(time, undoing.action, "rolled back", remark)
-    raise InstantNotFoundError(
+    raise instant_not_found(
         "the table has no trace of this instant: it is neither on the timeline nor archived, and "
         "no rollback or rejected write names it. Check the instant, and that it belongs to this "
-        f"table: {time}",
+        "table",
+        time,
+        {one.requested_time for one in active.instants} | {one.requested_time for one in archived},
         kind="instant_unknown",
-        requested_time=time,
     )
 
 

@@ -25,10 +25,11 @@ from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.commit.apply import data_files_of
 from timeline.commit.section import open_commit
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.errors import InvalidInputError
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, Residue
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
+from timeline.model.time_arguments import instant_not_found
 from timeline.pending_plans import pending_rollback_of
 from timeline.rollback.rollback import (
     is_abandoned,
@@ -128,19 +129,18 @@ def rollback_write(
 
 
 def _target(timeline: ActiveTimeline, requested_time: InstantTime) -> Instant:
-    for one in timeline.pending_ingestion:
+    writes = (*timeline.pending_ingestion, *timeline.completed_writes)
+    for one in writes:
         if one.requested_time == requested_time:
             return one
-    try:
-        return completed_write(timeline, requested_time)
-    except InstantNotFoundError as error:
-        pending = [one.requested_time for one in timeline.pending_ingestion]
-        raise InstantNotFoundError(
-            "the timeline has no completed or pending write with this instant; the pending ones "
-            f"are {pending}: {requested_time}",
-            kind="no_such_write",
-            requested_time=requested_time,
-        ) from error
+    pending = ", ".join(one.requested_time for one in timeline.pending_ingestion)
+    raise instant_not_found(
+        "the timeline has no completed or pending write with this instant; pending: "
+        f"{pending or 'none'}",
+        requested_time,
+        [one.requested_time for one in writes],
+        kind="no_such_write",
+    )
 
 
 def _refuse_needed(context: TableContext, snapshot: Snapshot, target: Instant) -> None:

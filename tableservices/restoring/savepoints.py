@@ -29,6 +29,7 @@ from timeline.model.file_names import instant_file_name, join, parse_instant_nam
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.slot import Slot, SlotKind
+from timeline.model.time_arguments import instant_not_found
 from timeline.ports.ports import ObjectMissingError
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import slots_since_snapshot
@@ -244,11 +245,11 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
             instants = map(parse_instant_name, section.timeline.file_names)
             found = [one for one in instants if one is not None and _names(one, requested_time)]
             if not found:
-                there = ", ".join(sorted(savepoint_times(section.timeline))) or "none"
-                raise InstantNotFoundError(
-                    f"this write has no savepoint; the savepoints are {there}: {requested_time}",
+                raise instant_not_found(
+                    "this write has no savepoint; 'hoodoo savepoint list TABLE' shows them",
+                    requested_time,
+                    savepoint_times(section.timeline),
                     kind="no_such_savepoint",
-                    requested_time=requested_time,
                 )
             found.sort(key=lambda one: one.completed, reverse=True)  # Java's order, too
             slot = section.next_slot(

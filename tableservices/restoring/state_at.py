@@ -23,6 +23,7 @@ from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import instant_file_name, parse_log_file_name, slot_path
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from timeline.model.slot import SlotKind
+from timeline.model.time_arguments import instant_not_found
 from timeline.snapshot import ActiveTimeline, Snapshot
 
 #: Actions that may not be pending during a restore or savepoint, because another engine runs them
@@ -81,13 +82,12 @@ def completed_write(timeline: ActiveTimeline, requested_time: InstantTime) -> In
     for one in timeline.completed_writes:
         if one.requested_time == requested_time:
             return one
-    newest = timeline.newest_completed_write
-    raise InstantNotFoundError(
+    raise instant_not_found(
         "the active timeline has no completed write with this requested time; 'hoodoo timeline "
-        f"show TABLE' lists them (the newest is {newest.requested_time if newest else 'none'}): "
-        f"{requested_time}",
+        "show TABLE' lists them",
+        requested_time,
+        [one.requested_time for one in timeline.completed_writes],
         kind="no_such_write",
-        requested_time=requested_time,
     )
 
 

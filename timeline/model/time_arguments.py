@@ -7,6 +7,7 @@ Only this module does so, so every call accepts the same forms.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta, timezone
 from numbers import Integral
 from typing import Any, TypeAlias
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from timeline.errors import InvalidInputError
+from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import EARLIEST, InstantTime, TimelineZone, wall_ms
 
 #: A text, a datetime (also of pandas), a date, or an int of 14 or 17 digits.
@@ -189,6 +190,36 @@ def _offset(zone: str | None) -> timezone | None:
         raise ValueError("no such zone")
     offset = timedelta(hours=hours, minutes=minutes)
     return timezone(offset if zone[0] == "+" else -offset)
+
+
+def instant_not_found(
+    problem: str, time: InstantTime, choices: Iterable[InstantTime], *, kind: str
+) -> InstantNotFoundError:
+    """
+    Return the error for an instant that the table lacks; it names the nearest ones to choose.
+
+    Args:
+        problem: What is wrong and what to do, in lower case and without a full stop.
+        time: The instant asked for, or its first digits.
+        choices: The requested times that the call would accept.
+        kind: Of the error, whose fields are ``requested_time``, ``before`` and ``after``.
+    """
+    before, after, shown = nearest_instants(time, choices)
+    return InstantNotFoundError(
+        f"{problem}; {shown}: {time}", kind=kind, requested_time=time, before=before, after=after
+    )
+
+
+def nearest_instants(
+    time: InstantTime, choices: Iterable[InstantTime]
+) -> tuple[InstantTime | None, InstantTime | None, str]:
+    """Return the nearest choice before a time, the nearest after it, and both as text."""
+    times = set(choices)
+    before = max((one for one in times if one < time), default=None)
+    after = min((one for one in times if one > time), default=None)
+    found = [f"{one} {side} it" for one, side in ((before, "before"), (after, "after")) if one]
+    shown = f"the nearest: {', '.join(found)}" if found else "the timeline has none"
+    return before, after, shown
 
 
 def _refused(value: object) -> InvalidInputError:

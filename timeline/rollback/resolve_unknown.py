@@ -16,10 +16,10 @@ from timeline.commit.apply import not_applied
 from timeline.commit.section import apply_pending_slots, open_commit
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.slot import Slot, SlotKind
+from timeline.model.time_arguments import instant_not_found
 from timeline.rollback.rollback import restore_completed_file, rollback, rollback_records
 from timeline.snapshot import ActiveTimeline
 
@@ -119,11 +119,12 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
         context.commit_log.head() > known_head
     ):  # a slot may have ended it since, without any file yet
         return _resolved(context, requested_time)
-    raise InstantNotFoundError(
+    raise instant_not_found(
         "the table has no trace of this write: no instant, no archived instant and no rollback. "
-        f"Check the instant, and that it belongs to this table: {requested_time}",
+        "Check the instant, and that it belongs to this table",
+        requested_time,
+        [one.requested_time for one in active.instants],
         kind="instant_unknown",
-        requested_time=requested_time,
     )
 
 

@@ -208,7 +208,7 @@ def test_unknown_instants_and_savepoints_are_named() -> None:
     table, times = grown(1)
     with pytest.raises(InstantNotFoundError, match=times[0]):
         savepoint(table.context, "20200101000000000")
-    with pytest.raises(InstantNotFoundError, match="the savepoints are none"):
+    with pytest.raises(InstantNotFoundError, match="the timeline has none"):
         delete_savepoint(table.context, times[0])
     with pytest.raises(InstantNotFoundError, match="no completed write"):
         savepoint(new_table().context)
