@@ -1,4 +1,4 @@
-"""Providers are chosen by name through tables, and plug-ins only when allowed."""
+"""Providers are found by name in tables, and plug-ins only if allowed."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class StorageAt:
         )
 
 
-def lock_for(machine, storage: StorageAt, registry=None, said=None, **properties: str):
+def lock_for(machine, storage: StorageAt, registry=None, options=None, **properties: str):
     return build_lock(
-        said or properties,
+        options or properties,
         storage=storage,
         clock=machine.clock,
         ids=machine.ids,
@@ -77,7 +77,7 @@ def test_each_provider_of_this_release_is_found_under_the_name_of_its_entry() ->
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("options", "found"),
     [
         ("filesystem", "filesystem"),
         ("in_process", "in_process"),
@@ -98,8 +98,8 @@ def test_each_provider_of_this_release_is_found_under_the_name_of_its_entry() ->
         ),
     ],
 )
-def test_provider_answers_to_our_name_and_hudis(said: str, found: str) -> None:
-    assert ProviderRegistry().find(said).name == found
+def test_provider_answers_to_our_name_and_hudis(options: str, found: str) -> None:
+    assert ProviderRegistry().find(options).name == found
 
 
 def test_unknown_provider_is_refused_with_the_known_ones() -> None:
@@ -162,7 +162,7 @@ def test_plugin_registered_twice_is_refused() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A distribution ``planted-locks`` with one plug-in, found but not imported."""
+    """Install a distribution ``planted-locks`` with one plug-in that is found but not imported."""
     (tmp_path / "planted_locks.py").write_text(
         "from lockproviders.hookspecs import hookimpl\n"
         "@hookimpl\n"
@@ -233,9 +233,9 @@ def test_a_table_does_not_choose_the_lock_of_its_writers(machine) -> None:
         "hoodie.write.lock.zookeeper.url": "thief.example:2181",
         "hoodie.table.name": "flights",
     }
-    said = PropertySet().with_layer(TABLE_LAYER, hostile)
-    said = said.with_layer("code", {"hoodie.write.lock.provider": "mine"})
-    lock_for(machine, StorageAt(None), registry, said)
+    options = PropertySet().with_layer(TABLE_LAYER, hostile)
+    options = options.with_layer("code", {"hoodie.write.lock.provider": "mine"})
+    lock_for(machine, StorageAt(None), registry, options)
     assert seen == [{"hoodie.write.lock.provider": "mine", "hoodie.table.name": "flights"}]
 
 
@@ -247,10 +247,10 @@ IMPLICIT = {
 STORED = {"hoodie.write.lock.provider": "storage_based"}
 
 
-def identity_at(machine, address: str, properties: dict[str, str], **said: str) -> str:
+def identity_at(machine, address: str, properties: dict[str, str], **options: str) -> str:
     storage = storage_for(address, options={"hoodoo.storage.s3.anonymous": "true"})
     lock = build_lock(
-        {**properties, **said},
+        {**properties, **options},
         storage=storage,
         clock=machine.clock,
         ids=machine.ids,
@@ -264,7 +264,7 @@ def identity_at(machine, address: str, properties: dict[str, str], **said: str) 
 
 @pytest.mark.parametrize("provider", [IMPLICIT, STORED])
 def test_a_base_path_of_another_table_moves_no_lock_there(machine, provider, caplog) -> None:
-    """One file of properties for several tables: Java's writers of this one lock this one."""
+    """With one properties file for several tables, Java's writers of this table lock this table."""
     here = identity_at(machine, OPENED, provider)
     led = identity_at(machine, OPENED, provider, **{"hoodie.base.path": "s3://lake/t1"})
     assert led == here
@@ -275,9 +275,9 @@ def test_a_base_path_option_gives_javas_spelling_of_the_table(machine) -> None:
     as_java = identity_at(machine, OPENED + "/", IMPLICIT)
     assert as_java != identity_at(machine, OPENED, IMPLICIT)
     for spelled in ("s3://lake/t2/", "s3a://lake/t2/"):
-        said = {"hoodie.base.path": spelled}
-        assert identity_at(machine, OPENED, IMPLICIT, **said) == as_java
-    elsewhere = {"hoodie.base.path": "hdfs://nn/lake/t2"}  # the same store by another door
+        options = {"hoodie.base.path": spelled}
+        assert identity_at(machine, OPENED, IMPLICIT, **options) == as_java
+    elsewhere = {"hoodie.base.path": "hdfs://nn/lake/t2"}  # the same store under another address
     assert identity_at(machine, OPENED, IMPLICIT, **elsewhere) != as_java
 
 
@@ -313,5 +313,5 @@ def test_a_plugin_may_provide_mergers_in_addition_to_locks() -> None:
     assert "lock of com.example.First" in registry.known
     assert set(map(id, registry.mergers())) == {id(first.merger), id(second.merger)}
     assert registry.mergers(["com.example.Second", "org.apache.hudi.Other"]) == (second.merger,)
-    # Java's own classes say nothing about plug-ins.
+    # Java's own classes name no plug-in.
     assert len(registry.mergers(["org.apache.hudi.DefaultSparkRecordMerger"])) == 2

@@ -44,7 +44,7 @@ class Heard:
         self.events.append((name, fields))
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        return [fields for told, fields in self.events if told == name]
+        return [fields for emitted, fields in self.events if emitted == name]
 
 
 class StillClock:
@@ -256,8 +256,8 @@ def put_watched(
 ) -> tuple[CommitResult, list[list[str]]]:
     """As ``put``; ``early`` runs before conflict detection; also return the rewritten file ids."""
     workload = Meddled(LocalWorkload(table.context.ports, as_table(rows)), *acts, early=early)
-    receipt = write(table.context, planned(table, operation, **options), workload)
-    return receipt, workload.rewritten
+    result = write(table.context, planned(table, operation, **options), workload)
+    return result, workload.rewritten
 
 
 def upsert(

@@ -29,8 +29,8 @@ from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
 
 
-def touching(*groups: FileGroupId, touch: Access = Access.BASE) -> WriteSet:
-    return WriteSet.of([AccessedFileGroup(file_group=group, access=touch) for group in groups])
+def touching(*groups: FileGroupId, access: Access = Access.BASE) -> WriteSet:
+    return WriteSet.of([AccessedFileGroup(file_group=group, access=access) for group in groups])
 
 
 def pending_commit(*groups: FileGroupId, **more: object) -> PendingCommit:
@@ -39,28 +39,30 @@ def pending_commit(*groups: FileGroupId, **more: object) -> PendingCommit:
 
 def started(table: TableReader) -> StartedWrite:
     """Begin a write that is ready to commit."""
-    begun = begin(table.context, Action.COMMIT)
-    make_inflight(table.context, begun, CommitMetadata())
-    return begun
+    started_write = begin(table.context, Action.COMMIT)
+    make_inflight(table.context, started_write, CommitMetadata())
+    return started_write
 
 
-def seen_by(begun: StartedWrite) -> BaseState:
-    return BaseState.by(begun.snapshot)
+def seen_by(started_write: StartedWrite) -> BaseState:
+    return BaseState.by(started_write.snapshot)
 
 
 def publish_one(
     table: TableReader, *groups: FileGroupId, **more: object
 ) -> CommittedWrite | Conflict:
-    begun = started(table)
-    return commit_write(table.context, begun, pending_commit(*groups, **more), seen_by(begun))
+    started_write = started(table)
+    return commit_write(
+        table.context, started_write, pending_commit(*groups, **more), seen_by(started_write)
+    )
 
 
 def begun_after(other: TableReader, mine: TableReader, *groups: FileGroupId) -> StartedWrite:
     """Begin my write before the other's commit; a rebase resolves the conflict."""
     theirs = started(other)
-    begun = started(mine)
+    started_write = started(mine)
     commit_write(other.context, theirs, pending_commit(*groups), seen_by(theirs))
-    return begun
+    return started_write
 
 
 def two_writers(**changes: object) -> tuple[TableReader, TableReader]:
@@ -108,14 +110,14 @@ def commit_in_section(
 
 def validate_early(
     context: TableContext,
-    begun: StartedWrite,
-    claim: WriteSet,
+    started_write: StartedWrite,
+    write_set: WriteSet,
     seen: BaseState,
     *,
     logs_may_conflict: bool = False,
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """Validate a planned write set without the lock, as an early check does."""
     planned = PendingCommit(
-        write_set=claim, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
+        write_set=write_set, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
     )
-    return validate_unlocked(context, begun, planned, seen)
+    return validate_unlocked(context, started_write, planned, seen)

@@ -289,12 +289,12 @@ def test_a_cached_head_before_the_first_read_does_not_mean_contention() -> None:
     assert not mine.commit_log.is_contended
 
 
-@pytest.mark.parametrize("came", [1, 2, 8])
-def test_on_a_high_latency_store_a_cached_head_does_not_hide_contention(came: int) -> None:
-    glancing, looking = (behind(far, 1 + came, cached=it) for it in (True, False))
-    assert glancing.commit_log.head() == looking.commit_log.head() == 1 + came
-    assert glancing.commit_log.is_contended
-    assert looking.commit_log.is_contended
+@pytest.mark.parametrize("new_slots", [1, 2, 8])
+def test_on_a_high_latency_store_a_cached_head_does_not_hide_contention(new_slots: int) -> None:
+    with_cached, without_cached = (behind(far, 1 + new_slots, cached=it) for it in (True, False))
+    assert with_cached.commit_log.head() == without_cached.commit_log.head() == 1 + new_slots
+    assert with_cached.commit_log.is_contended
+    assert without_cached.commit_log.is_contended
 
 
 def test_on_a_local_store_a_read_after_a_cached_head_requests_the_next_slot_only() -> None:
@@ -340,11 +340,11 @@ def test_cached_slots_of_a_range_are_returned_without_requests(
 def test_a_taken_slot_or_a_cached_head_loads_the_commit_log(
     log_of: Callable[[Any], RecordedLog],
 ) -> None:
-    taking, glancing = log_of(filled()).commit_log, log_of(filled(1)).commit_log
-    assert [commit_log.is_loaded for commit_log in (taking, glancing)] == [False, False]
+    taking, with_cached = log_of(filled()).commit_log, log_of(filled(1)).commit_log
+    assert [commit_log.is_loaded for commit_log in (taking, with_cached)] == [False, False]
     taking.take(slot(1))
-    glancing.cached_head()
-    assert [commit_log.is_loaded for commit_log in (taking, glancing)] == [True, True]
+    with_cached.cached_head()
+    assert [commit_log.is_loaded for commit_log in (taking, with_cached)] == [True, True]
 
 
 # ---------------------------------------------------------------- from the newest down

@@ -64,19 +64,19 @@ def test_every_byte_of_a_signed_slot_counts():
 
 @pytest.mark.spec("UNK-1")
 def test_an_unanswered_create_is_repeated_with_the_same_bytes():
-    class Told(Behind):
+    class RecordingCreates(Behind):
         sent: list[bytes] = []  # noqa: RUF012
 
         def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
             self.sent.append(data)
             self.inner.create(path, data, durable=durable)
 
-    told = Told(Unanswered(MemoryStorage(), "lost", "applied"))
-    commit_log = CommitLog(world_of(told), "t", signing=SIGNED)
+    storage = RecordingCreates(Unanswered(MemoryStorage(), "lost", "applied"))
+    commit_log = CommitLog(world_of(storage), "t", signing=SIGNED)
     assert commit_log.take(replace(slot(1), hash_link=SIGNED.link("", b"")))
-    assert len(set(told.sent)) == 1
-    assert len(told.sent) == 3
-    assert commit_log.read(1).digest == digest_of(told.inner.read(slot_path(1)))
+    assert len(set(storage.sent)) == 1
+    assert len(storage.sent) == 3
+    assert commit_log.read(1).digest == digest_of(storage.inner.read(slot_path(1)))
 
 
 def test_hash_links_cost_no_further_requests():
@@ -103,11 +103,11 @@ def test_a_writer_that_lost_a_number_links_its_slot_to_the_winner():
         def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
             if path == slot_path(2) and self.armed:
                 self.armed = False
-                upsert(rival, [{"id": "9", "p": "z", "ts": 1}])
+                upsert(other_table, [{"id": "9", "p": "z", "ts": 1}])
             self.inner.create(path, data, durable=durable)
 
     limits = replace(SEALED, publish_lock=CommitLockMode.NONE)
-    rival = opened(table, limits=limits)
+    other_table = opened(table, limits=limits)
     upsert(opened(table, storage=Outrun(storage), limits=limits), [{"id": "2", "p": "y", "ts": 1}])
     assert len(raw(storage)) == 3
     assert befores(storage) == expected(storage)

@@ -192,8 +192,8 @@ def test_at_least_one_of_two_concurrent_newcomers_is_refused():
     class Racing(Behind):
         def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
             if path.startswith(WRITERS):
-                rival = {**json.loads(data), "writer_id": "r", "agreement": {"lock": "b"}}
-                self.inner.write(f"{WRITERS}/r.json", json.dumps(rival).encode())
+                other_entry = {**json.loads(data), "writer_id": "r", "agreement": {"lock": "b"}}
+                self.inner.write(f"{WRITERS}/r.json", json.dumps(other_entry).encode())
             self.inner.write(path, data, durable=durable)
 
     with pytest.raises(WriterDisagreementError):
@@ -277,8 +277,8 @@ def test_a_writer_with_a_live_entry_is_forgotten_by_force_and_registers_again():
 
 def strange(**changes: object) -> bytes:
     """Return a registry entry with one changed value."""
-    told = dict.fromkeys(("writer_id", "host", "pid", "application", "since_ms", "pin"), 1)
-    return json.dumps({**told, "agreement": {}, **changes}).encode()
+    entry = dict.fromkeys(("writer_id", "host", "pid", "application", "since_ms", "pin"), 1)
+    return json.dumps({**entry, "agreement": {}, **changes}).encode()
 
 
 DAMAGED = {

@@ -102,9 +102,9 @@ def test_deferred_deletes_are_not_planned_again_before_the_reader_ends() -> None
         assert bench.clean() == 3
         assert clean(bench.writer.context, ONE) is None
         bench.commit(4)
-        receipt = clean(bench.writer.context, ONE)
-        assert receipt is not None
-        assert len(receipt.files) == 1  # the slice of 2 only: that of 0 was deleted before
+        result = clean(bench.writer.context, ONE)
+        assert result is not None
+        assert len(result.files) == 1  # the slice of 2 only: that of 0 was deleted before
         assert values(state) == [0]
         assert len(files_below(bench.storage, DEFERRED_DELETES)) == 1
     assert clean(bench.writer.context, ONE) is None
@@ -314,16 +314,16 @@ def test_changes_that_are_read_keep_the_files_of_their_range_from_cleaning(ends:
             two(bench.writer, 4)
             bench.clean()
         found += changes.read_all().to_pylist()
-    told = [(one["before"]["v"], one["after"]["v"]) for one in found]
-    assert sorted(told) == sorted(wanted * 2)
+    document = [(one["before"]["v"], one["after"]["v"]) for one in found]
+    assert sorted(document) == sorted(wanted * 2)
     assert files_below(bench.storage, DEFERRED_DELETES) != []
 
 
 def lease(**changes: object) -> bytes:
     """Return a lease with one changed value."""
-    told = dict.fromkeys(("since", "until", "lease_ms", "pid", "n"), 1)
+    document = dict.fromkeys(("since", "until", "lease_ms", "pid", "n"), 1)
     names = dict.fromkeys(("host", "application", "oldest", "newest"), "20260101000000000")
-    return json.dumps({**told, **names, **changes}).encode()
+    return json.dumps({**document, **names, **changes}).encode()
 
 
 DAMAGED = {

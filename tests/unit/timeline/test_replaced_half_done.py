@@ -46,9 +46,9 @@ class HalfDone(Swapped):
         limits = replace(FREE, unknown_ms_max=0)
         clock = StillClock(NEW_MS + 5_000)
         dead = opened(self.new, storage=Mute(self.inner), clock=clock, limits=limits)
-        with pytest.raises(OutcomeUnknownError) as told:
+        with pytest.raises(OutcomeUnknownError) as caught:
             upsert(dead, [{"id": "n0", "p": "x", "ts": 2}, {"id": "half", "p": "x", "ts": 1}])
-        self.half = told.value
+        self.half = caught.value
 
 
 def half_done(*, far: bool = False) -> HalfDone:

@@ -44,14 +44,14 @@ def test_names_in_any_order_of_appearance_give_the_same_timeline(seed: int) -> N
         appeared = order[count : count + chance.choice((1, 1, 3))]
         count += len(appeared)
         place(storage, *appeared)
-        seen, anew = reader.read(), ActiveTimeline.of(order[:count])
-        assert seen == anew
-        assert seen.newest_time == anew.newest_time
-        assert seen.newest_decided_time == anew.newest_decided_time
-        assert seen.completed_times == anew.completed_times
-        assert seen.pending == anew.pending
-        assert seen.completed_writes == anew.completed_writes
-        assert seen.newest_completed_write == anew.newest_completed_write
+        seen, reread = reader.read(), ActiveTimeline.of(order[:count])
+        assert seen == reread
+        assert seen.newest_time == reread.newest_time
+        assert seen.newest_decided_time == reread.newest_decided_time
+        assert seen.completed_times == reread.completed_times
+        assert seen.pending == reread.pending
+        assert seen.completed_writes == reread.completed_writes
+        assert seen.newest_completed_write == reread.newest_completed_write
 
 
 def test_an_own_file_is_known_without_a_listing() -> None:

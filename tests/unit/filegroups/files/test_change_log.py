@@ -90,10 +90,10 @@ def test_every_supplemental_mode_returns_the_same_changes(table: hoodoo.Table) -
 
 
 def test_the_log_is_java_s(table: hoodoo.Table) -> None:
-    receipt = table.upsert([{**ROWS[0], "ts": 11}])
+    result = table.upsert([{**ROWS[0], "ts": 11}])
     (stat,) = newest_stats(table)
     ((path, size_bytes),) = (stat.cdc_stats or {}).items()
-    storage, time = table.context.ports.storage, receipt.requested_time
+    storage, time = table.context.ports.storage, result.requested_time
     token = (stat.path or "").rpartition("/")[2].split("_")[1]
     assert path == f"p/.{stat.file_id}_{time}.log.1_{token}.cdc"
     found = storage.stat(path)
@@ -115,7 +115,7 @@ def test_the_log_is_java_s(table: hoodoo.Table) -> None:
 
 
 def test_a_change_log_of_another_instant_or_a_truncated_one_is_refused(table: hoodoo.Table) -> None:
-    receipt = table.upsert([{**ROWS[0], "ts": 11}])
+    result = table.upsert([{**ROWS[0], "ts": 11}])
     (path,) = newest_stats(table)[0].cdc_stats or {}
     storage = table.context.ports.storage
     with pytest.raises(CorruptTableError):
@@ -123,7 +123,7 @@ def test_a_change_log_of_another_instant_or_a_truncated_one_is_refused(table: ho
     whole = storage.read(path)
     storage.write(path, whole[:-5])
     with pytest.raises(CorruptTableError):
-        list(read_cdc_log(storage, path, receipt.requested_time))
+        list(read_cdc_log(storage, path, result.requested_time))
 
 
 def test_a_row_that_moves_to_another_partition_is_a_change_in_both(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_row_that_moves_to_another_partition_is_a_change_in_both(tmp_path: Pat
     moved = {**ROWS[0], "part": "q", "ts": 11}
     with table:
         table.upsert([moved])
-        told = changed(table)[4:]
-    assert sorted(told, key=str) == [("d", ROWS[0], None), ("i", None, moved)]
+        changes = changed(table)[4:]
+    assert sorted(changes, key=str) == [("d", ROWS[0], None), ("i", None, moved)]
 
 
 def test_overwritten_rows_are_deletes_without_a_log(table: hoodoo.Table) -> None:
@@ -146,9 +146,9 @@ def test_a_column_added_since_is_null_in_older_images(tmp_path: Path) -> None:
     with make(tmp_path / "t", "DATA_BEFORE_AFTER") as table:
         table.upsert([{**ROWS[0], "ts": 11}])
         table.upsert([{**ROWS[0], "ts": 12, "more": 1}])
-        told = changed(table)[4:]
+        changes = changed(table)[4:]
     first, second = {**ROWS[0], "more": None}, {**ROWS[0], "ts": 11, "more": None}
-    assert told == [("u", first, second), ("u", second, {**ROWS[0], "ts": 12, "more": 1})]
+    assert changes == [("u", first, second), ("u", second, {**ROWS[0], "ts": 12, "more": 1})]
 
 
 def test_a_rollback_finds_the_log_by_its_marker_and_by_its_name(table: hoodoo.Table) -> None:
@@ -220,13 +220,13 @@ def test_schemas_are_java_s() -> None:
 def test_images_of_cleaned_files_are_refused_by_name(tmp_path: Path, mode: str) -> None:
     with make(tmp_path / "t", mode) as table:
         (first,) = (tmp_path / "t" / "p").glob("*.parquet")
-        receipt = table.upsert([{**ROWS[0], "ts": 11}])
+        result = table.upsert([{**ROWS[0], "ts": 11}])
         first.unlink()
         started = table.timeline[0].completion_time
         assert started is not None
         with pytest.raises(InstantNotFoundError) as caught:
             table.changes(started, images=True)
-    assert caught.value.fields["requested_time"] == receipt.requested_time
+    assert caught.value.fields["requested_time"] == result.requested_time
     assert caught.value.fields["path"] == f"p/{first.name}"
 
 
@@ -243,8 +243,8 @@ def test_changes_of_tables_without_meta_or_partition_columns_are_returned(
     with make(tmp_path / "t", mode, **{name: value}) as table:
         table.upsert([{**a, "ts": 11}])
         table.delete([{"id": "d", "part": "p"}])
-        told = changed(table)[4:]
-    assert told == [("u", a, {**a, "ts": 11}), ("d", d, None)]
+        changes = changed(table)[4:]
+    assert changes == [("u", a, {**a, "ts": 11}), ("d", d, None)]
 
 
 @pytest.mark.parametrize("logs", ["true", "false"])
@@ -255,10 +255,10 @@ def test_changes_follow_from_values_where_rows_have_no_commit_time(
     a, b = ROWS[:2]
     with make(tmp_path / "t", "OP_KEY_ONLY", **more) as table:
         table.upsert([{**a, "ts": 11}, b])
-        told = changed(table)[4:]
+        changes = changed(table)[4:]
     # Without a change log or a commit time a rewrite without a change is not visible.
     written_again = [("u", b, b)] if logs == "true" else []
-    assert told == [("u", a, {**a, "ts": 11}), *written_again]
+    assert changes == [("u", a, {**a, "ts": 11}), *written_again]
 
 
 @pytest.mark.parametrize("logs", ["true", "false"])
@@ -271,8 +271,8 @@ def test_a_late_row_that_fills_a_value_in_is_an_update(tmp_path: Path, logs: str
         bare = {**ROWS[0], "id": "z", "v": None}
         table.upsert([bare])
         table.upsert([{**bare, "ts": 9, "v": 5}])
-        told = changed(table)[4:]
-    assert told == [("i", None, bare), ("u", bare, {**bare, "v": 5})]
+        changes = changed(table)[4:]
+    assert changes == [("i", None, bare), ("u", bare, {**bare, "v": 5})]
 
 
 def test_cleaning_deletes_change_logs_with_their_base_files(tmp_path: Path) -> None:
@@ -291,17 +291,17 @@ def test_cleaning_deletes_change_logs_with_their_base_files(tmp_path: Path) -> N
 def test_superseded_change_logs_of_a_rebase_are_deleted_before_the_commit() -> None:
     mine = with_logs(new_table())
     upsert(mine, [row("a", 1, 1)])
-    rival = begun(opened(mine), WriteOperation.UPSERT, [row("a", 2, 7)])
-    receipt = upsert(mine, [row("a", 3, 8)], rival)
-    assert receipt.attempts == 2
+    concurrent_write = begun(opened(mine), WriteOperation.UPSERT, [row("a", 2, 7)])
+    result = upsert(mine, [row("a", 3, 8)], concurrent_write)
+    assert result.attempts == 2
     files = [
         name
         for name in mine.context.ports.storage.names("x")
-        if receipt.requested_time in name and not name.endswith(".crc")
+        if result.requested_time in name and not name.endswith(".crc")
     ]
     assert len(files) == 2, files  # a base file and its change log
-    told = mine.changes("0", images=True).read_all().to_pylist()
-    assert [(each["op"], each["after"]["v"]) for each in told] == [("i", 1), ("u", 7), ("u", 8)]
+    changes = mine.changes("0", images=True).read_all().to_pylist()
+    assert [(each["op"], each["after"]["v"]) for each in changes] == [("i", 1), ("u", 7), ("u", 8)]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -105,9 +105,9 @@ def made(
     root = b"".join(
         struct.pack(">qi", at, 0) + vint(len(row_key(key))) + row_key(key) for key, at in children
     )
-    told = [(b"KEY_VALUE_VERSION", struct.pack(">i", 1 if versions else 0)), (b"schema", b"{}")]
+    pairs = [(b"KEY_VALUE_VERSION", struct.pack(">i", 1 if versions else 0)), (b"schema", b"{}")]
     info = b""
-    for name, text in told:
+    for name, text in pairs:
         pair = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(text)) + text
         info += b"\x0a" + varint(len(pair)) + pair
     out += framed(b"IDXROOT2", root, gzipped=gzipped)

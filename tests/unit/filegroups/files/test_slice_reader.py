@@ -158,14 +158,14 @@ def rollback(at: int, target: int) -> bytes:
     return encode_block(BlockType.COMMAND, head, b"")
 
 
-def partial(at: int, key: str, **told: object) -> bytes:
+def partial(at: int, key: str, **named: object) -> bytes:
     """Return a block with the meta columns and the named ones, without the key column."""
-    schema = pa.schema([each for each in OWN if each.name in told])
+    schema = pa.schema([each for each in OWN if each.name in named])
     text = avro_with_meta(TableSchema.from_arrow(schema, "t").avro_json)
     whole = rows((key, 0, ""), at=at)
     table = pa.table(
         {
-            n: pa.array([told[n]], OWN.field(n).type) if n in told else whole[n]
+            n: pa.array([named[n]], OWN.field(n).type) if n in named else whole[n]
             for n in with_meta(schema).names
         },
         schema=with_meta(schema),
@@ -196,11 +196,11 @@ def test_late_rows_and_late_deletes_change_nothing():
 )
 def test_logs_with_positions_change_every_copy_of_a_key(of_base, second):
     """Java 1.2 merges by position here. Without positions it merges by key, once for each key."""
-    told = {}
+    named = {}
     if of_base is not None:
-        told["base_file_instant_time_of_record_positions"] = time(of_base)
+        named["base_file_instant_time_of_record_positions"] = time(of_base)
     group = Group().with_base(*BASE[:2], ("a", 10, "twice"))
-    group.log(2, avro(2, ("a", 20, "new"), **told))
+    group.log(2, avro(2, ("a", 20, "new"), **named))
     assert group.read() == [("a", 20, "new"), BASE[1], ("a", *second)]
 
 

@@ -55,8 +55,8 @@ def numbers(table: TableReader, *works: PreparedWrite) -> list[tuple[int, ...]]:
     return [one.numbers for one in coalesce(table.context, dict(enumerate(works)))]
 
 
-def counts(receipt: CommitResult) -> tuple[int, int, int]:
-    return receipt.rows_inserted, receipt.rows_updated, receipt.rows_deleted
+def counts(result: CommitResult) -> tuple[int, int, int]:
+    return result.rows_inserted, result.rows_updated, result.rows_deleted
 
 
 @pytest.mark.spec("GRP-7")

@@ -66,11 +66,11 @@ class Gathering(StillClock):
         self.others: list[Write] = []
         self.started: list[Future[CommitResult]] = []
         self.committer: GroupCommitter | None = None
-        self.look: Callable[[], object] = lambda: None
+        self.probe: Callable[[], object] = lambda: None
         self.seen: list[object] = []
 
     def sleep_ms(self, duration_ms: int) -> None:
-        self.seen.append(self.look())
+        self.seen.append(self.probe())
         others, self.others = self.others, []
         for number, other in enumerate(others, start=2):
             self.started.append(start_in_background(other))
@@ -112,7 +112,7 @@ class Threads:
 def test_no_instant_begins_while_the_leader_lingers() -> None:
     """Otherwise the group would be validated against a snapshot as old as the linger."""
     threads = Threads()
-    threads.clock.look = lambda: threads.table.context.active().pending
+    threads.clock.probe = lambda: threads.table.context.active().pending
     assert (
         threads.first(threads.write(row("a1", "x", 1)), threads.write(row("b1", "x", 1))).group == 2
     )
@@ -389,9 +389,9 @@ def test_a_member_gets_its_result_before_the_markers_are_deleted() -> None:
 
     def write(key: str) -> CommitResult:
         inner = LocalWorkload(table.context.ports, as_table([row(key, key, 1)]))
-        receipt = committer.write(planned(table, WriteOperation.UPSERT), inner)
+        result = committer.write(planned(table, WriteOperation.UPSERT), inner)
         answered.append(key)
-        return receipt
+        return result
 
     other = start_in_background(lambda: write("b"))
     assert write("a").group == 2
@@ -410,8 +410,8 @@ def test_many_threads_lose_no_row() -> None:
         return committer.write(plan, LocalWorkload(table.context.ports, mine))
 
     with ThreadExecutor(8, events=Heard()) as threads:
-        receipts = threads.map(write, list(range(32)))
+        results = threads.map(write, list(range(32)))
     assert len(rows_of(table, "id")) == 33
-    sizes = Counter(each.requested_time for each in receipts)
-    assert all(sizes[each.requested_time] == each.group for each in receipts)
+    sizes = Counter(each.requested_time for each in results)
+    assert all(sizes[each.requested_time] == each.group for each in results)
     assert leftovers(table) == []

@@ -91,13 +91,13 @@ def published(answer: CommitResult | NotCommitted) -> CommitResult:
     return answer
 
 
-def told(receipt: CommitResult) -> WasCommitted:
+def as_message(result: CommitResult) -> WasCommitted:
     return WasCommitted(
-        requested_time=receipt.requested_time,
-        completion_time=receipt.completion_time,
-        group=receipt.group,
-        lost_slots=receipt.lost_slots,
-        own=MemberResult.of(receipt),
+        requested_time=result.requested_time,
+        completion_time=result.completion_time,
+        group=result.group,
+        lost_slots=result.lost_slots,
+        own=MemberResult.of(result),
     )
 
 
@@ -117,7 +117,7 @@ def test_writers_of_other_processes_share_an_instant() -> None:
         (1, 0, 3),
     ]
     for channel, answer in zip(channels, answers, strict=True):
-        mine = channel.member.commit_result(told(answer))
+        mine = channel.member.commit_result(as_message(answer))
         assert mine == answer
         assert not channel.closed
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 2), ("n", 2)]
@@ -171,9 +171,9 @@ def test_the_answer_of_a_committer_is_the_answer_of_the_write() -> None:
         rows_inserted=9, rows_updated=9, rows_deleted=9, files_written=9, bytes_written=9
     )
     yes = Script(WasCommitted(**times, group=3, lost_slots=1, own=own))
-    receipt = write_by_committer(yes, mine, wait_ms=1)
-    assert receipt is not None
-    assert (receipt.group, receipt.lost_slots, receipt.rows_inserted) == (3, 1, 9)
+    result = write_by_committer(yes, mine, wait_ms=1)
+    assert result is not None
+    assert (result.group, result.lost_slots, result.rows_inserted) == (3, 1, 9)
 
 
 def test_a_committer_that_dies_before_files_were_written_leaves_nothing() -> None:
@@ -233,13 +233,13 @@ def test_a_writer_finds_that_its_committer_committed_before_it_died() -> None:
     ]
     dead_committer(table, *channels, after="/slots/")
     assert len(table.context.active().pending) == 1, "its completed file is missing"
-    receipts = [one.member.resolve(one.member.work.context) for one in channels]
-    assert [one and (one.rows_inserted, one.rows_updated, one.group) for one in receipts] == [
+    results = [one.member.resolve(one.member.work.context) for one in channels]
+    assert [one and (one.rows_inserted, one.rows_updated, one.group) for one in results] == [
         (0, 1, 2),
         (1, 0, 2),
     ]
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
-    assert len({one.requested_time for one in receipts if one}) == 1
+    assert len({one.requested_time for one in results if one}) == 1
 
 
 @pytest.mark.spec("GRP-6")
@@ -276,17 +276,17 @@ def test_a_committer_that_paused_is_rejected_after_its_writer_resolved_the_write
         Loopback(member(table, [row("a", "x", 1)])),
         Loopback(member(table, [row("b", "y", 1)])),
     )
-    receipts: list[CommitResult | None] = []
+    results: list[CommitResult | None] = []
 
     def times_out(_: str, __: frozenset[int]) -> None:
-        if receipts:
+        if results:
             return
-        receipts.append(sleeper.member.resolve(sleeper.member.work.context))
-        receipts.append(write_prepared(sleeper.member.work))
+        results.append(sleeper.member.resolve(sleeper.member.work.context))
+        results.append(write_prepared(sleeper.member.work))
 
     answers = commit_offers(table.context, [sleeper, other], publishing=times_out)
-    assert receipts[0] is None
-    assert receipts[1] is not None
+    assert results[0] is None
+    assert results[1] is not None
     assert not any(isinstance(one, CommitResult) for one in answers)
     assert other.member.resolve(other.member.work.context) is None
     assert rows_of(table, "id") == [("a",)]
@@ -340,13 +340,13 @@ def test_a_slot_of_a_dropped_table_hides_no_commit_from_its_writer() -> None:
     """A writer with the dropped table open may take a slot here, with much older times."""
     table = new_table()
     mine = Loopback(member(table, [row("a", "x", 1)]))
-    receipt = published(together(table, mine)[0])
+    result = published(together(table, mine)[0])
     late = commit_slot(table.context.commit_log.head() + 1, "dropped")
-    assert late.completion_time < receipt.requested_time
+    assert late.completion_time < result.requested_time
     table.context.ports.storage.create(slot_path(late.number), encode_slot(late))
     found = mine.member.resolve(mine.member.work.context)
     assert found is not None
-    assert found.requested_time == receipt.requested_time
+    assert found.requested_time == result.requested_time
 
 
 @pytest.mark.spec("GRP-6")
@@ -354,15 +354,15 @@ def test_a_write_that_cannot_be_resolved_has_an_unknown_outcome() -> None:
     table = new_table()
     wire = Disconnected(table.context.ports.storage)
     mine = Loopback(member(table, [row("a", "x", 1)], storage=wire))
-    receipt = published(together(table, mine)[0])
+    result = published(together(table, mine)[0])
     wire.is_down = True
     with pytest.raises(OutcomeUnknownError) as caught:
         mine.member.resolve(mine.member.work.context)
-    assert caught.value.fields["requested_time"] == receipt.requested_time
+    assert caught.value.fields["requested_time"] == result.requested_time
     wire.is_down = False
     found = write_by_committer(Script(OutcomeUnknown()), mine.member, wait_ms=1)
     assert found is not None
-    assert (found.requested_time, found.rows_inserted) == (receipt.requested_time, 1)
+    assert (found.requested_time, found.rows_inserted) == (result.requested_time, 1)
 
 
 def test_only_a_serializable_request_is_offered_to_a_committer() -> None:

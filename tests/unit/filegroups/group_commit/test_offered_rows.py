@@ -24,13 +24,13 @@ from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from tests.unit.filegroups.group_commit.test_member import (
+    as_message,
     dead_committer,
     lost,
     member,
     published,
     row,
     together,
-    told,
 )
 from tests.unit.timeline.engine import (
     StillClock,
@@ -55,10 +55,10 @@ def found(channel: Loopback) -> CommitResult | None:
     return channel.member.resolve(channel.member.work.context)
 
 
-def counts(receipt: CommitResult | None) -> tuple[int, int, int] | None:
-    if receipt is None:
+def counts(result: CommitResult | None) -> tuple[int, int, int] | None:
+    if result is None:
         return None
-    return receipt.rows_inserted, receipt.rows_updated, receipt.group
+    return result.rows_inserted, result.rows_updated, result.group
 
 
 @pytest.mark.spec("GRP-8")
@@ -79,7 +79,7 @@ def test_rows_of_several_processes_of_one_partition_make_one_file() -> None:
     assert leftovers(table) == []
     assert [one.asked for one in channels] == [["join"]] * 4
     for channel, answer in zip(channels, answers, strict=True):
-        assert channel.member.commit_result(told(answer)) == answer
+        assert channel.member.commit_result(as_message(answer)) == answer
         assert found(channel) == answer
     slot = table.context.commit_log.read(table.context.commit_log.head())
     assert slot is not None
@@ -110,9 +110,9 @@ def test_deletes_in_event_time_order_are_not_coalesced_and_wait_for_the_next_gro
     assert answers[1] is NotCommitted.CONFLICTS
     assert found(second) is None
     before = second.member.requested_time
-    receipt = published(together(table, second)[0])
+    result = published(together(table, second)[0])
     assert second.member.requested_time != before
-    assert (receipt.rows_deleted, found(second)) == (1, receipt)
+    assert (result.rows_deleted, found(second)) == (1, result)
     assert second.asked == ["join", "join"]
     assert rows_of(table, "id", "v") == [("a", 2)]
 

@@ -176,10 +176,10 @@ def test_only_members_of_an_unanswered_commit_have_an_unknown_outcome(
         raise OutcomeUnknownError("no answer", requested_time=asked[1].requested_time)
 
     monkeypatch.setattr(group_write, "commit_write", unanswered)
-    first, met, last = together(table, *works)
+    first, conflicting, last = together(table, *works)
     assert isinstance(first, OutcomeUnknownError)
     assert first is last
-    assert met is NotCommitted.CONFLICTS
+    assert conflicting is NotCommitted.CONFLICTS
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
 
 

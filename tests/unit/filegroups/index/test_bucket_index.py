@@ -36,8 +36,8 @@ RING = {**BUCKETS, "hoodie.index.bucket.engine": "CONSISTENT_HASHING"}
 
 
 def made(path: Path, properties: dict[str, str] = BUCKETS, **more: Any) -> hoodoo.Table:
-    told = {"record_key": "id", "partition_by": "p", "ordering": "ts", **more}
-    return hoodoo.create_table(path / "t", schema=SCHEMA, properties=properties, **told)
+    options = {"record_key": "id", "partition_by": "p", "ordering": "ts", **more}
+    return hoodoo.create_table(path / "t", schema=SCHEMA, properties=properties, **options)
 
 
 def batch(ids: range | list[int], v: int, *, ts: int = 1, p: str = "p") -> pa.Table:
@@ -70,8 +70,8 @@ def test_upserts_reach_the_file_group_of_the_key_without_a_lookup(tmp_path: Path
         table.upsert(batch(range(40), 1))
         assert groups(table) == [("p", 0), ("p", 1), ("p", 2), ("p", 3)]
         rows = Blind(table.context.ports, batch(range(30, 60), 2, ts=2))
-        receipt = table._run(WriteOperation.UPSERT, rows)
-        assert (receipt.rows_updated, receipt.rows_inserted) == (10, 20)
+        result = table._run(WriteOperation.UPSERT, rows)
+        assert (result.rows_updated, result.rows_inserted) == (10, 20)
         table.upsert(batch([5], 3, p="q"))
         assert groups(table)[:4] == [("p", 0), ("p", 1), ("p", 2), ("p", 3)]
         expected = {("p", f"k{n:03d}"): 1 if n < 30 else 2 for n in range(60)}
@@ -105,8 +105,8 @@ def test_a_delete_needs_no_lookup_and_creates_no_bucket(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         table.upsert(batch([1, 2], 1))
         before = groups(table)
-        receipt = table.delete(batch([1, 3, 4, 5, 6, 7], 0).select(["id", "p"]))
-        assert receipt.rows_deleted == 1
+        result = table.delete(batch([1, 3, 4, 5, 6, 7], 0).select(["id", "p"]))
+        assert result.rows_deleted == 1
         assert values(table) == {("p", "k002"): 1}
         assert groups(table) == before
 
@@ -180,7 +180,7 @@ def test_other_buckets_than_the_table_s_are_refused(tmp_path: Path, other: dict[
 
 
 def test_writers_with_other_buckets_disagree() -> None:
-    told = [
+    options = [
         agreement(
             WriteSettings.from_properties({**properties, "hoodie.table.recordkey.fields": "id"}),
             lock_provider="",
@@ -188,7 +188,7 @@ def test_writers_with_other_buckets_disagree() -> None:
         )["index"]
         for properties in (BUCKETS, {"hoodie.index.type": "BUCKET"}, {"hoodie.index.type": "BLOOM"})
     ]
-    assert told == ["BUCKET SIMPLE 4 id", "BUCKET SIMPLE 256 id", "looked up"]
+    assert options == ["BUCKET SIMPLE 4 id", "BUCKET SIMPLE 256 id", "looked up"]
 
 
 def test_hash_fields_must_be_key_fields(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_hash_fields_must_be_key_fields(tmp_path: Path) -> None:
 
 
 def test_some_hash_fields_of_a_longer_key_choose_the_bucket(tmp_path: Path) -> None:
-    told = {**BUCKETS, "hoodie.bucket.index.hash.field": "ts"}
-    with made(tmp_path, told, record_key=["id", "ts"], ordering=()) as table:
+    options = {**BUCKETS, "hoodie.bucket.index.hash.field": "ts"}
+    with made(tmp_path, options, record_key=["id", "ts"], ordering=()) as table:
         table.upsert(batch(range(50), 1, ts=7))
         assert len(groups(table)) == 1  # all have the same hash field
         table.upsert(batch(range(50), 2, ts=7))
@@ -229,13 +229,13 @@ def test_a_table_without_bucket_properties_is_accepted_when_its_files_fit(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"), [("2", "bucket_count"), ("8", "bucket_count"), ("256", "bucket_count")]
+    ("options", "kind"), [("2", "bucket_count"), ("8", "bucket_count"), ("256", "bucket_count")]
 )
 def test_a_table_made_with_another_number_of_buckets_is_refused(
-    tmp_path: Path, told: str, kind: str
+    tmp_path: Path, options: str, kind: str
 ) -> None:
     path = made_by_java(tmp_path, BUCKETS)
-    properties = {**BUCKETS, "hoodie.bucket.index.num.buckets": told}
+    properties = {**BUCKETS, "hoodie.bucket.index.num.buckets": options}
     with hoodoo.open_table(path, properties=properties) as table:
         with pytest.raises(SettingError) as caught:
             table.upsert(batch([1], 2))
@@ -399,18 +399,18 @@ def test_ranges_of_a_later_instant_count_once_it_is_committed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "options"),
     [
         ("v9_simple_bucket", {**BUCKETS, "hoodie.bucket.index.hash.field": "id"}),
         ("v9_consistent_bucket", {**RING, "hoodie.bucket.index.num.buckets": "2"}),
     ],
 )
 def test_golden_merge_on_read_buckets_are_written_to(
-    tmp_path: Path, name: str, told: dict[str, str]
+    tmp_path: Path, name: str, options: dict[str, str]
 ) -> None:
     path = golden_tables.unpack(name, tmp_path)
     before = golden_tables.account(name)["snapshot"]
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         files = {one.file_group.file_id for one in table.file_slices()}
         rows = [{**row, "ts": 99, "val": 9.5} for row in table.to_arrow().to_pylist()]
         table.upsert(pa.Table.from_pylist(rows, schema=table.schema))

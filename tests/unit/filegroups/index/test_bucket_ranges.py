@@ -39,7 +39,7 @@ def test_an_invalid_range_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "met"),
+    ("mine", "theirs", "overlap"),
     [
         ("0-3", "4-7", ""),
         ("0-4", "4-7", "4"),
@@ -54,6 +54,6 @@ def test_an_invalid_range_is_refused(text: str) -> None:
     ],
 )
 def test_two_writers_overlap_in_the_buckets_that_both_may_write(
-    mine: str, theirs: str, met: str
+    mine: str, theirs: str, overlap: str
 ) -> None:
-    assert overlapping_buckets(mine, theirs) == met
+    assert overlapping_buckets(mine, theirs) == overlap

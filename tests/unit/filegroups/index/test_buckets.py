@@ -180,8 +180,8 @@ def test_an_upsert_replaces_a_key_that_is_only_in_a_log(
 def test_a_delete_removes_a_key_that_is_only_in_a_log(lookup: LookupRules) -> None:
     table = merge_on_read("a")
     insert_into_log(table, [row("b", 5)])
-    receipt = put(opened(table), DELETE, [{"id": "b", "p": "x"}], lookup=lookup)
-    assert (receipt.rows_deleted, values(table)) == (1, {"a": 1})
+    result = put(opened(table), DELETE, [{"id": "b", "p": "x"}], lookup=lookup)
+    assert (result.rows_deleted, values(table)) == (1, {"a": 1})
 
 
 def test_a_row_marked_deleted_removes_a_key_that_is_only_in_a_log() -> None:
@@ -331,8 +331,8 @@ def test_a_key_that_a_log_inserted_and_deleted_is_new() -> None:
     table = merge_on_read("a")
     insert_into_log(table, [row("b", 1)])
     put(opened(table), DELETE, [{"id": "b", "p": "x"}])
-    receipt = upsert(opened(table), [row("b", 3)])
-    assert (receipt.rows_inserted, values(table)) == (1, {"a": 1, "b": 3})
+    result = upsert(opened(table), [row("b", 3)])
+    assert (result.rows_inserted, values(table)) == (1, {"a": 1, "b": 3})
 
 
 def test_a_key_deleted_in_one_file_group_is_found_in_the_log_of_another() -> None:

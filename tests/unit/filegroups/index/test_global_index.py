@@ -44,7 +44,7 @@ def table_type(request: pytest.FixtureRequest) -> str:
 
 
 def made(
-    path: Path, told: dict[str, str], *, ordering: str = "ts", table_type: str = "COPY_ON_WRITE"
+    path: Path, options: dict[str, str], *, ordering: str = "ts", table_type: str = "COPY_ON_WRITE"
 ) -> hoodoo.Table:
     return hoodoo.create_table(
         path / "t",
@@ -53,7 +53,7 @@ def made(
         partition_by="p",
         ordering=ordering,
         table_type=table_type,
-        properties=told,
+        properties=options,
     )
 
 
@@ -75,14 +75,14 @@ def stored(table: hoodoo.Table) -> list[tuple[str, str, int, str]]:
 def test_a_row_found_in_another_partition_moves(tmp_path: Path, kind: str, table_type: str) -> None:
     with made(tmp_path, properties(kind), table_type=table_type) as table:
         table.upsert(batch(("a", "p", 1, 1), ("b", "p", 1, 1), ("c", "q", 1, 1)))
-        receipt = table.upsert(batch(("a", "q", 2, 2), ("b", "p", 2, 2), ("d", "r", 2, 2)))
+        result = table.upsert(batch(("a", "q", 2, 2), ("b", "p", 2, 2), ("d", "r", 2, 2)))
         assert stored(table) == [
             ("a", "q", 2, "q"),
             ("b", "p", 2, "p"),
             ("c", "q", 1, "q"),
             ("d", "r", 2, "r"),
         ]
-        assert (receipt.rows_inserted, receipt.rows_updated, receipt.rows_deleted) == (2, 1, 1)
+        assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (2, 1, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,8 +133,8 @@ def test_one_row_of_a_key_stays_in_a_batch_of_any_partitions(
 
 
 def test_inserts_may_drop_keys_that_are_in_any_partition(tmp_path: Path, table_type: str) -> None:
-    told = properties(**{"hoodie.datasource.insert.dup.policy": "drop"})
-    with made(tmp_path, told, table_type=table_type) as table:
+    options = properties(**{"hoodie.datasource.insert.dup.policy": "drop"})
+    with made(tmp_path, options, table_type=table_type) as table:
         table.insert(batch(("a", "p", 1, 1)))
         table.insert(batch(("a", "q", 2, 2), ("b", "q", 2, 2)))
         assert stored(table) == [("a", "p", 1, "p"), ("b", "q", 2, "q")]
@@ -185,10 +185,10 @@ def test_two_writers_never_leave_a_key_twice(
     expected: tuple[str, str, int, str],
     table_type: str,
 ) -> None:
-    told = properties(**MANY)
+    options = properties(**MANY)
     with (
-        made(tmp_path, told, table_type=table_type) as table,
-        hoodoo.open_table(tmp_path / "t", properties=told) as other,
+        made(tmp_path, options, table_type=table_type) as table,
+        hoodoo.open_table(tmp_path / "t", properties=options) as other,
     ):
         table.upsert(batch(("a", "p", 0, 0), ("x", "q", 0, 0)))
         workload = Meddled(table.context.ports, batch(mine))

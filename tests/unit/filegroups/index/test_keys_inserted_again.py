@@ -56,16 +56,16 @@ def values_of_a(table: TableReader) -> Rows:
 @pytest.mark.spec("PUB-4")
 def test_an_insert_finds_a_deleted_key_that_an_update_inserted_again() -> None:
     mine, other, files = logged()
-    rival = begun(other, UPSERT, [row("a", 4)], files=files)
-    receipt = put(mine, INSERT, [row("a", 5)], rival, drop_found=True, files=files)
-    assert [one.rule for one in receipt.refusals] == ["C1"]
-    assert (receipt.rows_inserted, values_of_a(mine)) == (0, [4])
+    concurrent_write = begun(other, UPSERT, [row("a", 4)], files=files)
+    result = put(mine, INSERT, [row("a", 5)], concurrent_write, drop_found=True, files=files)
+    assert [one.rule for one in result.refusals] == ["C1"]
+    assert (result.rows_inserted, values_of_a(mine)) == (0, [4])
 
 
 def test_an_insert_that_refuses_known_keys_finds_one_that_was_inserted_again() -> None:
     mine, other, files = logged()
-    rival = begun(other, UPSERT, [row("a", 4)], files=files)
-    workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("a", 5)])), rival)
+    concurrent_write = begun(other, UPSERT, [row("a", 4)], files=files)
+    workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("a", 5)])), concurrent_write)
     with pytest.raises(InvalidInputError) as refused:
         write(mine.context, refusing(mine, files=files), workload)
     assert (refused.value.kind, values_of_a(mine)) == ("key_exists", [4])
@@ -75,37 +75,37 @@ def test_an_insert_that_refuses_known_keys_finds_one_that_was_inserted_again() -
 @pytest.mark.parametrize("keys", [True, False], ids=["stored", "computed"])
 def test_an_update_finds_the_key_that_an_insert_put_into_another_file_group(keys: bool) -> None:
     mine, other, files = logged(stores_keys=keys)
-    rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
-    receipt = upsert(mine, [row("a", 5)], rival, files=files)
-    assert [one.rule for one in receipt.refusals] == ["C9"]
-    assert (receipt.redone, values_of_a(mine)) == ("everything", [5])
+    concurrent_write = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
+    result = upsert(mine, [row("a", 5)], concurrent_write, files=files)
+    assert [one.rule for one in result.refusals] == ["C9"]
+    assert (result.redone, values_of_a(mine)) == ("everything", [5])
 
 
 def test_one_key_in_another_file_group_is_found_among_others_that_are_not() -> None:
     mine, other, files = logged()
-    rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
-    receipt = upsert(mine, [row("a", 5), row("c", 5)], rival, files=files)
-    assert [one.rule for one in receipt.refusals] == ["C9"]
+    concurrent_write = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
+    result = upsert(mine, [row("a", 5), row("c", 5)], concurrent_write, files=files)
+    assert [one.rule for one in result.refusals] == ["C9"]
     assert rows_of(mine, "id", "v") == [("a", 5), ("c", 5)]
 
 
 def test_a_row_marked_deleted_finds_the_key_that_an_insert_put_into_another_file_group() -> None:
     mine, _, files = logged()
     upsert(mine, [{**row("c", 2), "_hoodie_is_deleted": False}])
-    rival = begun(opened(mine), INSERT, [row("a", 4)], drop_found=True, files=files)
+    concurrent_write = begun(opened(mine), INSERT, [row("a", 4)], drop_found=True, files=files)
     put_row = {**row("a", 5), "_hoodie_is_deleted": True}
-    receipt = upsert(mine, [put_row], rival, files=files)
-    assert [one.rule for one in receipt.refusals] == ["C9"]
+    result = upsert(mine, [put_row], concurrent_write, files=files)
+    assert [one.rule for one in result.refusals] == ["C9"]
     assert not values_of_a(mine)
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["one key", "another beside it"])
 def test_a_delete_finds_the_key_that_an_insert_put_into_another_file_group(both: bool) -> None:
     mine, other, files = logged()
-    rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
+    concurrent_write = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
     keys = [A, {"id": "c", "p": "x"}] if both else [A]
-    receipt = put(mine, DELETE, keys, rival, files=files)
-    assert [one.rule for one in receipt.refusals] == ["C16"]
+    result = put(mine, DELETE, keys, concurrent_write, files=files)
+    assert [one.rule for one in result.refusals] == ["C16"]
     assert not values_of_a(mine)
 
 
@@ -121,24 +121,26 @@ def _of_both_partitions(other: TableReader, files: FileRules) -> Callable[[], ob
     return begun(other, INSERT, [row("n", 4), row("a", 4, "y")], drop_found=True, files=files)
 
 
-@pytest.mark.parametrize("rival", [_elsewhere, _of_another_partition, _of_both_partitions])
+@pytest.mark.parametrize(
+    "concurrent_write", [_elsewhere, _of_another_partition, _of_both_partitions]
+)
 def test_other_keys_are_no_conflict(
-    rival: Callable[[TableReader, FileRules], Callable[[], object]],
+    concurrent_write: Callable[[TableReader, FileRules], Callable[[], object]],
 ) -> None:
     mine, other, files = logged()
-    receipt = upsert(mine, [row("a", 5)], rival(other, files), files=files)
-    assert not receipt.refusals
+    result = upsert(mine, [row("a", 5)], concurrent_write(other, files), files=files)
+    assert not result.refusals
     assert ("a", 5) in rows_of(mine, "id", "v")
 
 
 def test_a_delete_of_a_live_key_does_not_conflict_with_an_insert() -> None:
     mine, other, files = logged()
-    rival = begun(other, INSERT, [row("n", 4)], drop_found=True, files=files)
-    assert not put(mine, DELETE, [{"id": "c", "p": "x"}], rival, files=files).refusals
+    concurrent_write = begun(other, INSERT, [row("n", 4)], drop_found=True, files=files)
+    assert not put(mine, DELETE, [{"id": "c", "p": "x"}], concurrent_write, files=files).refusals
 
 
 def test_an_insert_does_not_conflict_with_updates_of_other_keys() -> None:
     mine, other, files = logged()
-    rival = begun(other, UPSERT, [row("c", 4)], files=files)
-    receipt = put(mine, INSERT, [row("n", 5)], rival, drop_found=True, files=files)
-    assert not receipt.refusals
+    concurrent_write = begun(other, UPSERT, [row("c", 4)], files=files)
+    result = put(mine, INSERT, [row("n", 5)], concurrent_write, drop_found=True, files=files)
+    assert not result.refusals

@@ -43,8 +43,8 @@ def placed(table: hoodoo.Table, *columns: str) -> list[tuple[Any, ...]]:
 
 def test_a_java_table_with_folders_of_times_is_upserted(tmp_path: Path) -> None:
     with hoodoo.open_table(golden_tables.unpack("v8_timestamp_key", tmp_path)) as table:
-        receipt = table.upsert([row("a", NOVEMBER + 500), row("b", MARCH - 1), row("c", MARCH)])
-        assert (receipt.rows_updated, receipt.rows_inserted) == (1, 1)
+        result = table.upsert([row("a", NOVEMBER + 500), row("b", MARCH - 1), row("c", MARCH)])
+        assert (result.rows_updated, result.rows_inserted) == (1, 1)
         assert placed(table, "val") == [
             ("a", "2023/11/14", 9.0),
             ("b", "2024/03/09", 2.0),  # late: the table orders by this very column
@@ -55,8 +55,8 @@ def test_a_java_table_with_folders_of_times_is_upserted(tmp_path: Path) -> None:
 def test_a_java_table_with_custom_keys_is_upserted(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_custom_key", tmp_path)
     with hoodoo.open_table(path, properties=MONTHS) as table:
-        receipt = table.upsert([row("a", NOVEMBER + 500), row("c", MARCH, region=None)])
-        assert (receipt.rows_updated, receipt.rows_inserted) == (1, 1)
+        result = table.upsert([row("a", NOVEMBER + 500), row("c", MARCH, region=None)])
+        assert (result.rows_updated, result.rows_inserted) == (1, 1)
         assert placed(table, "val") == [
             ("a", "region=us/ts=202311", 9.0),
             ("b", "region=eu/ts=202403", 2.0),
@@ -77,8 +77,8 @@ def test_without_the_time_format_nothing_is_written(tmp_path: Path) -> None:
 def test_a_java_table_without_meta_columns_is_written(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_no_meta_fields", tmp_path)
     with hoodoo.open_table(path) as table:
-        receipt = table.upsert([row("a00", 11), row("b01", 9), row("c", 1)])
-        assert (receipt.rows_updated, receipt.rows_inserted) == (1, 1), "b01 is late"
+        result = table.upsert([row("a00", 11), row("b01", 9), row("c", 1)])
+        assert (result.rows_updated, result.rows_inserted) == (1, 1), "b01 is late"
         table.insert([row("d", 1)])
         assert table.delete([{"id": "a01", "region": "us"}]).rows_deleted == 1
         found = {one["id"]: one["val"] for one in table.to_arrow().to_pylist()}
@@ -96,8 +96,8 @@ def test_a_java_table_without_meta_columns_is_written(tmp_path: Path) -> None:
 
 def test_a_java_table_without_keys_is_appended_to(tmp_path: Path) -> None:
     with hoodoo.open_table(golden_tables.unpack("v8_keyless", tmp_path)) as table:
-        receipt = table.insert([row("z", 1), row("z", 1)])
-        time = receipt.requested_time
+        result = table.insert([row("z", 1), row("z", 1)])
+        time = result.requested_time
         assert [one for one in placed(table, "id") if one[2] == "z"] == [
             (f"{time}_0_0", "", "z"),
             (f"{time}_0_1", "", "z"),
@@ -113,14 +113,14 @@ def test_a_java_table_without_keys_is_appended_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("populates", ["true", "false"])
 @pytest.mark.parametrize("empty", [[], pa.table({}), pa.table({"id": pa.array([], pa.string())})])
 def test_a_batch_without_rows_needs_no_key(tmp_path: Path, empty: Any, populates: str) -> None:
-    told = {"hoodie.populate.meta.fields": populates}
+    options = {"hoodie.populate.meta.fields": populates}
     schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
-    with hoodoo.create_table(tmp_path / "t", schema=schema, properties=told) as table:
+    with hoodoo.create_table(tmp_path / "t", schema=schema, properties=options) as table:
         table.insert([{"id": "a", "v": 1}])
         for write in (table.delete, partial(table.upsert, partial=True), table.upsert):
-            receipt = write(empty)
-            assert receipt.requested_time
-            assert receipt.rows_deleted == receipt.rows_updated == receipt.rows_inserted == 0
+            result = write(empty)
+            assert result.requested_time
+            assert result.rows_deleted == result.rows_updated == result.rows_inserted == 0
             assert table.check_conflicts(empty, "delete") == ()
         assert table.to_arrow().to_pylist() == [{"id": "a", "v": 1}]
 
@@ -171,8 +171,8 @@ def test_a_table_without_stored_keys_merges_by_computed_ones(tmp_path: Path) -> 
     off = {"hoodie.populate.meta.fields": "false"}
     with hoodoo.create_table(tmp_path / "t", **made, properties=off) as table:
         table.upsert([row("a", 1), row("b", 1)])
-        receipt = table.upsert([row("a", 2, 1.0), row("b", 0, 1.0), row("c", 1)])
-        assert (receipt.rows_updated, receipt.rows_inserted) == (1, 1)
+        result = table.upsert([row("a", 2, 1.0), row("b", 0, 1.0), row("c", 1)])
+        assert (result.rows_updated, result.rows_inserted) == (1, 1)
         assert placed(table, "id", "val") == [
             (None, None, "a", 1.0),
             (None, None, "b", 9.0),
@@ -210,8 +210,8 @@ def test_a_key_that_two_writers_insert_exists_once_although_no_file_stores_it(
         workload = Meddled(
             LocalWorkload(mine.context.ports, rows), lambda: other.upsert([row("b", 1, 1.0)])
         )
-        receipt = mine._run(WriteOperation.UPSERT, workload)
-        assert receipt.attempts == 2
+        result = mine._run(WriteOperation.UPSERT, workload)
+        assert result.attempts == 2
         found = mine.to_arrow(columns=["id", "val"]).to_pylist()
         assert sorted(tuple(one.values()) for one in found) == [("a", 9.0), ("b", 2.0), ("c", 9.0)]
 
@@ -233,8 +233,8 @@ def test_a_column_may_mark_deletes(tmp_path: Path) -> None:
     ) as table:
         table.upsert([row(key, 5, op="I") for key in "abc"])
     with hoodoo.open_table(tmp_path / "t") as table:
-        receipt = table.upsert([row("a", 6, op="D"), row("b", 4, op="D"), row("d", 1, op="D")])
-        assert receipt.rows_deleted == 1, "b's is late, and d never existed"
+        result = table.upsert([row("a", 6, op="D"), row("b", 4, op="D"), row("d", 1, op="D")])
+        assert result.rows_deleted == 1, "b's is late, and d never existed"
         assert [one[2] for one in placed(table, "id")] == ["b", "c"]
 
 

@@ -191,24 +191,24 @@ def test_a_null_text_is_the_first_time_in_the_input_zone(zones: dict[str, str], 
 
 
 def test_a_null_text_is_one_millisecond_after_the_epoch() -> None:
-    told = {**TEXT, "input_formats": ("yyyy-MM-dd HH:mm:ss.SSS",)}
-    assert folders(pa.array([None, "1970-01-01 00:00:00.002"]), **told) == [
+    settings = {**TEXT, "input_formats": ("yyyy-MM-dd HH:mm:ss.SSS",)}
+    assert folders(pa.array([None, "1970-01-01 00:00:00.002"]), **settings) == [
         "1970-01-01 00:00:00.001",
         "1970-01-01 00:00:00.002",
     ]
 
 
 def test_a_null_text_takes_the_zone_of_a_pattern_with_an_offset() -> None:
-    told = {**TEXT, "input_formats": ("yyyy-MM-dd HH:mmZ",), "input_zone": "GMT+2"}
-    assert folders(pa.array([None, "1970-01-01 02:00+0200"]), **told) == [
+    settings = {**TEXT, "input_formats": ("yyyy-MM-dd HH:mmZ",), "input_zone": "GMT+2"}
+    assert folders(pa.array([None, "1970-01-01 02:00+0200"]), **settings) == [
         "1970-01-01 02:00:00.000",
         "1970-01-01 02:00:00.000",
     ]
 
 
 def test_each_row_is_read_by_the_first_pattern_that_fits_it() -> None:
-    told = {**TEXT, "input_formats": ("yyyy-MM-dd", "HH:mm", "yyyy")}
-    assert folders(["2023", "10:20", "2024-03-09", "2022"], **told) == [
+    settings = {**TEXT, "input_formats": ("yyyy-MM-dd", "HH:mm", "yyyy")}
+    assert folders(["2023", "10:20", "2024-03-09", "2022"], **settings) == [
         "2023-01-01 00:00:00.000",
         "1970-01-01 10:20:00.000",
         "2024-03-09 00:00:00.000",

@@ -31,7 +31,7 @@ def state(*rows: tuple[str, str, int]) -> pa.Table:
     )
 
 
-def told(changes: RecordChanges) -> list[tuple[str, int, int]]:
+def as_tuples(changes: RecordChanges) -> list[tuple[str, int, int]]:
     texts = operation_texts(changes.kinds).to_pylist()
     return list(zip(texts, changes.before.tolist(), changes.after.tolist(), strict=True))
 
@@ -42,27 +42,29 @@ AFTER = state(("a", OLD, 1), ("c", NOW, 3), ("d", NOW, 40), ("e", NOW, 5))
 
 def test_an_instant_changed_the_rows_with_its_commit_time() -> None:
     found = compare_slices(BEFORE, AFTER, NOW)
-    assert told(found) == [("d", 1, -1), ("u", 2, 1), ("u", 3, 2), ("i", -1, 3)]
+    assert as_tuples(found) == [("d", 1, -1), ("u", 2, 1), ("u", 3, 2), ("i", -1, 3)]
 
 
 def test_a_merge_gives_the_same_changes_without_a_key_lookup() -> None:
     outcome = MergeOutcome(
         table=AFTER, new_keys=pa.array(["e"]), inserted=1, updated=2, deleted=1, ignored_late=0
     )
-    assert told(changes_of_merge(BEFORE, outcome, NOW)) == told(compare_slices(BEFORE, AFTER, NOW))
+    assert as_tuples(changes_of_merge(BEFORE, outcome, NOW)) == as_tuples(
+        compare_slices(BEFORE, AFTER, NOW)
+    )
 
 
 def test_appended_rows_of_known_keys_are_inserts() -> None:
     base, more = state(("a", OLD, 1), ("a", OLD, 2)), state(("a", NOW, 3))
     outcome = append_rows(base, more)
-    assert told(changes_of_merge(base, outcome, NOW)) == [("i", -1, 2)]
-    assert told(compare_slices(base, outcome.table, NOW)) == [("i", -1, 2)]
+    assert as_tuples(changes_of_merge(base, outcome, NOW)) == [("i", -1, 2)]
+    assert as_tuples(compare_slices(base, outcome.table, NOW)) == [("i", -1, 2)]
 
 
 def test_records_of_one_key_are_matched_in_their_order() -> None:
     before = state(("a", OLD, 1), ("b", OLD, 2), ("a", OLD, 3))
     after = state(("a", NOW, 10), ("b", OLD, 2), ("a", NOW, 10))
-    assert told(compare_slices(before, after, NOW)) == [("u", 0, 0), ("u", 2, 2)]
+    assert as_tuples(compare_slices(before, after, NOW)) == [("u", 0, 0), ("u", 2, 2)]
 
 
 def test_a_merge_of_another_base_is_a_defect() -> None:
@@ -76,14 +78,14 @@ def test_a_merge_of_another_base_is_a_defect() -> None:
 def test_values_show_changes_where_commit_times_do_not() -> None:
     before, after = state(("a", OLD, 1), ("b", OLD, 2)), state(("a", OLD, 1), ("b", OLD, 7))
     values = (before.column("v").cast(pa.string()), after.column("v").cast(pa.string()))
-    assert told(compare_slices(before, after, NOW)) == []
-    assert told(compare_slices(before, after, NOW, values)) == [("u", 1, 1)]
+    assert as_tuples(compare_slices(before, after, NOW)) == []
+    assert as_tuples(compare_slices(before, after, NOW, values)) == [("u", 1, 1)]
 
 
 def test_an_empty_state_on_either_side() -> None:
-    assert told(compare_slices(state(), AFTER.slice(3), NOW)) == [("i", -1, 0)]
-    assert told(compare_slices(BEFORE.slice(3), state(), NOW)) == [("d", 0, -1)]
-    assert told(compare_slices(state(), state(), NOW)) == []
+    assert as_tuples(compare_slices(state(), AFTER.slice(3), NOW)) == [("i", -1, 0)]
+    assert as_tuples(compare_slices(BEFORE.slice(3), state(), NOW)) == [("d", 0, -1)]
+    assert as_tuples(compare_slices(state(), state(), NOW)) == []
 
 
 def test_an_image_is_null_where_there_is_none() -> None:
@@ -93,17 +95,17 @@ def test_an_image_is_null_where_there_is_none() -> None:
 
 
 def test_a_whole_slice_is_inserted_or_deleted() -> None:
-    assert told(RecordChanges.all_inserted(2)) == [("i", -1, 0), ("i", -1, 1)]
-    assert told(RecordChanges.all_deleted(2)) == [("d", 0, -1), ("d", 1, -1)]
+    assert as_tuples(RecordChanges.all_inserted(2)) == [("i", -1, 0), ("i", -1, 1)]
+    assert as_tuples(RecordChanges.all_deleted(2)) == [("d", 0, -1), ("d", 1, -1)]
 
 
 def test_some_changes_are_taken_in_their_order() -> None:
     found = compare_slices(BEFORE, AFTER, NOW)
     assert len(found) == 4
-    assert told(found.part(1, 2)) == [("u", 2, 1), ("u", 3, 2)]
+    assert as_tuples(found.part(1, 2)) == [("u", 2, 1), ("u", 3, 2)]
     assert (len(found.part(3, 5)), len(found.part(4, 1))) == (1, 0)
 
 
 def test_a_row_without_a_commit_time_is_unchanged() -> None:
     rows = state(("a", None, 1), ("b", OLD, 2))
-    assert told(compare_slices(rows, rows, NOW)) == []
+    assert as_tuples(compare_slices(rows, rows, NOW)) == []

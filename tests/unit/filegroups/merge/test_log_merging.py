@@ -47,10 +47,10 @@ def delete(ts: int | None = None) -> Changes:
     return change(kind, "k", ts)
 
 
-def partial(ts: int | None, **told: str) -> Changes:
+def partial(ts: int | None, **named: str) -> Changes:
     """Return a block with the named columns only (IS_PARTIAL)."""
-    whole = change(ChangeKind.RECORD, "k", ts, told.get("a"), told.get("b"))
-    lacking = {name for name in ("a", "b") if name not in told} | ({"ts"} if ts is None else set())
+    whole = change(ChangeKind.RECORD, "k", ts, named.get("a"), named.get("b"))
+    lacking = {name for name in ("a", "b") if name not in named} | ({"ts"} if ts is None else set())
     return Changes(
         rows=whole.rows.drop_columns(sorted(lacking)),
         kinds=whole.kinds,
@@ -275,8 +275,8 @@ def test_the_closed_form_is_the_fold_one_by_one(moves):
         made.append(change(kind, key, value, str(number)))
     joined = join_changes(made, SCHEMA)
     at_once = fold_changes(joined, EVENT)
-    told = {"b": np.ones(len(moves), np.bool_)}  # all together: the same result in steps
-    by_steps = fold_changes(Changes(rows=joined.rows, kinds=joined.kinds, known=told), EVENT)
+    named = {"b": np.ones(len(moves), np.bool_)}  # all together: the same result in steps
+    by_steps = fold_changes(Changes(rows=joined.rows, kinds=joined.kinds, known=named), EVENT)
     assert at_once.rows.drop_columns("b").equals(by_steps.rows.drop_columns("b"))
     assert at_once.kinds.tolist() == by_steps.kinds.tolist()
     assert dict(one_by_one(moves)) == {

@@ -26,7 +26,7 @@ def rows(*items: tuple[str, int, str | None]) -> pa.Table:
     return pa.table({"_hoodie_record_key": keys, "ts": times, "v": pa.array(values, pa.string())})
 
 
-def told(table: pa.Table) -> list[tuple[str, int, str | None]]:
+def as_tuples(table: pa.Table) -> list[tuple[str, int, str | None]]:
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
@@ -44,14 +44,14 @@ TWICE = rows(("x", 1, "x"), ("k", 1, "first"), ("k", 1, "second"), ("y", 1, "y")
 def test_of_rows_of_one_key_the_first_is_changed_by_logs_and_every_one_by_a_write() -> None:
     new = ("k", 2, "new")
     by_logs = merge_changes(TWICE, records(new), PLAIN)
-    assert [row[2] for row in told(by_logs.table)] == ["x", "new", "second", "y"]
+    assert [row[2] for row in as_tuples(by_logs.table)] == ["x", "new", "second", "y"]
     assert counts(by_logs) == (0, 1, 0, 0)
     for outcome in (
         merge_changes(TWICE, records(new, every_copy=True), PLAIN),
         merge_changes(TWICE, records(new), PLAIN, every_copy=True),
         merge_base(TWICE, rows(new), PLAIN),
     ):
-        assert [row[2] for row in told(outcome.table)] == ["x", "new", "new", "y"]
+        assert [row[2] for row in as_tuples(outcome.table)] == ["x", "new", "new", "y"]
         assert counts(outcome) == (0, 2, 0, 0)
 
 
@@ -59,16 +59,21 @@ def test_a_write_fills_values_by_the_rules_of_the_table() -> None:
     base = rows(("a", 5, "a"), ("b", 5, None), ("c", 5, None))
     late = rows(("d", 1, "d"), ("a", 9, None), ("c", 1, "late"), ("b", 1, "b"))
     outcome = merge_base(base, late, FILLING)
-    assert told(outcome.table) == [("a", 9, "a"), ("b", 5, "b"), ("c", 5, "late"), ("d", 1, "d")]
+    assert as_tuples(outcome.table) == [
+        ("a", 9, "a"),
+        ("b", 5, "b"),
+        ("c", 5, "late"),
+        ("d", 1, "d"),
+    ]
     assert counts(outcome) == (1, 3, 0, 0)
     plain = merge_base(base, late, PLAIN)
-    assert told(plain.table) == [("a", 9, None), ("b", 5, None), ("c", 5, None), ("d", 1, "d")]
+    assert as_tuples(plain.table) == [("a", 9, None), ("b", 5, None), ("c", 5, None), ("d", 1, "d")]
     assert counts(plain) == (1, 1, 0, 2)
 
 
 def test_appended_rows_are_counted_as_inserted_and_as_nothing_else() -> None:
     outcome = append_rows(rows(("a", 1, "a")), rows(("a", 2, "b"), ("c", 3, "c")))
-    assert told(outcome.table) == [("a", 1, "a"), ("a", 2, "b"), ("c", 3, "c")]
+    assert as_tuples(outcome.table) == [("a", 1, "a"), ("a", 2, "b"), ("c", 3, "c")]
     assert (counts(outcome), outcome.new_keys.to_pylist()) == ((2, 0, 0, 0), ["a", "c"])
     assert outcome.changed
 

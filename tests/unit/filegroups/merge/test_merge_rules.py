@@ -171,7 +171,7 @@ def test_a_field_without_a_marker_and_a_marker_without_a_field_mean_no_delete() 
     assert rules(COMMIT, delete_marker="1").deletes(rows).tolist() == [False, False]
 
 
-def told(found: MergeRules, **columns: object) -> dict[str, list[bool]]:
+def known_columns(found: MergeRules, **columns: object) -> dict[str, list[bool]]:
     counts = known_values(pa.table(columns), found)
     return {name: mask.tolist() for name, mask in counts.items()}
 
@@ -181,7 +181,7 @@ def test_a_value_that_is_its_columns_default_does_not_count() -> None:
         definition=MergeDefinition(mode=EVENT, partial_update_mode=IGNORING),
         defaults={"a": "", "n": 0, "l": 1},
     )
-    assert told(
+    assert known_columns(
         found,
         a=["", "x", None],
         n=[1, 0, 2],
@@ -195,12 +195,12 @@ def test_a_value_that_is_its_columns_default_does_not_count() -> None:
         "b": [False, True, False],
         "l": [True, False, True],
     }
-    assert told(found, a=["x", "y"], n=[1, 2]) == {}
+    assert known_columns(found, a=["x", "y"], n=[1, 2]) == {}
 
 
 def test_a_text_that_is_the_marker_does_not_count() -> None:
     found = rules(COMMIT, partial_update_mode=FILLING, unavailable_marker="?")
-    assert told(
+    assert known_columns(
         found,
         a=["?", "x", None],
         b=[b"?", b"x", None],
@@ -208,8 +208,8 @@ def test_a_text_that_is_the_marker_does_not_count() -> None:
         c=["x", "y", None],
         d=["x", "y", "?"],
     ) == {"a": [False, True, True], "b": [False, True, True], "d": [True, True, False]}
-    assert told(rules(COMMIT, partial_update_mode=FILLING), a=["?"]) == {}
-    assert told(rules(COMMIT, unavailable_marker="?"), a=["?", None]) == {}
+    assert known_columns(rules(COMMIT, partial_update_mode=FILLING), a=["?"]) == {}
+    assert known_columns(rules(COMMIT, unavailable_marker="?"), a=["?", None]) == {}
 
 
 SCHEMA_TEXT = (

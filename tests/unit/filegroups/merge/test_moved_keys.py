@@ -25,7 +25,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.commit import concurrent_commits as rivals
+from timeline.commit import concurrent_commits
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
 
@@ -71,9 +71,9 @@ def test_an_update_inserts_no_second_row(before: bool) -> None:
     mine, other = two_writers()
     act = deleted_and_inserted_elsewhere(mine, other)
     acts, early = ((), act) if before else ((act,), None)
-    receipt, _ = put_watched(mine, UPSERT, [row("a", 5)], *acts, early=early, files=apart(mine))
-    assert [one.rule for one in receipt.refusals] == ["C14"]
-    assert receipt.redone == "everything"
+    result, _ = put_watched(mine, UPSERT, [row("a", 5)], *acts, early=early, files=apart(mine))
+    assert [one.rule for one in result.refusals] == ["C14"]
+    assert result.redone == "everything"
     assert rows_of(mine, "id", "v") == [("a", 5), ("c", 1)]
 
 
@@ -81,8 +81,8 @@ def test_a_delete_finds_the_key_in_its_new_file_group() -> None:
     mine, other = two_writers()
     upsert(mine, [row("b", 1)])
     act = deleted_and_inserted_elsewhere(mine, other)
-    receipt = put(mine, DELETE, [A, {"id": "c", "p": "x"}], act)
-    assert receipt.rows_deleted == 2
+    result = put(mine, DELETE, [A, {"id": "c", "p": "x"}], act)
+    assert result.rows_deleted == 2
     assert rows_of(mine, "id") == [("b",)]
 
 
@@ -97,8 +97,8 @@ def test_an_update_that_was_too_old_inserts_no_second_row() -> None:
 def test_concurrent_updates_merge_the_file_group_again() -> None:
     mine, other = two_writers()
     updates = begun(other, UPSERT, [row("a", 4)])
-    receipt = upsert(mine, [row("a", 5)], updates)
-    assert (receipt.redone, [one.rule for one in receipt.refusals]) == ("file groups", ["C1"])
+    result = upsert(mine, [row("a", 5)], updates)
+    assert (result.redone, [one.rule for one in result.refusals]) == ("file groups", ["C1"])
 
 
 @pytest.mark.parametrize("buckets", [None, BucketRules(buckets=1, hash_fields=("id",))])
@@ -110,8 +110,8 @@ def test_a_write_without_a_key_lookup_is_rebased_on_concurrent_deletes(
     upsert(mine, START, buckets=buckets)
     deletes = begun(opened(mine), DELETE, [A], buckets=buckets)
     operation = INSERT if buckets is None else UPSERT
-    receipt = put(mine, operation, [row("n", 5)], deletes, buckets=buckets)
-    assert receipt.redone == "file groups"
+    result = put(mine, operation, [row("n", 5)], deletes, buckets=buckets)
+    assert result.redone == "file groups"
     assert rows_of(mine, "id", "v") == [("c", 1), ("n", 5)]
 
 
@@ -121,18 +121,18 @@ def test_a_write_without_a_key_lookup_is_rebased_on_concurrent_deletes(
 @pytest.mark.parametrize("drops", [False, True], ids=["upsert", "insert"])
 def test_an_insert_drops_a_key_that_was_inserted_into_its_small_file(drops: bool) -> None:
     mine, other = two_writers()
-    rival = begun(other, INSERT if drops else UPSERT, [row("n", 4)], drop_found=drops)
-    receipt = put(mine, INSERT, [row("n", 5)], rival, drop_found=True)
-    assert (receipt.rows_inserted, receipt.redone) == (0, "everything")
+    concurrent_write = begun(other, INSERT if drops else UPSERT, [row("n", 4)], drop_found=drops)
+    result = put(mine, INSERT, [row("n", 5)], concurrent_write, drop_found=True)
+    assert (result.rows_inserted, result.redone) == (0, "everything")
     assert rows_of(mine, "id", "v") == [("a", 1), ("c", 1), ("n", 4)]
 
 
 def test_an_insert_that_refuses_known_keys_refuses_one_inserted_into_its_small_file() -> None:
     mine, other = two_writers()
-    rival = begun(other, UPSERT, [row("n", 4)])
+    concurrent_write = begun(other, UPSERT, [row("n", 4)])
     plan = planned(mine, INSERT, drop_found=True)
     refusing = replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
-    workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("n", 5)])), rival)
+    workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("n", 5)])), concurrent_write)
     with pytest.raises(InvalidInputError) as refused:
         write(mine.context, refusing, workload)
     assert refused.value.kind == "key_exists"
@@ -149,8 +149,8 @@ def test_a_row_that_was_dropped_for_a_known_key_is_inserted_when_that_key_is_del
     if logged:
         upsert(mine, [row("c", 2)])
     given = [row("a", 5), row("n", 5)] if filled else [row("a", 5)]
-    receipt = put(mine, INSERT, given, lambda: put(other, DELETE, [A]), drop_found=True)
-    assert receipt.attempts == 2
+    result = put(mine, INSERT, given, lambda: put(other, DELETE, [A]), drop_found=True)
+    assert result.attempts == 2
     assert ("a", 5) in rows_of(mine, "id", "v")
     assert len(rows_of(mine, "id")) == len(given) + 1
 
@@ -158,14 +158,14 @@ def test_a_row_that_was_dropped_for_a_known_key_is_inserted_when_that_key_is_del
 def test_a_dropped_row_stays_dropped_under_concurrent_changes_of_other_partitions() -> None:
     mine, other = two_writers()
     upsert(mine, [{**row("y", 1), "p": "y"}])
-    receipt = put(
+    result = put(
         mine,
         INSERT,
         [row("a", 5)],
         lambda: upsert(other, [{**row("y", 2), "p": "y"}]),
         drop_found=True,
     )
-    assert (receipt.attempts, receipt.rows_inserted) == (1, 0)
+    assert (result.attempts, result.rows_inserted) == (1, 0)
 
 
 def test_a_concurrent_commit_is_decoded_only_where_it_decides(
@@ -174,13 +174,13 @@ def test_a_concurrent_commit_is_decoded_only_where_it_decides(
     """It may name thousands of files, and the writer holds the lock."""
     mine, other = two_writers()
     read: list[str] = []
-    decode = rivals.decode_commit
+    decode = concurrent_commits.decode_commit
 
     def counted(body: bytes, *, path: str) -> CommitMetadata:
         read.append(path)
         return decode(body, path=path)
 
-    monkeypatch.setattr(rivals, "decode_commit", counted)
+    monkeypatch.setattr(concurrent_commits, "decode_commit", counted)
     upsert(mine, [row("a", 5)], lambda: upsert(other, [{**row("y", 1), "p": "y"}]))
     assert not read
     upsert(mine, [row("a", 7)], begun(other, UPSERT, [row("a", 6)]))

@@ -168,8 +168,8 @@ def test_a_rebase_does_not_insert_a_record_deleted_meanwhile() -> None:
 def test_columns_of_a_concurrent_update_are_kept(table_type) -> None:
     table = started(table_type)
     other = opened(table)
-    rival = lambda: update(other, [part("a", 20, b=99)])  # noqa: E731
-    update(table, [part("a", 21, a="AA")], act=rival)
+    concurrent_write = lambda: update(other, [part("a", 20, b=99)])  # noqa: E731
+    update(table, [part("a", 21, a="AA")], act=concurrent_write)
     assert rows_of(table, "id", "ts", "a", "b")[0] == ("a", 21, "AA", 99)
 
 

@@ -83,7 +83,7 @@ def changes(*items: tuple[str, int | None, str], kinds: list[int] | None = None)
     return Changes(rows=rows(*items), kinds=np.array(kinds or [RECORD] * len(items), np.int8))
 
 
-def told(table: pa.Table) -> list[tuple[Any, ...]]:
+def as_tuples(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
@@ -93,7 +93,7 @@ BASE = rows(("a", 1, "base"), ("b", 2, "base"), ("c", 3, "base"), ("d", 4, "base
 def test_base_and_changes_are_merged_pair_by_pair() -> None:
     new = changes(("c", -3, "new"), ("e", 7, "new"), ("a", 10, "new"), ("b", 0, "new"))
     outcome = merge_changes(BASE, new, rules())
-    assert told(outcome.table) == [
+    assert as_tuples(outcome.table) == [
         ("at new", "a", 11, "new"),
         ("at base", "b", 2, "base"),  # the merger keeps the stored row with its commit time
         ("at base", "d", 4, "base"),
@@ -113,7 +113,7 @@ def test_a_delete_that_is_not_followed_leaves_the_older_row() -> None:
     kept = MergedRows(columns={}, deleted=np.array([False]))
     gone = changes(("a", None, "gone"), kinds=[DELETE])
     outcome = merge_changes(BASE, gone, rules(Answering(answer=kept)))
-    assert told(outcome.table)[0] == ("at base", "a", 1, "base")
+    assert as_tuples(outcome.table)[0] == ("at base", "a", 1, "base")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_each_column_is_taken_from_the_version_that_the_merger_chooses(
     older = Versions(rows=rows(("a", 1, "old"), ("b", 3, "b")), deleted=np.array([old_gone, False]))
     newer = Versions(rows=rows(("a", 2, "new"), ("b", 4, "c")), deleted=np.array([new_gone, False]))
     merged, stayed = merge_versions(Answering(answer=answer), older, newer)
-    assert told(merged.rows) == [(time, "a", number, text), ("at c", "b", 9, "c")]
+    assert as_tuples(merged.rows) == [(time, "a", number, text), ("at c", "b", 9, "c")]
     assert (merged.deleted.tolist(), stayed.tolist()) == ([gone, False], [kept, False])
 
 
@@ -152,13 +152,13 @@ def test_a_merger_without_a_kept_column_keeps_no_row() -> None:
     answer = MergedRows(columns={}, deleted=np.array([False]))
     versions = Versions(rows=rows(("a", 1, "x")), deleted=np.array([False]))
     merged, stayed = merge_versions(Answering(answer=answer), versions, versions)
-    assert (told(merged.rows), stayed.tolist()) == ([("at x", "a", 1, "x")], [False])
+    assert (as_tuples(merged.rows), stayed.tolist()) == ([("at x", "a", 1, "x")], [False])
 
 
 def test_logs_fold_to_one_change_a_key_oldest_first() -> None:
     one = changes(("a", 1, "1"), ("b", 5, "2"), ("a", 2, "3"), ("c", 9, "4"), ("a", 4, "5"))
     folded = fold_changes(one, rules())
-    assert sorted(told(folded.rows)) == [
+    assert sorted(as_tuples(folded.rows)) == [
         ("at 2", "b", 5, "2"),
         ("at 4", "c", 9, "4"),
         ("at 5", "a", 7, "5"),
@@ -185,7 +185,7 @@ def test_the_older_side_is_the_older_version() -> None:
 
 def test_rows_of_one_key_in_a_batch_are_merged() -> None:
     batch = rows(("a", 1, "1"), ("b", 1, "2"), ("a", 5, "3"))
-    assert sorted(told(combine_incoming(batch, rules()))) == [
+    assert sorted(as_tuples(combine_incoming(batch, rules()))) == [
         ("at 2", "b", 1, "2"),
         ("at 3", "a", 6, "3"),
     ]
@@ -198,7 +198,7 @@ def test_a_delete_born_inside_a_batch_is_marked_or_refused() -> None:
     assert refused.value.kind == "merged_delete"
     marked = batch.append_column("_hoodie_is_deleted", pa.nulls(3, pa.bool_()))
     found = combine_incoming(marked, rules())
-    assert sorted(told(found.select(["v", "_hoodie_is_deleted"]))) == [
+    assert sorted(as_tuples(found.select(["v", "_hoodie_is_deleted"]))) == [
         ("2", None),
         ("3", True),
     ]

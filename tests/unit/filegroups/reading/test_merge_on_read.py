@@ -87,12 +87,12 @@ def test_new_rows_make_base_files_by_a_deltacommit(table: TableReader) -> None:
 
 def test_updates_are_appended_to_their_file_groups(table: TableReader) -> None:
     before = data_files(table)
-    receipt = upsert(table, [row("a", "x", 6, 2), row("b", "x", 4, 9)])
-    assert (receipt.action, receipt.operation) == ("deltacommit", "upsert")
-    assert (receipt.rows_updated, receipt.rows_inserted, receipt.files_written) == (2, 0, 1)
+    result = upsert(table, [row("a", "x", 6, 2), row("b", "x", 4, 9)])
+    assert (result.action, result.operation) == ("deltacommit", "upsert")
+    assert (result.rows_updated, result.rows_inserted, result.files_written) == (2, 0, 1)
     assert data_files(table) == before
     ((one,),) = ([s.log_files for s in slices(table)],)
-    assert [log.instant_time for log in one] == [receipt.requested_time]
+    assert [log.instant_time for log in one] == [result.requested_time]
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 1)]
     assert leftovers(table) == []
 
@@ -104,21 +104,21 @@ def test_only_changed_file_groups_get_a_log(table: TableReader) -> None:
 
 def test_new_rows_fill_a_small_file_without_logs_by_a_new_base_file(table: TableReader) -> None:
     before = slices(table)
-    receipt = upsert(table, [row("a", "x", 6, 2), row("d", "x", 1, 2)])
+    result = upsert(table, [row("a", "x", 6, 2), row("d", "x", 1, 2)])
     (after,) = slices(table)
     assert after.file_group == before[0].file_group
     assert after.log_files == ()
-    assert after.base_instant_time == receipt.requested_time
-    assert (receipt.rows_inserted, receipt.rows_updated) == (1, 1)
+    assert after.base_instant_time == result.requested_time
+    assert (result.rows_inserted, result.rows_updated) == (1, 1)
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 1), ("d", 2)]
 
 
 def test_new_rows_open_a_file_group_where_small_files_have_logs(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2)])
-    receipt = upsert(table, [row("a", "x", 7, 3), row("d", "x", 1, 2)])
+    result = upsert(table, [row("a", "x", 7, 3), row("d", "x", 1, 2)])
     old, new = sorted(slices(table), key=lambda one: -len(one.log_files))
     assert (len(old.log_files), len(new.log_files)) == (2, 0)
-    assert new.base_instant_time == receipt.requested_time
+    assert new.base_instant_time == result.requested_time
     assert rows_of(table, "id", "v") == [("a", 3), ("b", 1), ("c", 1), ("d", 2)]
 
 
@@ -130,8 +130,8 @@ def test_late_rows_are_written_and_ignored_by_readers(table: TableReader) -> Non
 
 def test_a_delete_wins_and_an_older_row_does_not_revive_it(table: TableReader) -> None:
     upsert(table, [row("a", "x", 9, 2)])
-    receipt = put(table, DELETE, [{"id": "a", "p": "x"}, {"id": "nowhere", "p": "x"}])
-    assert (receipt.action, receipt.rows_deleted, receipt.files_written) == ("deltacommit", 1, 1)
+    result = put(table, DELETE, [{"id": "a", "p": "x"}, {"id": "nowhere", "p": "x"}])
+    assert (result.action, result.rows_deleted, result.files_written) == ("deltacommit", 1, 1)
     assert rows_of(table, "id") == [("b",), ("c",)]
     upsert(table, [row("a", "x", 8, 7)])
     assert rows_of(table, "id") == [("b",), ("c",)]
@@ -141,8 +141,8 @@ def test_a_delete_wins_and_an_older_row_does_not_revive_it(table: TableReader) -
 
 def test_a_second_delete_writes_nothing(table: TableReader) -> None:
     put(table, DELETE, [{"id": "a", "p": "x"}])
-    receipt = put(table, DELETE, [{"id": "a", "p": "x"}])
-    assert (receipt.rows_deleted, receipt.files_written) == (0, 0)
+    result = put(table, DELETE, [{"id": "a", "p": "x"}])
+    assert (result.rows_deleted, result.files_written) == (0, 0)
 
 
 @pytest.mark.parametrize("drop_found", [False, True])
@@ -172,8 +172,8 @@ def test_rows_marked_as_deleted_delete_by_their_own_order() -> None:
     table = new_table(table_type=MERGE_ON_READ)
     upsert(table, [{**each, "_hoodie_is_deleted": False} for each in START])
     gone = {"_hoodie_is_deleted": True}
-    receipt = upsert(table, [{**row("a", "x", 6, 1), **gone}, {**row("b", "x", 4, 1), **gone}])
-    assert receipt.rows_deleted == 2
+    result = upsert(table, [{**row("a", "x", 6, 1), **gone}, {**row("b", "x", 4, 1), **gone}])
+    assert result.rows_deleted == 2
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
@@ -186,8 +186,8 @@ def test_an_insert_and_a_bulk_insert_write_base_files(table: TableReader) -> Non
 
 def test_overwrites_replace_logs_too(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2), row("c", "y", 6, 2)])
-    receipt = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)])
-    assert receipt.action == "replacecommit"
+    result = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)])
+    assert result.action == "replacecommit"
     assert rows_of(table, "id", "v") == [("c", 2), ("n", 9)]
     plan = planned(table, WriteOperation.DELETE_PARTITION, delete_partitions=("y",))
     write(table.context, plan, None)
@@ -211,13 +211,13 @@ def test_both_formats_are_written(form: LogFormat) -> None:
 
 
 def test_the_metadata_names_the_log_and_the_profile_its_file_group(table: TableReader) -> None:
-    receipt = upsert(table, [row("a", "x", 6, 2)])
+    result = upsert(table, [row("a", "x", 6, 2)])
     ((path, (stat,)),) = last_commit(table).partition_to_write_stats.items()
     (one,) = slices(table)
     assert (path, stat.file_id, stat.base_file) == ("x", one.file_group.file_id, "")
-    assert stat.prev_commit == receipt.requested_time
+    assert stat.prev_commit == result.requested_time
     storage = table.context.ports.storage
-    name = f".hoodie/timeline/{receipt.requested_time}.deltacommit.inflight"
+    name = f".hoodie/timeline/{result.requested_time}.deltacommit.inflight"
     profile = decode_commit(storage.read(name), path=name)
     planned_update = profile.partition_to_write_stats["x"][1]
     assert (planned_update.file_id, planned_update.num_update_writes) == (stat.file_id, 1)
@@ -255,15 +255,15 @@ def test_of_two_concurrent_appends_to_one_file_group_the_later_is_retried(
 ) -> None:
     times: list[str] = []
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         times.append(upsert(opened(table), [row("a", "x", 7, 7)]).requested_time)
 
-    receipt = upsert(table, [row("b", "x", 6, 6)], rival)
-    assert receipt.attempts == 2
-    assert receipt.requested_time > times[0]
-    assert [report.rule for report in receipt.refusals] == ["C1"]
+    result = upsert(table, [row("b", "x", 6, 6)], concurrent_write)
+    assert result.attempts == 2
+    assert result.requested_time > times[0]
+    assert [report.rule for report in result.refusals] == ["C1"]
     (one,) = slices(table)
-    assert [log.instant_time for log in one.log_files] == [times[0], receipt.requested_time]
+    assert [log.instant_time for log in one.log_files] == [times[0], result.requested_time]
     assert rows_of(table, "id", "v") == [("a", 7), ("b", 6), ("c", 1)]
     assert leftovers(table) == []
 
@@ -278,48 +278,48 @@ def test_an_append_that_began_first_and_ends_last_is_rejected(table: TableReader
 
 
 def test_a_delete_sees_the_row_that_won(table: TableReader) -> None:
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(opened(table), [row("a", "x", 70, 7)])
 
-    put(table, DELETE, [{"id": "a", "p": "x"}], rival)
+    put(table, DELETE, [{"id": "a", "p": "x"}], concurrent_write)
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
 def test_a_delete_without_matches_is_validated_too(table: TableReader) -> None:
     put(table, DELETE, [{"id": "a", "p": "x"}])
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(opened(table), [row("a", "x", 70, 7)])
 
-    receipt = put(table, DELETE, [{"id": "a", "p": "x"}], rival)
-    assert (receipt.attempts, receipt.rows_deleted) == (2, 1)
+    result = put(table, DELETE, [{"id": "a", "p": "x"}], concurrent_write)
+    assert (result.attempts, result.rows_deleted) == (2, 1)
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
 def test_appends_to_different_file_groups_do_not_conflict(table: TableReader) -> None:
-    receipt = upsert(
+    result = upsert(
         table, [row("a", "x", 6, 2)], lambda: upsert(opened(table), [row("c", "y", 6, 2)])
     )
-    assert receipt.attempts == 1
+    assert result.attempts == 1
 
 
 def test_filling_a_small_file_conflicts_with_an_append_to_it(table: TableReader) -> None:
     """The new base file lacks the concurrent rows of the log."""
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(opened(table), [row("a", "x", 7, 7)])
 
-    receipt = upsert(table, [row("n", "x", 1, 1)], rival)
-    assert receipt.attempts == 2
+    result = upsert(table, [row("n", "x", 1, 1)], concurrent_write)
+    assert result.attempts == 2
     assert rows_of(table, "id", "v") == [("a", 7), ("b", 1), ("c", 1), ("n", 1)]
 
 
 def test_an_append_conflicts_with_the_filling_of_its_file(table: TableReader) -> None:
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(opened(table), [row("n", "x", 1, 1)])
 
-    receipt = put(table, DELETE, [{"id": "a", "p": "x"}], rival)
-    assert receipt.attempts == 2
+    result = put(table, DELETE, [{"id": "a", "p": "x"}], concurrent_write)
+    assert result.attempts == 2
     assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
 
 
@@ -328,8 +328,8 @@ def test_an_append_conflicts_with_a_filling_of_its_file_that_began_earlier(
 ) -> None:
     """A log's stat names itself as its previous commit, so it does not show the known base file."""
     filling = begun(opened(table), UPSERT, [row("n", "x", 1, 1)])
-    receipt = put(table, DELETE, [{"id": "a", "p": "x"}], filling)
-    assert receipt.attempts == 2
+    result = put(table, DELETE, [{"id": "a", "p": "x"}], filling)
+    assert result.attempts == 2
     assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
 
 
@@ -343,9 +343,9 @@ def test_an_append_does_not_conflict_with_another_engines_compaction(table: Tabl
         times.append(str(int(pending.requested_time) + 1))
         compacted(table, times[0], str(int(pending.requested_time) + 3))
 
-    receipt = upsert(table, [row("b", "x", 6, 3)], compact)
-    assert receipt.attempts == 1
-    assert receipt.requested_time < times[0] < receipt.completion_time
+    result = upsert(table, [row("b", "x", 6, 3)], compact)
+    assert result.attempts == 1
+    assert result.requested_time < times[0] < result.completion_time
     (one,) = slices(table)
     assert (one.base_instant_time, len(one.log_files)) == (times[0], 1)
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 1)]
@@ -376,22 +376,22 @@ def compacted(table: TableReader, requested: str, completed: str) -> None:
 
 
 def test_an_overwrite_and_an_append_conflict(table: TableReader) -> None:
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(opened(table), [row("a", "x", 7, 7)])
 
-    receipt = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)], rival)
-    assert receipt.attempts == 2
+    result = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)], concurrent_write)
+    assert result.attempts == 2
     assert rows_of(table, "id") == [("c",), ("n",)]
 
 
 def test_the_same_new_key_is_detected_in_file_groups_with_logs(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2)])
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(opened(table), [row("b", "x", 7, 7), row("n", "x", 2, 2)])
 
-    receipt = upsert(table, [row("n", "x", 3, 3)], rival)
-    assert receipt.attempts == 2
+    result = upsert(table, [row("n", "x", 3, 3)], concurrent_write)
+    assert result.attempts == 2
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 7), ("c", 1), ("n", 3)]
 
 
@@ -399,11 +399,11 @@ def test_without_retries_a_conflict_is_raised_and_leaves_nothing(table: TableRea
     once = opened(table, limits=limited(conflict_retries_max=0))
     before = logs(table)
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         upsert(opened(table), [row("a", "x", 7, 7)])
 
     with pytest.raises(ConflictError):
-        upsert(once, [row("b", "x", 6, 6)], rival)
+        upsert(once, [row("b", "x", 6, 6)], concurrent_write)
     assert len(logs(table)) == len(before) + 1
     assert leftovers(table) == []
 
@@ -488,11 +488,11 @@ def test_a_log_that_grew_successors_keeps_them_all() -> None:
 
 
 def test_base_and_log_names_contain_their_instant(table: TableReader) -> None:
-    receipt = upsert(table, [row("a", "x", 6, 2)])
+    result = upsert(table, [row("a", "x", 6, 2)])
     (path,) = logs(table)
     log = parse_log_file_name(path.rpartition("/")[2])
     assert log is not None
-    assert (log.instant_time, log.log_version) == (receipt.requested_time, 1)
+    assert (log.instant_time, log.log_version) == (result.requested_time, 1)
     bases = [parse_base_file_name(path.rpartition("/")[2]) for path in data_files(table)]
     assert {base.file_id for base in bases if base} >= {log.file_id}
 

@@ -47,15 +47,15 @@ def three_commits() -> tuple[TableReader, list[CommitResult]]:
     """Insert a and b, update a, then insert c into another partition, each a second apart."""
     clock = StillClock()
     table = new_table(clock=clock)
-    receipts = []
+    results = []
     for rows in (
         [row("a", "x", 1, 1), row("b", "x", 1, 1)],
         [row("a", "x", 2, 2)],
         [row("c", "y", 3, 3)],
     ):
-        receipts.append(upsert(table, rows))
+        results.append(upsert(table, rows))
         clock.sleep_ms(60_000)
-    return table, receipts
+    return table, results
 
 
 def test_columns_have_the_requested_order():
@@ -300,9 +300,9 @@ def test_rows_of_an_overwrite_are_changes():
 
 
 def test_the_timeline_lists_every_instant():
-    table, receipts = three_commits()
+    table, results = three_commits()
     entries = table.timeline
-    assert [entry.requested_time for entry in entries] == [r.requested_time for r in receipts]
+    assert [entry.requested_time for entry in entries] == [r.requested_time for r in results]
     assert {(entry.action, entry.state, entry.archived) for entry in entries} == {
         ("commit", "completed", False)
     }

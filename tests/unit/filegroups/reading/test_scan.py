@@ -228,9 +228,9 @@ def foreign_clean(
         )
         story.base.create(f"{TIMELINE}/{time}.clean.requested", encode_clean_plan(plan))
         return
-    told = CleanPartitionMetadata(partition_path="x", success_delete_files=takes)
+    cleaned = CleanPartitionMetadata(partition_path="x", success_delete_files=takes)
     done = CleanMetadata(
-        start_clean_time=time, earliest_commit_to_retain=line, partition_metadata={"x": told}
+        start_clean_time=time, earliest_commit_to_retain=line, partition_metadata={"x": cleaned}
     )
     story.base.create(f"{TIMELINE}/{time}.clean.requested", encode_clean_plan(CleanerPlan()))
     story.base.create(f"{TIMELINE}/{time}.clean.inflight", b"")
@@ -279,11 +279,11 @@ def test_a_write_whose_base_snapshot_another_engine_cleaned_is_retried(
 
     story.hooked.act = concurrent_clean
     story.hooked.left = 1
-    receipt = upsert(story.reader, [{"id": "a", "p": "x", "v": 9, "ts": 9}])
+    result = upsert(story.reader, [{"id": "a", "p": "x", "v": 9, "ts": 9}])
     assert rows_of(story.writer, "id", "v") == [("a", 9)]
-    assert receipt.attempts == (2 if rewritten else 1)
+    assert result.attempts == (2 if rewritten else 1)
     if rewritten:
-        assert receipt.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value
+        assert result.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value
 
 
 @pytest.mark.spec("RST-1")
@@ -317,10 +317,10 @@ def test_changes_are_planned_again_when_a_restore_commits_during_planning(
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     for number in (2, 3, 4):
         upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}])
-    look, restored = TableContext.snapshot, []
+    snapshot_of, restored = TableContext.snapshot, []
 
     def snapshot_and_restore(self: TableContext) -> Any:
-        snapshot = look(self)
+        snapshot = snapshot_of(self)
         if not restored:
             restored.append(True)
             restore(opened(table).context, kept.requested_time)

@@ -38,17 +38,17 @@ def four_writes(
     return storage, [*upserted, overwritten, upsert(table, [row("b", 4, w=9)])]
 
 
-def archive(storage: MemoryStorage, receipts: list[CommitResult], *, clean: bytes = b"") -> None:
+def archive(storage: MemoryStorage, results: list[CommitResult], *, clean: bytes = b"") -> None:
     """Archive instants, and a clean that happened later."""
     rows: list[tuple[str, str | None, str]] = []
     kept: dict[str, bytes] = {CLEANED_AT: clean}
-    for receipt in receipts:
-        names = [one for one in storage.names(TIMELINE) if one.startswith(receipt.requested_time)]
+    for result in results:
+        names = [one for one in storage.names(TIMELINE) if one.startswith(result.requested_time)]
         for name in names:
             if "_" in name:
-                kept[receipt.requested_time] = storage.read(f"{TIMELINE}/{name}")
+                kept[result.requested_time] = storage.read(f"{TIMELINE}/{name}")
                 action = name.rpartition(".")[2]
-                rows.append((receipt.requested_time, receipt.completion_time, action))
+                rows.append((result.requested_time, result.completion_time, action))
             storage.delete(f"{TIMELINE}/{name}")
     if clean:
         rows.append((CLEANED_AT, CLEANED_AT, "clean"))
@@ -56,16 +56,16 @@ def archive(storage: MemoryStorage, receipts: list[CommitResult], *, clean: byte
 
 
 def clean_of(*names: str) -> bytes:
-    told = CleanPartitionMetadata(partition_path="x", success_delete_files=names)
-    return encode_clean(CleanMetadata(start_clean_time="", partition_metadata={"x": told}))
+    cleaned = CleanPartitionMetadata(partition_path="x", success_delete_files=names)
+    return encode_clean(CleanMetadata(start_clean_time="", partition_metadata={"x": cleaned}))
 
 
-def data_files(storage: MemoryStorage, receipt: CommitResult) -> list[str]:
-    return [name for name in storage.names("x") if receipt.requested_time in name]
+def data_files(storage: MemoryStorage, result: CommitResult) -> list[str]:
+    return [name for name in storage.names("x") if result.requested_time in name]
 
 
-def at(storage: MemoryStorage, receipt: CommitResult) -> list[dict[str, Any]]:
-    found = reopened(storage).as_of(receipt.requested_time).to_arrow()
+def at(storage: MemoryStorage, result: CommitResult) -> list[dict[str, Any]]:
+    found = reopened(storage).as_of(result.requested_time).to_arrow()
     return sorted(found.to_pylist(), key=lambda one: str(one["id"]))
 
 
@@ -73,8 +73,8 @@ def reopened(storage: MemoryStorage) -> TableReader:
     return open_reader(world_of(storage), BRISK)
 
 
-def refused(storage: MemoryStorage, receipt: CommitResult | str) -> str:
-    time = receipt if isinstance(receipt, str) else receipt.requested_time
+def refused(storage: MemoryStorage, result: CommitResult | str) -> str:
+    time = result if isinstance(result, str) else result.requested_time
     with pytest.raises(InstantNotFoundError) as caught:
         reopened(storage).as_of(time)
     return caught.value.kind
@@ -96,14 +96,14 @@ def test_an_archived_time_has_its_rows_and_its_schema(version: int, kind: TableT
 def test_a_savepointed_write_below_the_archive_has_the_schema_of_its_own_time(
     kept: int,
 ) -> None:
-    storage, receipts = four_writes()
-    saved = receipts[kept]
-    name = f"{saved.requested_time}_{receipts[3].completion_time}.savepoint"
+    storage, results = four_writes()
+    saved = results[kept]
+    name = f"{saved.requested_time}_{results[3].completion_time}.savepoint"
     storage.write(f"{TIMELINE}/{name}", b"")
-    archive(storage, [one for one in receipts[:3] if one is not saved])
-    assert at(storage, receipts[0]) == [row("a", 1), row("b", 1)]
-    assert at(storage, receipts[1]) == [row("a", 2, w=7), row("b", 1, w=None)]
-    assert reopened(storage).context.snapshot().first_completion == receipts[3].completion_time
+    archive(storage, [one for one in results[:3] if one is not saved])
+    assert at(storage, results[0]) == [row("a", 1), row("b", 1)]
+    assert at(storage, results[1]) == [row("a", 2, w=7), row("b", 1, w=None)]
+    assert reopened(storage).context.snapshot().first_completion == results[3].completion_time
 
 
 def test_a_time_of_version_6_is_read_from_its_archive(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def slices(table: TableReader) -> list[FileSlice]:
 
 def test_a_bucket_begins_with_a_log_file_of_the_agreed_file_group() -> None:
     table, _ = made()
-    receipt = upsert(table, START, buckets=ONE)
-    assert (receipt.rows_inserted, receipt.rows_updated) == (2, 0)
+    result = upsert(table, START, buckets=ONE)
+    assert (result.rows_inserted, result.rows_updated) == (2, 0)
     assert data_files(table) == []
     (one,) = slices(table)
     assert one.file_group.file_id == fixed_file_id(0) == "00000000-0000-0000-0000-000000000000-0"
@@ -75,9 +75,11 @@ def test_a_bucket_begins_with_a_log_file_of_the_agreed_file_group() -> None:
 @pytest.mark.spec("NBCC-4")
 def test_two_first_writers_of_a_bucket_both_commit() -> None:
     mine, other = made()
-    rival = begun(other, WriteOperation.UPSERT, [row("a", 5, 7), row("c", 5, 7)], buckets=ONE)
-    receipt = upsert(mine, [row("a", 5, 8), row("d", 5, 8)], rival, buckets=ONE)
-    assert (receipt.attempts, receipt.refusals) == (1, ())
+    concurrent_write = begun(
+        other, WriteOperation.UPSERT, [row("a", 5, 7), row("c", 5, 7)], buckets=ONE
+    )
+    result = upsert(mine, [row("a", 5, 8), row("d", 5, 8)], concurrent_write, buckets=ONE)
+    assert (result.attempts, result.refusals) == (1, ())
     (one,) = slices(mine)
     assert len(one.log_files) == 2
     assert rows_of(mine, "id", "v") == [("a", 8), ("c", 7), ("d", 8)]
@@ -85,9 +87,11 @@ def test_two_first_writers_of_a_bucket_both_commit() -> None:
 
 def test_two_first_writers_of_a_ring_of_ranges_both_commit() -> None:
     mine, other = made()
-    rival = begun(other, WriteOperation.UPSERT, [row("a", 5, 7), row("c", 5, 7)], buckets=RINGS)
-    receipt = upsert(mine, [row("a", 5, 8), row("c", 5, 8)], rival, buckets=RINGS)
-    assert receipt.attempts == 1
+    concurrent_write = begun(
+        other, WriteOperation.UPSERT, [row("a", 5, 7), row("c", 5, 7)], buckets=RINGS
+    )
+    result = upsert(mine, [row("a", 5, 8), row("c", 5, 8)], concurrent_write, buckets=RINGS)
+    assert result.attempts == 1
     assert rows_of(mine, "id", "v") == [("a", 8), ("c", 8)]
 
 
@@ -130,9 +134,9 @@ def test_a_delete_removes_the_rows_it_read_and_newer_rows_stay() -> None:
 @pytest.mark.spec("NBCC-1")
 def test_a_bulk_insert_into_a_first_bucket_conflicts_with_a_log_of_another_writer() -> None:
     mine, other = made()
-    rival = begun(other, WriteOperation.UPSERT, START, buckets=ONE)
-    receipt = put(mine, BULK, [row("c", 5, 1)], rival, buckets=ONE)
-    assert [one.rule for one in receipt.refusals] == ["C1"]
+    concurrent_write = begun(other, WriteOperation.UPSERT, START, buckets=ONE)
+    result = put(mine, BULK, [row("c", 5, 1)], concurrent_write, buckets=ONE)
+    assert [one.rule for one in result.refusals] == ["C1"]
     assert [one.file_group.file_id for one in slices(mine)] == [fixed_file_id(0)]
     assert rows_of(mine, "id") == [("a",), ("b",), ("c",)]
 
@@ -140,9 +144,9 @@ def test_a_bulk_insert_into_a_first_bucket_conflicts_with_a_log_of_another_write
 def test_an_append_conflicts_with_an_overwrite_and_writes_to_the_new_bucket() -> None:
     mine, other = made()
     upsert(mine, START, buckets=ONE)
-    rival = begun(other, OVERWRITE, [row("n", 1, 1)], buckets=ONE)
-    receipt = upsert(mine, [row("a", 6, 2)], rival, buckets=ONE)
-    assert [one.rule for one in receipt.refusals] == ["C4"]
+    concurrent_write = begun(other, OVERWRITE, [row("n", 1, 1)], buckets=ONE)
+    result = upsert(mine, [row("a", 6, 2)], concurrent_write, buckets=ONE)
+    assert [one.rule for one in result.refusals] == ["C4"]
     (one,) = slices(mine)
     assert one.file_group.file_id != fixed_file_id(0)
     assert rows_of(mine, "id") == [("a",), ("n",)]
@@ -153,8 +157,8 @@ def test_a_bucket_that_was_deleted_gets_another_agreed_file_group() -> None:
     mine, other = made()
     upsert(mine, START, buckets=ONE)
     gone = delete_partition(mine)
-    rival = begun(other, WriteOperation.UPSERT, [row("c", 1, 1)], buckets=ONE)
-    assert upsert(mine, [row("d", 1, 1)], rival, buckets=ONE).attempts == 1
+    concurrent_write = begun(other, WriteOperation.UPSERT, [row("c", 1, 1)], buckets=ONE)
+    assert upsert(mine, [row("d", 1, 1)], concurrent_write, buckets=ONE).attempts == 1
     (one,) = slices(mine)
     assert one.file_group.file_id == fixed_file_id(0, gone)
     assert rows_of(mine, "id") == [("c",), ("d",)]
@@ -171,9 +175,9 @@ def test_two_file_groups_of_one_bucket_conflict_before_both_are_committed() -> N
     """One write began before the partition was deleted and archived, the other after it."""
     mine, other = made()
     stranger = open_reader(other.context.ports, BRISK)  # a writer without agreed file ids
-    rival = begun(stranger, WriteOperation.UPSERT, [row("a", 5, 7)], buckets=ONE)
-    receipt = upsert(mine, [row("a", 5, 8)], rival, buckets=ONE)
-    assert [one.why for one in receipt.refusals] == [
+    concurrent_write = begun(stranger, WriteOperation.UPSERT, [row("a", 5, 7)], buckets=ONE)
+    result = upsert(mine, [row("a", 5, 8)], concurrent_write, buckets=ONE)
+    assert [one.why for one in result.refusals] == [
         "a concurrent commit created another file group for a bucket of this write"
     ]
     assert len(slices(mine)) == 1
@@ -183,9 +187,9 @@ def test_two_file_groups_of_one_bucket_conflict_before_both_are_committed() -> N
 def test_inserts_that_drop_known_keys_still_conflict() -> None:
     mine, other = made()
     upsert(mine, START, buckets=ONE)
-    rival = begun(other, INSERT, [row("c", 1, 7)], buckets=ONE)
-    receipt = put(mine, INSERT, [row("c", 1, 8)], rival, buckets=ONE, drop_found=True)
-    assert [one.rule for one in receipt.refusals] == ["C1"]
+    concurrent_write = begun(other, INSERT, [row("c", 1, 7)], buckets=ONE)
+    result = put(mine, INSERT, [row("c", 1, 8)], concurrent_write, buckets=ONE, drop_found=True)
+    assert [one.rule for one in result.refusals] == ["C1"]
     assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1), ("c", 7)]
 
 
@@ -246,6 +250,6 @@ def test_changes_of_a_log_that_completes_after_a_plan_are_where_the_table_shows_
         assert rows_of(mine, "id", "v") == [("a", 2)]
         assert mine.changes("earliest", end).read_all()["v"].to_pylist() == [2]
         images = mine.changes("earliest", images=True, columns=["v"]).read_all()
-        told = [(one["before"], one["after"]) for one in images.to_pylist()]
-        assert told == [(None, {"v": 1}), ({"v": 1}, {"v": 3}), ({"v": 3}, {"v": 2})]
+        changes = [(one["before"], one["after"]) for one in images.to_pylist()]
+        assert changes == [(None, {"v": 1}), ({"v": 1}, {"v": 3}), ({"v": 3}, {"v": 2})]
         execute_compaction(mine.context, compaction, SMALL)

@@ -57,8 +57,8 @@ def inserted(table: TableReader, *rows: dict[str, object]) -> Slot:
     return slot
 
 
-def touching(name: str, touch: Access = Access.BASE, partition: str = "x") -> AccessedFileGroup:
-    return AccessedFileGroup(file_group=FileGroupId(partition, name), access=touch)
+def touching(name: str, access: Access = Access.BASE, partition: str = "x") -> AccessedFileGroup:
+    return AccessedFileGroup(file_group=FileGroupId(partition, name), access=access)
 
 
 def mine(**facts: Any) -> CommitFacts:
@@ -96,7 +96,7 @@ def as_mine(slot: Slot, **facts: Any) -> CommitFacts:
     return replace(from_slot, **facts)
 
 
-def rival(**facts: Any) -> ConcurrentCommit:
+def concurrent(**facts: Any) -> ConcurrentCommit:
     other = ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=AFTER_ME,
@@ -111,11 +111,13 @@ def rule(refused: Rejected | None) -> RuleId | None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "met"), [(("b",), RuleId.SAME_BATCH), (("c",), None), ((), None)]
+    ("batches", "expected"), [(("b",), RuleId.SAME_BATCH), (("c",), None), ((), None)]
 )
-def test_only_the_same_batch_conflicts(batches: tuple[str, ...], met: RuleId | None) -> None:
-    refused = rejected_by(new_table().context, mine(batch_ids=("a", "b")), [rival(batches=batches)])
-    assert rule(refused) is met
+def test_only_the_same_batch_conflicts(batches: tuple[str, ...], expected: RuleId | None) -> None:
+    refused = rejected_by(
+        new_table().context, mine(batch_ids=("a", "b")), [concurrent(batches=batches)]
+    )
+    assert rule(refused) is expected
 
 
 @pytest.mark.parametrize("in_buckets", [False, True])
@@ -123,7 +125,7 @@ def test_only_the_same_batch_conflicts(batches: tuple[str, ...], met: RuleId | N
 def test_a_delete_that_found_all_its_keys_does_not_conflict_with_inserts(
     whole_table: bool, in_buckets: bool
 ) -> None:
-    other = rival(write_set=WriteSet(inserting=("x",)))
+    other = concurrent(write_set=WriteSet(inserting=("x",)))
     context = new_table().context
     found = mine(whole_table=whole_table, in_buckets=in_buckets)
     assert rejected_by(context, found, [other]) is None
@@ -134,7 +136,7 @@ def test_a_delete_that_found_all_its_keys_does_not_conflict_with_inserts(
 def test_a_key_missed_in_one_partition_may_be_inserted_anywhere_only_if_unique_in_the_table() -> (
     None
 ):
-    other, context = rival(write_set=WriteSet(inserting=("y", "z"))), new_table().context
+    other, context = concurrent(write_set=WriteSet(inserting=("y", "z"))), new_table().context
     assert rejected_by(context, mine(partitions_without_match=("x",)), [other]) is None
     refused = rejected_by(context, mine(partitions_without_match=("x",), whole_table=True), [other])
     assert refused is not None
@@ -146,7 +148,7 @@ def test_a_key_missed_in_one_partition_may_be_inserted_anywhere_only_if_unique_i
 
 def test_another_file_group_for_a_bucket_of_the_write_conflicts() -> None:
     me = mine(in_buckets=True, write_set=WriteSet(file_groups=(touching(BUCKET, Access.NEW),)))
-    other = rival(write_set=WriteSet(file_groups=(touching(TWIN, Access.NEW),)))
+    other = concurrent(write_set=WriteSet(file_groups=(touching(TWIN, Access.NEW),)))
     refused = rejected_by(new_table().context, me, [other])
     assert refused is not None
     assert (refused.rule, refused.file_groups) == (
@@ -170,7 +172,7 @@ def test_one_bucket_with_two_file_groups_conflicts_in_these_cases(
     in_buckets: bool, my_touch: Access, theirs: AccessedFileGroup
 ) -> None:
     me = mine(in_buckets=in_buckets, write_set=WriteSet(file_groups=(touching(BUCKET, my_touch),)))
-    other = rival(write_set=WriteSet(file_groups=(theirs,)))
+    other = concurrent(write_set=WriteSet(file_groups=(theirs,)))
     assert rejected_by(new_table().context, me, [other]) is None
 
 
@@ -208,9 +210,11 @@ def test_every_file_with_new_keys_is_compared(first: str) -> None:
     other, me = inserted(table, row("a"), row("n", "y")), inserted(table, row("n", "y"))
     name = other.write_set.file_groups[0].files[0]
     paths = (join(first, name), *as_mine(me).inserted_into)
-    claim = replace(me.write_set, inserting=("w", "x", "y"))
+    write_set = replace(me.write_set, inserting=("w", "x", "y"))
     refused = rejected_by(
-        table.context, as_mine(me, write_set=claim, inserted_into=paths), [commit_of_slot(other)]
+        table.context,
+        as_mine(me, write_set=write_set, inserted_into=paths),
+        [commit_of_slot(other)],
     )
     assert refused is not None
     assert refused.partitions == ("y",)
@@ -277,14 +281,14 @@ def planned(table: TableReader, name: str, content: bytes) -> None:
     table.context.ports.storage.create(f"{TIMELINE}/{name}.requested", content)
 
 
-def looked(table: TableReader, me: CommitFacts) -> Rejected | None:
+def checked(table: TableReader, me: CommitFacts) -> Rejected | None:
     context = table.context
     return commit_checks(context, me)(context.active(), [], lambda: context.config)
 
 
 @pytest.mark.spec("PUB-5")
 @pytest.mark.parametrize(
-    ("when", "touch", "met"),
+    ("when", "access", "expected"),
     [
         (AFTER_ME, Access.BASE, RuleId.PENDING_PLAN_OWNS_FILE_GROUP),
         (AFTER_ME, Access.NEW, RuleId.PENDING_PLAN_OWNS_FILE_GROUP),
@@ -293,13 +297,13 @@ def looked(table: TableReader, me: CommitFacts) -> Rejected | None:
     ],
 )
 def test_a_newer_compaction_would_hide_a_base_file_of_the_write(
-    when: str, touch: Access, met: RuleId | None
+    when: str, access: Access, expected: RuleId | None
 ) -> None:
     table = new_table()
     planned(table, f"{when}.compaction", compaction_of(FileGroupId("x", "f")))
-    touched = WriteSet(file_groups=(touching("f", touch), touching("g", touch)))
-    refused = looked(table, mine(write_set=touched))
-    assert rule(refused) is met
+    touched = WriteSet(file_groups=(touching("f", access), touching("g", access)))
+    refused = checked(table, mine(write_set=touched))
+    assert rule(refused) is expected
     assert refused is None or refused.file_groups == (FileGroupId("x", "f"),)
 
 
@@ -309,7 +313,7 @@ def test_plans_of_compactions_are_read_only_where_one_is_newer_than_the_write() 
     planned(table, f"{BEFORE_ME}.compaction", compaction_of(FileGroupId("x", "f")))
     planned(table, f"{AFTER_ME}.commit", b"")
     storage.forget()
-    assert looked(table, mine(write_set=WriteSet(file_groups=(touching("f"),)))) is None
+    assert checked(table, mine(write_set=WriteSet(file_groups=(touching("f"),)))) is None
     assert not [one for one in storage.operations() if "compaction" in one]
 
 
@@ -318,17 +322,21 @@ def test_the_newest_of_two_compactions_hides_a_base_file_of_the_write() -> None:
     table = new_table()
     for when in (BEFORE_ME, AFTER_ME):
         planned(table, f"{when}.compaction", compaction_of(FileGroupId("x", "f")))
-    refused = looked(table, mine(write_set=WriteSet(file_groups=(touching("f"),))))
+    refused = checked(table, mine(write_set=WriteSet(file_groups=(touching("f"),))))
     assert rule(refused) is RuleId.PENDING_PLAN_OWNS_FILE_GROUP
 
 
 @pytest.mark.spec("CL-2")
 @pytest.mark.parametrize(
-    ("group", "met"), [("f", RuleId.PENDING_PLAN_OWNS_FILE_GROUP), ("g", None)]
+    ("group", "expected"), [("f", RuleId.PENDING_PLAN_OWNS_FILE_GROUP), ("g", None)]
 )
-def test_another_engines_clustering_would_lose_the_write(group: str, met: RuleId | None) -> None:
+def test_another_engines_clustering_would_lose_the_write(
+    group: str, expected: RuleId | None
+) -> None:
     table = new_table()
     inputs = ClusteringGroup(slices=(SliceInfo(file_id="f", partition_path="x"),))
     plan = RequestedReplaceMetadata(clustering_plan=ClusteringPlan(input_groups=(inputs,)))
     planned(table, f"{AFTER_ME}.clustering", encode_requested_replace(plan))
-    assert rule(looked(table, mine(write_set=WriteSet(file_groups=(touching(group),))))) is met
+    assert (
+        rule(checked(table, mine(write_set=WriteSet(file_groups=(touching(group),))))) is expected
+    )

@@ -104,8 +104,8 @@ def test_the_later_write_is_rejected_before_it_writes_and_names_the_earlier_one(
             first.requested_time
         ]
 
-    receipt = upsert(table, [row("a", ts=2)], meanwhile, files=APART)
-    assert (errors[0].kind, receipt.attempts) == ("announced_conflict", 1)
+    result = upsert(table, [row("a", ts=2)], meanwhile, files=APART)
+    assert (errors[0].kind, result.attempts) == ("announced_conflict", 1)
     assert leftovers(table) == []
 
 
@@ -219,13 +219,13 @@ def test_a_wait_is_recorded_in_the_commit_and_in_contention():
     (wait,) = account.waits
     assert (wait["rule"], wait["kind"], wait["wait_ms"]) == ("C20", "announced_conflict", 140)
     assert account.lines()[-1].startswith("waited: 140 ms for what was announced before: ")
-    told = measure_contention(table.context)
-    assert told.waits == 1
-    (meeting,) = [one for one in told.meetings if one.kind == "announced_conflict"]
+    contention = measure_contention(table.context)
+    assert contention.waits == 1
+    (meeting,) = [one for one in contention.meetings if one.kind == "announced_conflict"]
     assert (meeting.times, meeting.written_again, meeting.lost_seconds) == (1, 0, 0.14)
     assert len(meeting.places) == 1
-    assert told.lines()[0].endswith(", 1 wait for announced writes")
-    assert any("strategy=published" in text for text in told.advice)
+    assert contention.lines()[0].endswith(", 1 wait for announced writes")
+    assert any("strategy=published" in text for text in contention.advice)
 
 
 def test_a_wait_has_the_limits_of_retries():
@@ -257,8 +257,8 @@ def test_a_writer_that_pauses_too_long_while_it_waits_is_retried():
 
         clock = Waits(2, oversleep)
         later = opened(table, limits=YIELDING, clock=clock)
-        receipt, written = put_watched(later, UPSERT, [row("a", ts=3)], files=APART)
-        assert [refusal.rule for refusal in receipt.refusals] == ["C6"]
+        result, written = put_watched(later, UPSERT, [row("a", ts=3)], files=APART)
+        assert [refusal.rule for refusal in result.refusals] == ["C6"]
         assert len(written) == 1  # no file with the old time
 
     upsert(table, [row("a", ts=2)], meanwhile, files=APART)
@@ -322,20 +322,20 @@ def test_markers_of_java_are_read_in_both_forms(server: bool):
 
 
 @pytest.mark.parametrize(
-    ("kind", "touch"),
+    ("kind", "access"),
     [(TableType.COPY_ON_WRITE, Access.BASE), (TableType.MERGE_ON_READ, Access.LOG)],
 )
-def test_an_inflight_file_announces_writer_and_write_set(kind: TableType, touch: Access):
+def test_an_inflight_file_announces_writer_and_write_set(kind: TableType, access: Access):
     table = table_of(kind)
     found: list[Any] = []
     read_announced = lambda: found.extend(announced_writes(table.context, table.context.active()))  # noqa: E731
     upsert(table, [row("a")], read_announced, files=APART)
-    (rival,) = found
-    assert [item.access for item in rival.write_set.file_groups if item.file_group.file_id] == [
-        touch
+    (announced,) = found
+    assert [item.access for item in announced.write_set.file_groups if item.file_group.file_id] == [
+        access
     ]
     identity = table.context.ports.ids.identity()
-    assert rival.writer == f"(pid {identity.pid} on {identity.host})"
+    assert announced.writer == f"(pid {identity.pid} on {identity.host})"
 
 
 # ---------------------------------------------------------------- the option

@@ -79,13 +79,13 @@ def partitions(table: TableReader) -> list[str]:
     return [one for (one,) in rows_of(opened(table), "p") if one != "x/y"]
 
 
-def claim(touch: Access, *paths: str) -> WriteSet:
+def write_set(access: Access, *paths: str) -> WriteSet:
     return WriteSet.of(
-        AccessedFileGroup(file_group=FileGroupId(path, path), access=touch) for path in paths
+        AccessedFileGroup(file_group=FileGroupId(path, path), access=access) for path in paths
     )
 
 
-def rival(theirs: WriteSet, **more: Any) -> ConcurrentCommit:
+def concurrent(theirs: WriteSet, **more: Any) -> ConcurrentCommit:
     return ConcurrentCommit(
         action=Action.COMMIT, requested_time="1", completion_time="3", write_set=theirs, **more
     )
@@ -95,15 +95,15 @@ def rival(theirs: WriteSet, **more: Any) -> ConcurrentCommit:
 @pytest.mark.parametrize(("mine", "theirs"), NESTED)
 def test_commits_of_nested_partitions_conflict(mine: str, theirs: str):
     verdict = validate_write_set(
-        claim(Access.NEW, mine, "z"), "2", [rival(claim(Access.LOG, theirs, "w"))]
+        write_set(Access.NEW, mine, "z"), "2", [concurrent(write_set(Access.LOG, theirs, "w"))]
     )
     assert isinstance(verdict, Rejected)
     assert (verdict.rule, verdict.partitions) == (RuleId.NESTED_PARTITION, (mine,))
     assert verdict.retry_can_succeed
-    replaced = rival(claim(Access.REPLACE, theirs))
-    moved = rival(claim(Access.BASE, theirs), is_compaction=True)
-    for harmless in (replaced, moved, rival(claim(Access.NEW, f"{mine}c", "c/a/b"))):
-        assert validate_write_set(claim(Access.NEW, mine, "z"), "2", [harmless]) == NoConflict()
+    replaced = concurrent(write_set(Access.REPLACE, theirs))
+    moved = concurrent(write_set(Access.BASE, theirs), is_compaction=True)
+    for harmless in (replaced, moved, concurrent(write_set(Access.NEW, f"{mine}c", "c/a/b"))):
+        assert validate_write_set(write_set(Access.NEW, mine, "z"), "2", [harmless]) == NoConflict()
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def failing(
 @pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
 def test_files_of_a_failed_write_hide_no_partition_committed_after_it(dies: bool):
     one, other = two_writers()
-    receipt = upsert(one, [row("a/b/c")], lambda: failing(other, "a", dies=dies))
-    assert receipt.attempts == 1
+    result = upsert(one, [row("a/b/c")], lambda: failing(other, "a", dies=dies))
+    assert result.attempts == 1
     assert partitions(one) == ["a/b/c"]
 
 
@@ -289,12 +289,12 @@ def test_a_partition_that_another_engine_creates_meanwhile_conflicts(
             partition_path=theirs,
             num_writes=1,
         )
-        told = CommitMetadata(
+        metadata = CommitMetadata(
             partition_to_write_stats={theirs: (stat,)}, operation_type=UPSERT.hudi_name
         )
         storage.create(f"{theirs}/.hoodie_partition_metadata", b"")
         storage.create(path, content)
-        storage.create(timeline_path(f"{began}_{ended}.commit"), encode_commit(told))
+        storage.create(timeline_path(f"{began}_{ended}.commit"), encode_commit(metadata))
 
     with pytest.raises(InvalidInputError) as refused:
         upsert(one, [row("a/b")], another_engine)

@@ -77,9 +77,9 @@ class Scene:
         return self.newest()
 
     def watch(self) -> ReadValidation:
-        begun = begin(self.context, Action.COMMIT)
-        begun.heartbeat.stop()
-        return ReadValidation(self.context, begun, self.reads)
+        started_write = begin(self.context, Action.COMMIT)
+        started_write.heartbeat.stop()
+        return ReadValidation(self.context, started_write, self.reads)
 
     def lose(self, ending: str, folder: str = "x") -> None:
         storage = self.context.ports.storage
@@ -88,9 +88,9 @@ class Scene:
                 storage.delete(path)
 
 
-def without_metadata(rival: ConcurrentCommit) -> ConcurrentCommit:
+def without_metadata(concurrent: ConcurrentCommit) -> ConcurrentCommit:
     """Return the commit with times whose metadata does not exist."""
-    return replace(rival, requested_time=LATER, completion_time=LATER)
+    return replace(concurrent, requested_time=LATER, completion_time=LATER)
 
 
 @pytest.mark.parametrize(
@@ -106,24 +106,28 @@ def test_a_rewritten_file_group_has_new_rows_only_by_its_counts(
 ) -> None:
     scene = Scene()
     upsert(scene.table, [row("b", 2)])
-    rival = scene.theirs(operation, rows)
+    concurrent = scene.theirs(operation, rows)
     watch = scene.watch()
-    assert watch.only_inserted(rival, scene.group) is only
-    assert not watch.only_inserted(rival, FileGroupId("x", "another")), (
+    assert watch.only_inserted(concurrent, scene.group) is only
+    assert not watch.only_inserted(concurrent, FileGroupId("x", "another")), (
         "the commit did not change it"
     )
-    assert not watch.only_inserted(without_metadata(rival), scene.group), "its metadata is missing"
+    assert not watch.only_inserted(without_metadata(concurrent), scene.group), (
+        "its metadata is missing"
+    )
 
 
 def test_a_commit_from_reads_has_a_read_set_and_an_unknown_one_may_have_had() -> None:
     scene = Scene()
-    rival = scene.theirs(INSERT, [row("n", 5)])
+    concurrent = scene.theirs(INSERT, [row("n", 5)])
     plan = replace(planned(scene.other, INSERT), reads=scene.other.current_state().reads())
     write(
         scene.other.context, plan, LocalWorkload(scene.other.context.ports, as_table([row("m", 5)]))
     )
     watch = scene.watch()
-    assert [watch.has_reads(one) for one in (rival, scene.newest(), without_metadata(rival))] == [
+    assert [
+        watch.has_reads(one) for one in (concurrent, scene.newest(), without_metadata(concurrent))
+    ] == [
         False,
         True,
         True,
@@ -146,34 +150,34 @@ def test_a_concurrent_commit_is_no_match_by_its_own_rows(
     asked: int | None, stores_keys: bool, misses: bool
 ) -> None:
     scene = Scene(v=asked, stores_keys=stores_keys)
-    rival = scene.theirs(INSERT, [row("n", 5)])
-    [item] = rival.write_set.file_groups
+    concurrent = scene.theirs(INSERT, [row("n", 5)])
+    [item] = concurrent.write_set.file_groups
     watch = scene.watch()
-    assert watch.wrote_no_match(rival, item) is misses
+    assert watch.wrote_no_match(concurrent, item) is misses
     scene.lose(".parquet")
-    assert watch.wrote_no_match(rival, item) is misses, "its files are read once"
+    assert watch.wrote_no_match(concurrent, item) is misses, "its files are read once"
 
 
 def test_each_file_group_of_a_concurrent_commit_is_checked_by_itself() -> None:
     scene = Scene(v=5)
-    rival = scene.theirs(INSERT, [row("n", 5), {**row("m", 7), "p": "y"}])
+    concurrent = scene.theirs(INSERT, [row("n", 5), {**row("m", 7), "p": "y"}])
     watch = scene.watch()
     found = {
-        item.file_group.partition_path: watch.wrote_no_match(rival, item)
-        for item in rival.write_set.file_groups
+        item.file_group.partition_path: watch.wrote_no_match(concurrent, item)
+        for item in concurrent.write_set.file_groups
     }
     assert found == {"x": False, "y": True}
 
 
 def test_unreadable_rows_of_a_concurrent_commit_may_match() -> None:
     scene = Scene(v=7)
-    rival = scene.theirs(INSERT, [row("n", 5)])
-    [item] = rival.write_set.file_groups
-    log = f".{item.file_group.file_id}_{rival.requested_time}.log.1_0-1-0"
-    assert not scene.watch().wrote_no_match(rival, replace(item, files=()))
-    assert not scene.watch().wrote_no_match(rival, replace(item, files=(*item.files, log)))
+    concurrent = scene.theirs(INSERT, [row("n", 5)])
+    [item] = concurrent.write_set.file_groups
+    log = f".{item.file_group.file_id}_{concurrent.requested_time}.log.1_0-1-0"
+    assert not scene.watch().wrote_no_match(concurrent, replace(item, files=()))
+    assert not scene.watch().wrote_no_match(concurrent, replace(item, files=(*item.files, log)))
     scene.lose(item.files[0])
-    assert not scene.watch().wrote_no_match(rival, item), "its file was cleaned"
+    assert not scene.watch().wrote_no_match(concurrent, item), "its file was cleaned"
 
 
 @pytest.mark.parametrize(("asked", "none"), [(1, False), (5, True), (None, False)])
@@ -208,9 +212,9 @@ def touching(
 def test_concurrent_commits_with_one_completion_time_are_all_validated() -> None:
     scene = Scene(Isolation.SNAPSHOT)
     mine = WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
-    rivals = [touching(scene, "1"), touching(scene, "2", FileGroupId("y", "elsewhere"))]
-    assert scene.watch().validate_reads(mine, rivals) is not None
-    assert scene.watch().validate_reads(mine, rivals[1:]) is None
+    concurrent_commits = [touching(scene, "1"), touching(scene, "2", FileGroupId("y", "elsewhere"))]
+    assert scene.watch().validate_reads(mine, concurrent_commits) is not None
+    assert scene.watch().validate_reads(mine, concurrent_commits[1:]) is None
 
 
 def test_an_earlier_concurrent_commit_is_validated_again() -> None:
@@ -223,25 +227,25 @@ def test_an_earlier_concurrent_commit_is_validated_again() -> None:
     assert refused.concurrent_commits == (touching(scene, "1"),)
 
 
-@pytest.mark.parametrize("met", [False, True])
-def test_reads_are_validated_before_other_checks(met: bool) -> None:
+@pytest.mark.parametrize("conflicts", [False, True])
+def test_reads_are_validated_before_other_checks(conflicts: bool) -> None:
     scene = Scene(Isolation.SNAPSHOT)
     mine = WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
     other = Rejected(RuleId.SCHEMA_CHANGED, "another reason", ())
     asked: list[int] = []
 
     def check(
-        timeline: Any, rivals: list[ConcurrentCommit], config: Callable[[], TableConfig]
+        timeline: Any, concurrent_commits: list[ConcurrentCommit], config: Callable[[], TableConfig]
     ) -> Rejected:
-        asked.append(len(rivals))
+        asked.append(len(concurrent_commits))
         return other
 
     both = scene.watch().reads_first(check, mine)
-    rivals = [touching(scene, "1")] if met else []
-    refused = both(scene.context.active(), rivals, lambda: scene.context.config)
+    concurrent_commits = [touching(scene, "1")] if conflicts else []
+    refused = both(scene.context.active(), concurrent_commits, lambda: scene.context.config)
     assert refused is not None
-    assert refused.rule is (RuleId.READ_WAS_CHANGED if met else RuleId.SCHEMA_CHANGED)
-    assert asked == ([] if met else [0])
+    assert refused.rule is (RuleId.READ_WAS_CHANGED if conflicts else RuleId.SCHEMA_CHANGED)
+    assert asked == ([] if conflicts else [0])
 
 
 def my_claim(scene: Scene) -> WriteSet:
@@ -253,9 +257,9 @@ def test_a_commit_between_the_reads_and_the_begin_is_validated_once_it_is_applie
     settled: bool,
 ) -> None:
     scene = Scene(Isolation.SNAPSHOT)
-    rival = scene.theirs(UPSERT, [row("a", 5, 2)])
+    concurrent = scene.theirs(UPSERT, [row("a", 5, 2)])
     if not settled:
-        scene.lose(f"{rival.requested_time}_{rival.completion_time}.commit", TIMELINE)
+        scene.lose(f"{concurrent.requested_time}_{concurrent.completion_time}.commit", TIMELINE)
     assert bool(scene.watch().validate_before_begin(my_claim(scene))) is settled
 
 

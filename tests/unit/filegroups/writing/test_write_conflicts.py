@@ -65,8 +65,8 @@ def two_writers(**how: object) -> tuple[TableReader, TableReader]:
 
 def test_a_concurrent_commit_to_other_file_groups_does_not_conflict():
     mine, other = two_writers()
-    receipt = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [row("b", "y", 2, 3)]))
-    assert receipt.attempts == 1
+    result = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [row("b", "y", 2, 3)]))
+    assert result.attempts == 1
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 3)]
 
 
@@ -74,14 +74,12 @@ def test_a_concurrent_commit_to_other_file_groups_does_not_conflict():
 def test_an_older_concurrent_commit_costs_only_its_file_group():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 2, 7)])
-    receipt, rewritten = put_watched(
-        mine, UPSERT, [row("a", "x", 3, 8), row("b", "y", 3, 8)], rival
-    )
-    assert receipt.attempts == 2
+    result, rewritten = put_watched(mine, UPSERT, [row("a", "x", 3, 8), row("b", "y", 3, 8)], rival)
+    assert result.attempts == 2
     assert [len(groups) for groups in rewritten] == [2, 1]
     assert rewritten[1][0] in rewritten[0]
     assert rows_of(mine, "id", "ts", "v") == [("a", 3, 8), ("b", 3, 8)]
-    [refusal] = receipt.refusals
+    [refusal] = result.refusals
     assert (refusal.rule, refusal.redo) == ("C1", "file groups")
     assert "by other (pid" in refusal.winners[0]
     assert leftovers(mine) == []
@@ -98,8 +96,8 @@ def test_a_rebased_file_group_keeps_the_rows_of_the_concurrent_commit():
 def test_superseded_files_of_a_rebase_are_deleted_before_the_commit():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 2, 7)])
-    receipt = upsert(mine, [row("a", "x", 3, 8)], rival)
-    own = [path for path in data_files(mine) if receipt.requested_time in path]
+    result = upsert(mine, [row("a", "x", 3, 8)], rival)
+    own = [path for path in data_files(mine) if result.requested_time in path]
     assert len(own) == 1
     assert "_0-1-0_" in own[0]
 
@@ -113,10 +111,10 @@ def test_a_concurrent_commit_with_a_greater_requested_time_costs_a_new_instant()
         seen.append(mine.context.active().pending[0].requested_time)
         upsert(other, [row("a", "x", 2, 7)])
 
-    receipt = upsert(mine, [row("a", "x", 3, 8)], rival)
-    assert receipt.attempts == 2
-    assert receipt.requested_time > seen[0]
-    assert receipt.refusals[0].redo == "everything"
+    result = upsert(mine, [row("a", "x", 3, 8)], rival)
+    assert result.attempts == 2
+    assert result.requested_time > seen[0]
+    assert result.refusals[0].redo == "everything"
     assert not [path for path in data_files(mine) if seen[0] in path]
     assert rows_of(mine, "id", "ts", "v") == [("a", 3, 8), ("b", 1, 1)]
 
@@ -164,31 +162,31 @@ def test_an_overwrite_conflicts_with_an_insert_into_its_partition():
 
 def test_a_retried_overwrite_hides_the_concurrent_commit_too():
     mine, other = two_writers()
-    receipt = put(
+    result = put(
         mine, OVERWRITE, [row("n", "x", 1, 1)], lambda: put(other, INSERT, [row("m", "x", 1, 1)])
     )
-    assert receipt.attempts == 2
+    assert result.attempts == 2
     assert rows_of(mine, "id") == [("b",), ("n",)]
 
 
 def test_an_insert_into_an_overwritten_partition_is_retried():
     mine, other = two_writers()
-    receipt = put(
+    result = put(
         mine, INSERT, [row("n", "x", 1, 1)], lambda: put(other, OVERWRITE, [row("m", "x", 1, 1)])
     )
-    assert (receipt.attempts, receipt.refusals[0].rule) == (2, "C4")
+    assert (result.attempts, result.refusals[0].rule) == (2, "C4")
     assert rows_of(mine, "id") == [("b",), ("m",), ("n",)]
 
 
 def test_an_overwrite_of_the_table_conflicts_with_inserts_into_new_partitions():
     mine, other = two_writers()
-    receipt = put(
+    result = put(
         mine,
         WriteOperation.INSERT_OVERWRITE_TABLE,
         [row("n", "x", 1, 1)],
         lambda: put(other, INSERT, [row("m", "new", 1, 1)]),
     )
-    assert receipt.attempts == 2
+    assert result.attempts == 2
     assert rows_of(mine, "id") == [("n",)]
 
 
@@ -196,13 +194,13 @@ def test_the_same_new_key_in_two_upserts_gives_one_row():
     mine, other = two_writers()
     no_filling = replace(planned(mine, UPSERT).files.sizes, small_file_bytes=0)
     files = replace(planned(mine, UPSERT).files, sizes=no_filling)
-    receipt = upsert(
+    result = upsert(
         mine,
         [row("n", "x", 5, 5)],
         lambda: upsert(other, [row("n", "x", 4, 4)], files=files),
         files=files,
     )
-    assert (receipt.attempts, receipt.refusals[0].rule) == (2, "C9")
+    assert (result.attempts, result.refusals[0].rule) == (2, "C9")
     assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1), ("n", 5)]
 
 
@@ -211,8 +209,8 @@ def test_the_same_new_key_is_detected_along_with_a_file_group_to_rebase():
     files = planned(mine, UPSERT).files
     apart = replace(files, sizes=replace(files.sizes, small_file_bytes=0))
     rival = begun(other, UPSERT, [row("a", "x", 2, 2), row("n", "x", 4, 4)], files=apart)
-    receipt = upsert(mine, [row("a", "x", 3, 3), row("n", "x", 5, 5)], rival, files=apart)
-    assert receipt.attempts == 2
+    result = upsert(mine, [row("a", "x", 3, 3), row("n", "x", 5, 5)], rival, files=apart)
+    assert result.attempts == 2
     assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1), ("n", 5)]
 
 
@@ -234,8 +232,8 @@ def test_inserts_that_drop_known_keys_see_the_same_new_key_too():
 def test_a_column_added_by_a_concurrent_commit_is_kept():
     mine, other = two_writers()
     grown = {**row("b", "y", 2, 2), "w": 1}
-    receipt = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [grown]))
-    assert (receipt.attempts, receipt.refusals[0].rule) == (2, "C10")
+    result = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [grown]))
+    assert (result.attempts, result.refusals[0].rule) == (2, "C10")
     assert rows_of(mine, "id", "w") == [("a", None), ("b", 1)]
 
 
@@ -258,8 +256,8 @@ def test_a_schema_conflict_without_retries_is_raised():
 
 def test_late_rows_of_a_concurrent_commit_do_not_conflict():
     mine, other = two_writers()
-    receipt = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [row("a", "x", 0, 0)]))
-    assert receipt.attempts == 1
+    result = upsert(mine, [row("a", "x", 2, 2)], lambda: upsert(other, [row("a", "x", 0, 0)]))
+    assert result.attempts == 1
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
 
 
@@ -301,8 +299,8 @@ def test_a_base_file_cleaned_during_the_merge_costs_a_new_attempt():
 
     new_place = "happened"
     workload = Again(mine.context.ports, pa.Table.from_pylist([row("n", "x", 2, 2)]))
-    receipt = write(mine.context, planned(mine, INSERT), workload)
-    assert receipt.attempts == 2
+    result = write(mine.context, planned(mine, INSERT), workload)
+    assert result.attempts == 2
     assert rows_of(mine, "id") == [("a",), ("b",), ("n",)]
     assert leftovers(mine) == []
 
@@ -428,9 +426,9 @@ def test_a_failure_after_the_commit_is_no_failed_write():
     table = new_table()
     upsert(table, START)
     mine = opened(table, storage=KeepsMarkers(table.context.ports.storage))
-    receipt = upsert(mine, [row("a", "x", 2, 2)])
-    assert receipt.rows_updated == 1
-    assert heard(mine, "write.cleanup_failed")[0]["rt"] == receipt.requested_time
+    result = upsert(mine, [row("a", "x", 2, 2)])
+    assert result.rows_updated == 1
+    assert heard(mine, "write.cleanup_failed")[0]["rt"] == result.requested_time
 
 
 class InterruptedAfter(Behind):
@@ -471,8 +469,8 @@ def test_a_write_that_another_writer_rolled_back_is_written_again():
         [pending] = other.context.active().pending
         rollback(other.context, pending)
 
-    receipt = upsert(mine, [row("a", "x", 2, 2)], take_for_dead)
-    assert receipt.attempts == 2
+    result = upsert(mine, [row("a", "x", 2, 2)], take_for_dead)
+    assert result.attempts == 2
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
     assert leftovers(mine) == []
 
@@ -499,15 +497,15 @@ def test_pending_files_removed_by_another_engine_reject_the_commit():
         assert pending.state is State.INFLIGHT
         storage.delete(timeline_path(f"{pending.requested_time}.commit.requested"))
 
-    receipt = upsert(mine, [row("a", "x", 2, 2)], remove)
-    assert receipt.attempts == 2
+    result = upsert(mine, [row("a", "x", 2, 2)], remove)
+    assert result.attempts == 2
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
 
 
 def test_rejections_are_recorded_in_the_final_commit():
     mine, other = two_writers()
-    receipt = upsert(mine, [row("a", "x", 3, 8)], lambda: upsert(other, [row("a", "x", 2, 7)]))
-    instant = mine.context.active().find(receipt.requested_time)
+    result = upsert(mine, [row("a", "x", 3, 8)], lambda: upsert(other, [row("a", "x", 2, 7)]))
+    instant = mine.context.active().find(result.requested_time)
     extra = mine.context.commits.read(instant).extra_metadata
     assert extra["hoodoo.attempts"] == "2"
     assert '"rule": "C1"' in extra["hoodoo.refusals"]
@@ -530,30 +528,30 @@ def test_the_same_batch_written_by_two_gives_the_first_result():
 def test_an_older_concurrent_commit_found_early_costs_no_second_merge():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 2, 7), row("c", "x", 2, 7)])
-    receipt, rewritten = put_watched(mine, UPSERT, [row("a", "x", 3, 8)], early=rival)
-    assert (receipt.attempts, len(rewritten)) == (1, 1)
+    result, rewritten = put_watched(mine, UPSERT, [row("a", "x", 3, 8)], early=rival)
+    assert (result.attempts, len(rewritten)) == (1, 1)
     assert rows_of(mine, "id", "v") == [("a", 8), ("b", 1), ("c", 7)]
 
 
 def test_a_newer_concurrent_commit_found_early_costs_no_merge_at_all():
     mine, other = two_writers()
-    receipt, rewritten = put_watched(
+    result, rewritten = put_watched(
         mine, UPSERT, [row("a", "x", 3, 8)], early=lambda: upsert(other, [row("a", "x", 2, 7)])
     )
-    assert (receipt.attempts, len(rewritten)) == (2, 1)
+    assert (result.attempts, len(rewritten)) == (2, 1)
     assert rows_of(mine, "id", "v") == [("a", 8), ("b", 1)]
 
 
 def test_without_early_detection_the_conflict_is_found_at_the_commit():
     mine, other = two_writers()
-    receipt, rewritten = put_watched(
+    result, rewritten = put_watched(
         mine,
         UPSERT,
         [row("a", "x", 3, 8)],
         early=lambda: upsert(other, [row("a", "x", 2, 7)]),
         detect_early=False,
     )
-    assert (receipt.attempts, len(rewritten)) == (2, 2)
+    assert (result.attempts, len(rewritten)) == (2, 2)
 
 
 def test_the_same_new_key_committed_before_writing_gives_one_row():
@@ -623,9 +621,9 @@ def test_a_commit_of_another_engine_is_a_concurrent_commit_without_a_slot():
         )
         storage.create(timeline_path(f"{now}_{end}.commit"), encode_commit(content))
 
-    receipt = upsert(mine, [row("a", "x", 2, 2)], another_engine)
-    assert receipt.attempts == 2
-    assert receipt.refusals[0].winners[0].endswith("commit by another engine")
+    result = upsert(mine, [row("a", "x", 2, 2)], another_engine)
+    assert result.attempts == 2
+    assert result.refusals[0].winners[0].endswith("commit by another engine")
     assert len(heard(mine, "publish.foreign")) == 1
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
 
@@ -650,6 +648,6 @@ def test_a_long_preparation_is_no_part_of_the_retries_budget():
             return super().rewrite(tasks)
 
     workload = Slow(table.context.ports, as_table([row("a", "x", 3, 8)]))
-    receipt = write(table.context, planned(table, UPSERT), workload)
-    assert receipt.attempts == 2
+    result = write(table.context, planned(table, UPSERT), workload)
+    assert result.attempts == 2
     assert rows_of(table, "id", "v") == [("a", 8), ("b", 1)]

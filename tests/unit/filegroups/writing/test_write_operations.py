@@ -51,22 +51,22 @@ def table(request: pytest.FixtureRequest, tmp_path) -> TableReader:
 
 
 def test_an_upsert_replaces_by_key_and_inserts_the_rest(table: TableReader):
-    receipt = upsert(table, [row("a", "x", 6, 2), row("d", "y", 1, 2)])
-    assert (receipt.rows_inserted, receipt.rows_updated, receipt.rows_deleted) == (1, 1, 0)
-    assert (receipt.action, receipt.operation, receipt.attempts) == ("commit", "upsert", 1)
+    result = upsert(table, [row("a", "x", 6, 2), row("d", "y", 1, 2)])
+    assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (1, 1, 0)
+    assert (result.action, result.operation, result.attempts) == ("commit", "upsert", 1)
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 1), ("d", 2)]
     assert leftovers(table) == []
 
 
 def test_late_rows_are_ignored(table: TableReader):
-    receipt = upsert(table, [row("a", "x", 4, 2), row("b", "x", 5, 3)])
+    result = upsert(table, [row("a", "x", 4, 2), row("b", "x", 5, 3)])
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 3), ("c", 1)]
-    assert receipt.rows_updated == 1
+    assert result.rows_updated == 1
 
 
 def test_duplicates_of_a_batch_are_combined_by_order(table: TableReader):
-    receipt = upsert(table, [row("n", "x", 3, 3), row("n", "x", 9, 9), row("n", "x", 4, 4)])
-    assert receipt.rows_inserted == 1
+    result = upsert(table, [row("n", "x", 3, 3), row("n", "x", 9, 9), row("n", "x", 4, 4)])
+    assert result.rows_inserted == 1
     assert rows_of(table, "id", "v")[-1] == ("n", 9)
 
 
@@ -76,8 +76,8 @@ def test_an_insert_has_no_key_lookup(table: TableReader):
 
 
 def test_an_insert_may_drop_known_keys(table: TableReader):
-    receipt = put(table, INSERT, [row("a", "x", 6, 2), row("n", "x", 6, 2)], drop_found=True)
-    assert receipt.rows_inserted == 1
+    result = put(table, INSERT, [row("a", "x", 6, 2), row("n", "x", 6, 2)], drop_found=True)
+    assert result.rows_inserted == 1
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1), ("c", 1), ("n", 2)]
 
 
@@ -90,8 +90,8 @@ def test_a_bulk_insert_creates_new_files_only(table: TableReader):
 
 
 def test_a_delete_removes_keys(table: TableReader):
-    receipt = put(table, DELETE, [{"id": "a", "p": "x"}, {"id": "nowhere", "p": "x"}])
-    assert receipt.rows_deleted == 1
+    result = put(table, DELETE, [{"id": "a", "p": "x"}, {"id": "nowhere", "p": "x"}])
+    assert result.rows_deleted == 1
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
@@ -110,8 +110,8 @@ def test_rows_marked_deleted_are_removed():
 
 
 def test_an_overwrite_replaces_only_the_partitions_of_its_rows(table: TableReader):
-    receipt = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)])
-    assert receipt.action == "replacecommit"
+    result = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)])
+    assert result.action == "replacecommit"
     assert rows_of(table, "id", "v") == [("c", 1), ("n", 9)]
     assert leftovers(table) == []
 
@@ -123,8 +123,8 @@ def test_an_overwrite_of_the_table_replaces_all(table: TableReader):
 
 def test_partitions_are_deleted_as_wholes(table: TableReader):
     plan = planned(table, WriteOperation.DELETE_PARTITION, delete_partitions=("x",))
-    receipt = write(table.context, plan, None)
-    assert (receipt.action, receipt.files_written) == ("replacecommit", 0)
+    result = write(table.context, plan, None)
+    assert (result.action, result.files_written) == ("replacecommit", 0)
     assert rows_of(table, "id") == [("c",)]
     assert leftovers(table) == []
 
@@ -208,8 +208,8 @@ def test_a_delete_from_a_table_without_commits_is_refused():
 def test_an_empty_batch_is_a_commit_without_files(table: TableReader):
     empty = pa.Table.from_pylist([], pa.schema([("id", pa.string()), ("p", pa.string())]))
     empty = empty.append_column("ts", pa.array([], pa.int64()))
-    receipt = upsert(table, empty)
-    assert receipt.files_written == 0
+    result = upsert(table, empty)
+    assert result.files_written == 0
     assert len(rows_of(table)) == 3
 
 
@@ -298,14 +298,14 @@ def test_two_key_and_two_partition_fields():
 
 
 def test_the_commit_records_operation_attempts_and_statistics(table: TableReader):
-    receipt = upsert(table, [row("a", "x", 6, 2)])
-    instant = table.context.active().find(receipt.requested_time, Action.COMMIT)
+    result = upsert(table, [row("a", "x", 6, 2)])
+    instant = table.context.active().find(result.requested_time, Action.COMMIT)
     metadata = table.context.commits.read(instant)
     assert metadata.operation_type == "UPSERT"
     assert metadata.extra_metadata["hoodoo.attempts"] == "1"
     [stat] = metadata.partition_to_write_stats["x"]
     assert (stat.num_update_writes, stat.num_writes) == (1, 2)
-    assert receipt.bytes_written == stat.file_size_in_bytes
+    assert result.bytes_written == stat.file_size_in_bytes
 
 
 def test_a_started_write_is_invisible(table: TableReader):

@@ -26,10 +26,10 @@ class Service:
     def __getattr__(self, request: str):
         def answer(*values: object) -> object:
             self.asked.append((request, *values))
-            answer = self.answers[request]
-            if isinstance(answer, BaseException):
-                raise answer
-            return answer
+            given = self.answers[request]
+            if isinstance(given, BaseException):
+                raise given
+            return given
 
         return answer
 

@@ -60,11 +60,11 @@ class Wire(SqliteDatabase):
             self.hold_back -= 1
             self.late.append((statement, values))
             raise OutcomeLost("on its way")
-        met = super().change(statement, values)
+        changed = super().change(statement, values)
         if self.lose_answers and not statement.startswith("CREATE"):
             self.lose_answers -= 1
             raise OutcomeLost("lost")
-        return met
+        return changed
 
     def deliver(self) -> list[int]:
         return [super(Wire, self).change(*late) for late in self.late]

@@ -194,11 +194,11 @@ def test_expired_wins_over_any_end_and_the_end_has_java_s_tolerance() -> None:
 def test_tokens_grow_over_java_s_holdings_and_a_deleted_file() -> None:
     java = LockRecord(expired=True, valid_until_ms=9_000, owner="j")
     ours = LockRecord(expired=True, valid_until_ms=4_000, owner="o", nonce="n", token=12_000)
-    told = {"now_ms": 5_000, "validity_ms": 300, "at_least": 0}
-    assert next_token(java, **told) == 9_001
-    assert next_token(ours, **told) == 12_001
-    assert next_token(None, **told) == 5_300
-    assert next_token(java, **{**told, "at_least": 20_000}) == 20_001
+    arguments = {"now_ms": 5_000, "validity_ms": 300, "at_least": 0}
+    assert next_token(java, **arguments) == 9_001
+    assert next_token(ours, **arguments) == 12_001
+    assert next_token(None, **arguments) == 5_300
+    assert next_token(java, **{**arguments, "at_least": 20_000}) == 20_001
 
 
 def test_tokens_grow_over_a_holding_of_java_with_a_shorter_lease(bench: Bench) -> None:

@@ -160,8 +160,8 @@ def test_damaged_bytes_are_a_corrupt_table_and_nothing_else(position: int, byte:
 
 
 def test_an_archived_clean_is_read_with_and_without_a_container() -> None:
-    told = CleanMetadata(start_clean_time="1", earliest_commit_to_retain="20250101000000000")
-    assert decode_archived_clean(encode_clean(told)) == told
+    metadata = CleanMetadata(start_clean_time="1", earliest_commit_to_retain="20250101000000000")
+    assert decode_archived_clean(encode_clean(metadata)) == metadata
     bare, names = io.BytesIO(), ("startCleanTime", "earliestCommitToRetain")
     record = {
         **{one["name"]: one.get("default") for one in schemas.CLEAN_METADATA["fields"]},
@@ -178,8 +178,8 @@ def test_an_archived_clean_is_read_with_and_without_a_container() -> None:
 
 
 def test_an_archived_rollback_is_read_with_and_without_a_container() -> None:
-    told = RollbackMetadata(start_rollback_time="2", commits_rollback=("1",))
-    assert decode_archived_rollback(encode_rollback(told)) == told
+    metadata = RollbackMetadata(start_rollback_time="2", commits_rollback=("1",))
+    assert decode_archived_rollback(encode_rollback(metadata)) == metadata
     bare = io.BytesIO()
     record = {
         "startRollbackTime": "2",
@@ -191,7 +191,7 @@ def test_an_archived_rollback_is_read_with_and_without_a_container() -> None:
         "instantsRollback": [],
     }
     fastavro.schemaless_writer(bare, schemas.ROLLBACK_METADATA, record)
-    assert decode_archived_rollback(bare.getvalue()) == told
+    assert decode_archived_rollback(bare.getvalue()) == metadata
     with pytest.raises(CorruptTableError):
         decode_archived_rollback(bare.getvalue()[:-1])
 

@@ -43,8 +43,8 @@ ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 NOW = 1_790_000_000_000  # 2026-09-21 14:13:20, divisible by four
 
 
-def end(begun: StartedWrite) -> None:
-    begun.heartbeat.stop()
+def end(started_write: StartedWrite) -> None:
+    started_write.heartbeat.stop()
 
 
 @pytest.mark.spec("BEG-2")
@@ -52,12 +52,12 @@ def test_the_heartbeat_is_written_before_the_requested_file():
     storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     storage.forget()
-    begun = begin(table.context, Action.COMMIT)
-    time = begun.requested_time
+    started_write = begin(table.context, Action.COMMIT)
+    time = started_write.requested_time
     changes = [
         text for text in storage.operations() if text.startswith(("write", "create", "delete"))
     ]
-    end(begun)
+    end(started_write)
     assert changes == [
         f"write {HEARTBEATS}/{time}",
         f"create {TIMELINE}/{time}.commit.requested",
@@ -90,10 +90,10 @@ def test_a_high_latency_store_creates_heartbeat_and_requested_file_together_with
     executor = AtOnce(storage)
     context = replace(table.context, ports=replace(table.context.ports, executor=executor))
     storage.forget()
-    begun = begin(context, Action.COMMIT)
-    end(begun)
-    beat = f"write {HEARTBEATS}/{begun.requested_time}"
-    shown = f"create {TIMELINE}/{begun.requested_time}.commit.requested"
+    started_write = begin(context, Action.COMMIT)
+    end(started_write)
+    beat = f"write {HEARTBEATS}/{started_write.requested_time}"
+    shown = f"create {TIMELINE}/{started_write.requested_time}.commit.requested"
     assert ({beat, shown} in executor.together) == (foreign is ForeignWriters.NONE)
     if foreign is ForeignWriters.EXPECTED:
         assert storage.operations().index(beat) < storage.operations().index(shown)
@@ -162,12 +162,12 @@ def test_two_begins_in_one_millisecond_draw_different_times():
 @pytest.mark.spec("BEG-4")
 def test_the_base_snapshot_contains_earlier_commits():
     table = new_table()
-    receipt = upsert(table, ROWS)
-    begun = begin(table.context, Action.COMMIT)
-    end(begun)
-    assert receipt.requested_time in begun.snapshot.completions
-    assert begun.snapshot.head == 1
-    assert begun.requested_time > receipt.completion_time
+    result = upsert(table, ROWS)
+    started_write = begin(table.context, Action.COMMIT)
+    end(started_write)
+    assert result.requested_time in started_write.snapshot.completions
+    assert started_write.snapshot.head == 1
+    assert started_write.requested_time > result.completion_time
 
 
 class PublishingWhileBegun(Behind):
@@ -190,15 +190,17 @@ def test_a_requested_time_below_a_concurrent_commit_is_drawn_again():
     ahead = new_table(base, clock=StillClock(NOW + 5_000))
     table = opened(ahead, storage=storage, clock=StillClock(NOW))
     storage.acts.append(lambda: upsert(ahead, ROWS))
-    begun = begin(table.context, Action.COMMIT)
-    end(begun)
+    started_write = begin(table.context, Action.COMMIT)
+    end(started_write)
     published = ahead.context.active().completed_writes[0].newest_time
-    assert begun.requested_time > published
+    assert started_write.requested_time > published
     [redrawn] = heard(table, "begin.redrawn")
     assert redrawn == {"rt": "20260921141320000", "decided": published}
-    assert files_below(base, TIMELINE)[-1].endswith(f"{begun.requested_time}.commit.requested")
+    assert files_below(base, TIMELINE)[-1].endswith(
+        f"{started_write.requested_time}.commit.requested"
+    )
     assert [str(i) for i in table.context.active().pending] == [
-        f"{begun.requested_time}.commit (requested)"
+        f"{started_write.requested_time}.commit (requested)"
     ]
 
 
@@ -218,11 +220,11 @@ def test_on_a_high_latency_store_the_second_time_is_drawn_ahead_by_the_duration_
         upsert(other, ROWS)
 
     storage.acts.append(overtake)
-    begun = begin(table.context, Action.COMMIT)
-    end(begun)
+    started_write = begin(table.context, Action.COMMIT)
+    end(started_write)
     earliest = NOW + took_ms + ahead_ms
-    assert instant_time(WallMs(earliest)) < begun.requested_time
-    assert begun.requested_time <= instant_time(WallMs(earliest + 32))
+    assert instant_time(WallMs(earliest)) < started_write.requested_time
+    assert started_write.requested_time <= instant_time(WallMs(earliest + 32))
 
 
 @pytest.mark.spec("TL-SUCC-1")
@@ -240,11 +242,11 @@ def test_on_a_high_latency_store_the_first_time_is_drawn_ahead_while_other_write
     table.context.refresh()
     table.context.drawn_times.took_ms = 180
     clock.sleep_ms(1_000)
-    begun = begin(table.context, Action.COMMIT)
-    end(begun)
+    started_write = begin(table.context, Action.COMMIT)
+    end(started_write)
     earliest = NOW + 1_000 + ahead_ms
-    assert instant_time(WallMs(earliest)) <= begun.requested_time
-    assert begun.requested_time <= instant_time(WallMs(earliest + 32))
+    assert instant_time(WallMs(earliest)) <= started_write.requested_time
+    assert started_write.requested_time <= instant_time(WallMs(earliest + 32))
 
 
 @pytest.mark.spec("BEG-5")
@@ -267,8 +269,8 @@ def test_a_begin_takes_the_commit_lock_after_three_lost_times_and_later_without_
         upsert(ahead, [{**ROWS[0], "ts": clock.wall}])
 
     storage.acts = [publish_ahead] * redrawn
-    begun = begin(table.context, Action.COMMIT)
-    end(begun)
+    started_write = begin(table.context, Action.COMMIT)
+    end(started_write)
     assert len(heard(table, "begin.redrawn")) == redrawn
     locked = heard(table, "lock.acquired")
     assert [one["purpose"] for one in locked] == ["begin"]
@@ -328,9 +330,9 @@ def test_a_time_whose_create_was_not_answered_is_not_used():
     clock = StillClock(NOW)
     storage = Failing(base, ".requested", AmbiguousWriteError("lost"), 1)
     table = opened(new_table(base, clock=clock), storage=storage, clock=clock)
-    begun = begin(table.context, Action.COMMIT)
-    end(begun)
-    assert begun.requested_time == "20260921141320004"
+    started_write = begin(table.context, Action.COMMIT)
+    end(started_write)
+    assert started_write.requested_time == "20260921141320004"
 
 
 @pytest.mark.spec("TL-REQ-1")
@@ -346,9 +348,9 @@ def test_an_existing_instant_name_is_not_taken_over():
 
     table = opened(new_table(base, clock=clock), storage=Taken(base), clock=clock)
     base.create(timeline_path(f"{taken}.commit.requested"), b"theirs")
-    begun = begin(table.context, Action.COMMIT)
-    end(begun)
-    assert begun.requested_time == "20260921141320004"
+    started_write = begin(table.context, Action.COMMIT)
+    end(started_write)
+    assert started_write.requested_time == "20260921141320004"
     assert base.read(timeline_path(f"{taken}.commit.requested")) == b"theirs"
 
 
@@ -359,12 +361,12 @@ def test_no_heartbeat_remains_for_a_time_that_an_old_snapshot_drew_for_a_complet
     table = new_table(clock=clock)
     other = opened(table, clock=clock)
     old = other.context.snapshot()
-    receipt = upsert(table, ROWS)
-    begun = begin(other.context, Action.COMMIT, old)
+    result = upsert(table, ROWS)
+    started_write = begin(other.context, Action.COMMIT, old)
     storage = table.context.ports.storage
-    assert receipt.requested_time == instant_time(WallMs(NOW))
-    assert files_below(storage, HEARTBEATS) == [f"{HEARTBEATS}/{begun.requested_time}"]
-    end(begun)
+    assert result.requested_time == instant_time(WallMs(NOW))
+    assert files_below(storage, HEARTBEATS) == [f"{HEARTBEATS}/{started_write.requested_time}"]
+    end(started_write)
     assert files_below(storage, HEARTBEATS) == []
 
 
@@ -377,7 +379,7 @@ def test_the_heartbeat_of_a_pending_write_remains_when_another_writer_draws_its_
     first = begin(table.context, Action.COMMIT)
     second = begin(other.context, Action.COMMIT, old)
     storage = table.context.ports.storage
-    beats = [f"{HEARTBEATS}/{begun.requested_time}" for begun in (first, second)]
+    beats = [f"{HEARTBEATS}/{started_write.requested_time}" for started_write in (first, second)]
     assert len(set(beats)) == 2
     assert files_below(storage, HEARTBEATS) == beats
     end(first)
@@ -405,12 +407,12 @@ def test_a_begin_fails_when_every_drawn_time_is_taken():
 @pytest.mark.spec("UNK-5")
 def test_the_inflight_file_may_be_repeated_but_not_taken_over():
     table = new_table()
-    begun = begin(table.context, Action.COMMIT)
-    make_inflight(table.context, begun, CommitMetadata(operation_type="UPSERT"))
-    make_inflight(table.context, begun, CommitMetadata(operation_type="UPSERT"))
+    started_write = begin(table.context, Action.COMMIT)
+    make_inflight(table.context, started_write, CommitMetadata(operation_type="UPSERT"))
+    make_inflight(table.context, started_write, CommitMetadata(operation_type="UPSERT"))
     with pytest.raises(RolledBackError):
-        make_inflight(table.context, begun, CommitMetadata(operation_type="INSERT"))
-    end(begun)
+        make_inflight(table.context, started_write, CommitMetadata(operation_type="INSERT"))
+    end(started_write)
 
 
 @pytest.mark.spec("PUB-6")
@@ -425,20 +427,20 @@ def test_an_inflight_file_that_was_sent_twice_and_rolled_back_ends_the_attempt()
 
     base = MemoryStorage()
     table = opened(new_table(base), storage=Twice(base))
-    begun = begin(table.context, Action.COMMIT)
+    started_write = begin(table.context, Action.COMMIT)
     with pytest.raises(RolledBackError):
-        make_inflight(table.context, begun, CommitMetadata())
-    end(begun)
+        make_inflight(table.context, started_write, CommitMetadata())
+    end(started_write)
 
 
 def test_an_unanswered_inflight_file_ends_the_attempt():
     base = MemoryStorage()
     storage = Failing(base, ".inflight", AmbiguousWriteError("lost"), 1)
     table = opened(new_table(base), storage=storage)
-    begun = begin(table.context, Action.COMMIT)
+    started_write = begin(table.context, Action.COMMIT)
     with pytest.raises(StorageUnavailableError):
-        make_inflight(table.context, begun, CommitMetadata())
-    end(begun)
+        make_inflight(table.context, started_write, CommitMetadata())
+    end(started_write)
 
 
 def test_a_stale_snapshot_costs_a_second_draw_and_keeps_the_order_of_times():
@@ -446,18 +448,18 @@ def test_a_stale_snapshot_costs_a_second_draw_and_keeps_the_order_of_times():
     context = table.context
     old = context.snapshot()
     published = upsert(table, ROWS)
-    begun = begin(context, Action.COMMIT, old)
-    end(begun)
-    assert begun.requested_time > published.completion_time
-    assert published.requested_time in begun.snapshot.completions
+    started_write = begin(context, Action.COMMIT, old)
+    end(started_write)
+    assert started_write.requested_time > published.completion_time
+    assert published.requested_time in started_write.snapshot.completions
 
 
 def test_a_fresh_snapshot_saves_one_listing():
     storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
-    look = table.context.snapshot()
+    snapshot = table.context.snapshot()
     storage.forget()
-    end(begin(table.context, Action.COMMIT, look))
+    end(begin(table.context, Action.COMMIT, snapshot))
     assert storage.operations().count(f"names {TIMELINE}") == 1
 
 

@@ -116,13 +116,13 @@ def fail_once(error: Exception, then: Callable[[str], Any]) -> Callable[[str], A
 def test_a_time_of_unknown_owner_gets_no_more_heartbeats_and_keeps_its_last_one() -> None:
     scene = Scene()
     scene.storage.after = fail(AmbiguousWriteError("lost"))
-    begun = begin(scene.mine, Action.COMMIT)
+    started_write = begin(scene.mine, Action.COMMIT)
     assert scene.beats.running == 1, "the heartbeat of the next drawn time"
     assert len(scene.requested()) == 2
     assert len(files_below(scene.base, HEARTBEATS)) == 2, (
         "a rollback waits until the heartbeat expires"
     )
-    begun.heartbeat.stop()
+    started_write.heartbeat.stop()
     assert scene.beats.running == 0
 
 
@@ -152,9 +152,9 @@ def test_times_are_drawn_above_another_engines_instants_without_slots() -> None:
     scene = Scene()
     ahead = instant_time(WallMs(NOW + 700)), instant_time(WallMs(NOW + 800))
     scene.base.create(f"{TIMELINE}/{ahead[0]}_{ahead[1]}.commit", b"")
-    begun = begin(scene.mine, Action.COMMIT)
-    begun.heartbeat.stop()
-    assert begun.requested_time > ahead[1]
+    started_write = begin(scene.mine, Action.COMMIT)
+    started_write.heartbeat.stop()
+    assert started_write.requested_time > ahead[1]
     assert heard(scene.mine, "begin.redrawn") == []
 
 
@@ -165,8 +165,8 @@ def test_two_begins_from_one_old_snapshot_create_different_names() -> None:
     mine = opened(scene.other, storage=storage, clock=StillClock(NOW)).context
     before = mine.snapshot()
     storage.forget()
-    begun = [begin(mine, Action.COMMIT, before) for _ in range(2)]
-    for one in begun:
+    started_write = [begin(mine, Action.COMMIT, before) for _ in range(2)]
+    for one in started_write:
         one.heartbeat.stop()
     assert len([one for one in storage.operations() if one.startswith("create")]) == 2
 
@@ -179,10 +179,10 @@ def test_a_time_is_drawn_again_when_slots_were_truncated_after_the_snapshot() ->
     mine = opened(scene.other, clock=StillClock(NOW + 9_000)).context
     before = replace(mine.snapshot(), head=0)
     scene.base.delete(slot_path(1))
-    begun = begin(mine, Action.COMMIT, before)
-    begun.heartbeat.stop()
+    started_write = begin(mine, Action.COMMIT, before)
+    started_write.heartbeat.stop()
     [redrawn] = heard(mine, "begin.redrawn")
-    assert redrawn["rt"] == redrawn["decided"] < begun.requested_time
+    assert redrawn["rt"] == redrawn["decided"] < started_write.requested_time
 
 
 @pytest.mark.spec("BEG-5")
@@ -191,9 +191,9 @@ def test_a_begin_whose_time_cannot_be_deleted_fails_and_stops_its_heartbeat(keep
     scene = Scene()
     scene.storage.before, scene.storage.keeps = scene.others_publish, keeps
     if not keeps:
-        begun = begin(scene.mine, Action.COMMIT)
-        begun.heartbeat.stop()
-        scene.mine.low_water_mark.release(begun.requested_time)
+        started_write = begin(scene.mine, Action.COMMIT)
+        started_write.heartbeat.stop()
+        scene.mine.low_water_mark.release(started_write.requested_time)
         assert len(scene.requested()) == 1 + len(scene.other.context.active().completed_writes)
     else:
         with pytest.raises(StorageUnavailableError):
@@ -214,11 +214,13 @@ def test_a_write_that_is_rolled_back_while_it_begins_draws_another_time() -> Non
         rollback(scene.other.context, pending)
 
     scene.storage.after = taken_for_dead
-    begun = begin(scene.mine, Action.COMMIT)
-    begun.heartbeat.stop()
+    started_write = begin(scene.mine, Action.COMMIT)
+    started_write.heartbeat.stop()
     [redrawn] = heard(scene.mine, "begin.redrawn")
-    assert redrawn["rt"] < redrawn["decided"] < begun.requested_time
-    assert [one.requested_time for one in scene.mine.active().pending] == [begun.requested_time]
+    assert redrawn["rt"] < redrawn["decided"] < started_write.requested_time
+    assert [one.requested_time for one in scene.mine.active().pending] == [
+        started_write.requested_time
+    ]
 
 
 def test_an_action_that_is_no_write_does_not_begin() -> None:
@@ -226,10 +228,10 @@ def test_an_action_that_is_no_write_does_not_begin() -> None:
     with pytest.raises(IllegalTransitionError):
         begin(scene.mine, Action.SAVEPOINT)
     assert files_below(scene.base, HEARTBEATS) == scene.requested() == []
-    begun = begin(scene.mine, Action.COMMIT)
-    begun.heartbeat.stop()
+    started_write = begin(scene.mine, Action.COMMIT)
+    started_write.heartbeat.stop()
     with pytest.raises(IllegalTransitionError):
-        make_inflight(scene.mine, replace(begun, action=Action.SAVEPOINT), CommitMetadata())
+        make_inflight(scene.mine, replace(started_write, action=Action.SAVEPOINT), CommitMetadata())
 
 
 @pytest.mark.spec("BEG-3")

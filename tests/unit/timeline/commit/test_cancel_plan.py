@@ -72,10 +72,10 @@ def test_a_plan_is_cancelled_once(inflight: bool) -> None:
         TIME,
     )
     assert context.active().pending == ()
-    told = [{"action": "clustering", "rt": TIME}]
-    assert heard(context, "service.cancelled") == told
+    events = [{"action": "clustering", "rt": TIME}]
+    assert heard(context, "service.cancelled") == events
     assert cancel_pending_plan(context, PLAN) is None
-    assert heard(context, "service.cancelled") == told
+    assert heard(context, "service.cancelled") == events
 
 
 @pytest.mark.spec("FOR-7")
@@ -114,5 +114,5 @@ def test_the_lock_purpose_names_the_cancelled_plan() -> None:
 def test_a_writer_reports_the_plans_that_it_cancelled() -> None:
     context = planned()
     cancel_blocking_plans(context, [PLAN, PLAN])
-    told = [(one["plan"], one["cancelled"]) for one in heard(context, "write.made_way")]
-    assert told == [(TIME, True), (TIME, False)]
+    events = [(one["plan"], one["cancelled"]) for one in heard(context, "write.made_way")]
+    assert events == [(TIME, True), (TIME, False)]

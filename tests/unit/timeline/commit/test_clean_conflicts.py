@@ -109,9 +109,9 @@ def shared_table() -> TableContext:
 def cleaned(context: TableContext, *names: str, partition: str = "x") -> None:
     """Create another engine's completed clean; in version 9 its file name has both times."""
     done = CleanPartitionMetadata(partition_path=partition, success_delete_files=names)
-    told = CleanMetadata(start_clean_time=CLEAN, partition_metadata={partition: done})
+    metadata = CleanMetadata(start_clean_time=CLEAN, partition_metadata={partition: done})
     storage = context.ports.storage
-    storage.create(f"{TIMELINE}/{CLEAN}_{CLEAN}.clean", encode_clean(told))
+    storage.create(f"{TIMELINE}/{CLEAN}_{CLEAN}.clean", encode_clean(metadata))
 
 
 def conflicts_of(
@@ -187,14 +187,14 @@ def test_a_clean_without_a_slot_rejects_a_write_only_where_other_engines_are_exp
     foreign: ForeignWriters, is_rejected: bool
 ) -> None:
     mine, other = two_writers(foreign_writers=foreign)
-    begun = begun_after(other, mine, FileGroupId("x", FILE_ID))
+    started_write = begun_after(other, mine, FileGroupId("x", FILE_ID))
     cleaned(mine.context, BASE)
     context = mine.context
     verdict, _ = validate_since(
         context,
-        begun,
+        started_write,
         pending_commit(B),
-        seen_by(begun),
+        seen_by(started_write),
         context.active(),
         head=context.commit_log.head(),
         config=lambda: context.config,

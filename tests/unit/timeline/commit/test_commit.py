@@ -54,10 +54,10 @@ def of_slots(table: TableReader) -> list[tuple[int, SlotKind]]:
 def test_the_slot_is_created_before_the_completed_file(storage: MemoryStorage | LocalStorage):
     observed = RecordingStorage(storage)
     table = new_table(observed)
-    receipt = upsert(table, ROWS)
+    result = upsert(table, ROWS)
     created = [call.path for call in observed.calls if call.operation == "create"]
     slot = created.index(slot_path(1))
-    completed = f"{receipt.requested_time}_{receipt.completion_time}.commit"
+    completed = f"{result.requested_time}_{result.completion_time}.commit"
     assert created.index(timeline_path(completed)) == slot + 1
     assert all(".parquet" not in path for path in created[slot:])
 
@@ -116,10 +116,10 @@ def test_slots_are_numbered_without_gaps(storage: MemoryStorage | LocalStorage):
 @pytest.mark.spec("TL-SUCC-1")
 def test_times_ascend_over_all_commits():
     table = new_table(clock=StillClock())
-    receipts = [upsert(table, [{**ROWS[0], "ts": number}]) for number in range(4)]
-    times = [time for one in receipts for time in (one.requested_time, one.completion_time)]
+    results = [upsert(table, [{**ROWS[0], "ts": number}]) for number in range(4)]
+    times = [time for one in results for time in (one.requested_time, one.completion_time)]
     assert times == sorted(set(times))
-    assert {int(one.completion_time) % 4 for one in receipts} == {3}
+    assert {int(one.completion_time) % 4 for one in results} == {3}
 
 
 class Losing(Behind):
@@ -212,8 +212,8 @@ def test_a_writer_that_lost_a_slot_refreshes_and_takes_the_next_one():
     limits = TableLimits(retry=BRISK.retry, publish_lock=CommitLockMode.NONE)
     table = opened(other, storage=storage, limits=limits)
     storage.acts = [lambda: upsert(other, MORE)]
-    receipt = upsert(table, ROWS)
-    assert receipt.attempts == 1
+    result = upsert(table, ROWS)
+    assert result.attempts == 1
     assert len(heard(table, "publish.slot_lost")) == 1
     assert of_slots(table) == [(1, SlotKind.COMMIT), (2, SlotKind.COMMIT)]
     assert rows_of(table, "id") == [("a",), ("b",)]
@@ -253,9 +253,11 @@ def test_a_commit_of_a_hoodoo_writer_during_a_refresh_is_not_another_engines():
     context = table.context
     seen = BaseState.by(table.snapshot)
     head = context.commit_log.head()
-    receipt = upsert(opened(table), ROWS)
-    rivals, seen = commits_since(context, seen, context.active(), head=head)
-    assert rivals == []
-    rivals, _ = commits_since(context, seen, context.active(), head=context.commit_log.head())
-    assert [one.requested_time for one in rivals] == [receipt.requested_time]
-    assert "another engine" not in rivals[0].writer
+    result = upsert(opened(table), ROWS)
+    found_commits, seen = commits_since(context, seen, context.active(), head=head)
+    assert found_commits == []
+    found_commits, _ = commits_since(
+        context, seen, context.active(), head=context.commit_log.head()
+    )
+    assert [one.requested_time for one in found_commits] == [result.requested_time]
+    assert "another engine" not in found_commits[0].writer

@@ -71,24 +71,24 @@ def while_it_waits(table: TableReader, act: Callable[[], object]) -> None:
 @pytest.mark.spec("HB-3")
 def test_a_writer_that_paused_too_long_gets_an_expired_heartbeat_instead_of_a_conflict():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     publish_one(other, A)
     clock_of(mine).steady += 120_001
     with pytest.raises(HeartbeatExpiredError):
-        commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+        commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
 
 
 @pytest.mark.spec("HB-3")
 def test_a_writer_that_paused_while_waiting_for_the_lock_takes_no_slot():
     mine, _ = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
 
     def pause() -> None:
         clock_of(mine).steady += 120_001
 
     while_it_waits(mine, pause)
     with pytest.raises(HeartbeatExpiredError):
-        commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+        commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
     assert numbers(mine) == []
 
 
@@ -96,12 +96,12 @@ def test_a_writer_that_paused_while_waiting_for_the_lock_takes_no_slot():
 @pytest.mark.parametrize("which", [0, 1], ids=["inflight", "requested"])
 def test_a_missing_pending_file_means_that_the_write_is_rolled_back(which: int):
     mine, _ = two_writers()
-    begun = started(mine)
-    name = pending_file_names(begun.action, begun.requested_time)[which]
+    started_write = started(mine)
+    name = pending_file_names(started_write.action, started_write.requested_time)[which]
     mine.context.ports.storage.delete(timeline_path(name))
     with pytest.raises(RolledBackError) as caught:
-        commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
-    assert caught.value.fields == {"requested_time": begun.requested_time}
+        commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
+    assert caught.value.fields == {"requested_time": started_write.requested_time}
     assert numbers(mine) == []
 
 
@@ -109,10 +109,10 @@ def test_a_missing_pending_file_means_that_the_write_is_rolled_back(which: int):
 def test_a_write_without_its_low_water_mark_is_not_committed():
     mine, _ = two_writers()
     mine.context.low_water_mark.entry = {}
-    begun = started(mine)
-    mine.context.low_water_mark.release(begun.requested_time)
+    started_write = started(mine)
+    mine.context.low_water_mark.release(started_write.requested_time)
     with pytest.raises(HeartbeatExpiredError):
-        commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+        commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
     assert numbers(mine) == []
 
 
@@ -125,23 +125,23 @@ def test_a_committed_write_releases_its_low_water_mark():
 
 def test_a_slot_contains_the_validated_write_set_base_schemas_and_batches():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     publish_one(other, B)
     published = commit_write(
         mine.context,
-        begun,
+        started_write,
         pending_commit(A, schema_before="s1", schema_after="s2", batches=(Batch(batch_id="b"),)),
-        seen_by(begun),
+        seen_by(started_write),
     )
     assert isinstance(published, CommittedWrite)
     slot = published.slot
     assert (slot.number, slot.base, slot.kind) == (2, 1, SlotKind.COMMIT)
-    assert (slot.action, slot.requested_time) == (Action.COMMIT, begun.requested_time)
+    assert (slot.action, slot.requested_time) == (Action.COMMIT, started_write.requested_time)
     assert (slot.schema_before, slot.schema_after) == ("s1", "s2")
     assert (slot.write_set, slot.batches) == (touching(A), (Batch(batch_id="b"),))
     assert (published.completion_time, published.lost_slots) == (slot.completion_time, 0)
     assert int(slot.completion_time) % 4 == 3
-    assert slot.completion_time > begun.requested_time
+    assert slot.completion_time > started_write.requested_time
 
 
 def test_the_lock_purpose_names_the_instant_to_commit():
@@ -155,9 +155,9 @@ def test_the_lock_purpose_names_the_instant_to_commit():
 
     ports = mine.context.ports
     object.__setattr__(ports, "lock", Noted(ports.lock))
-    begun = started(mine)
-    commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
-    assert purposes == [f"commit {begun.requested_time}"]
+    started_write = started(mine)
+    commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
+    assert purposes == [f"commit {started_write.requested_time}"]
 
 
 # ---------------------------------------------------------------- pending plans with a conflict
@@ -167,8 +167,10 @@ Config = Callable[[], TableConfig]
 
 
 def refusing_for(plan: Instant | None, calls: list[int]) -> Callable[..., Rejected]:
-    def check(timeline: ActiveTimeline, rivals: list[ConcurrentCommit], config: Config) -> Rejected:
-        calls.append(len(rivals))
+    def check(
+        timeline: ActiveTimeline, concurrent_commits: list[ConcurrentCommit], config: Config
+    ) -> Rejected:
+        calls.append(len(concurrent_commits))
         plans = (plan,) if plan else ()
         return Rejected(RuleId.PENDING_PLAN_OWNS_FILE_GROUP, "a plan owns it", (), plans=plans)
 
@@ -176,10 +178,10 @@ def refusing_for(plan: Instant | None, calls: list[int]) -> Callable[..., Reject
 
 
 @pytest.mark.parametrize(
-    ("cancels", "plan", "looks"), [(False, PLAN, 1), (True, None, 1), (True, PLAN, 4)]
+    ("cancels", "plan", "validations"), [(False, PLAN, 1), (True, None, 1), (True, PLAN, 4)]
 )
 def test_a_rejection_is_validated_again_only_for_plans_that_may_be_cancelled(
-    cancels: bool, plan: Instant | None, looks: int
+    cancels: bool, plan: Instant | None, validations: int
 ):
     """At most as often as slots may be lost, which is three times here."""
     retry = replace(BRISK.retry, commit_attempts_max=3)
@@ -188,13 +190,13 @@ def test_a_rejection_is_validated_again_only_for_plans_that_may_be_cancelled(
     outcome = publish_one(mine, A, check=refusing_for(plan, calls))
     assert isinstance(outcome, Conflict)
     assert outcome.verdict.rule is RuleId.PENDING_PLAN_OWNS_FILE_GROUP
-    assert len(calls) == looks
+    assert len(calls) == validations
 
 
 def test_a_rebaseable_file_group_cancels_no_plan():
     mine, other = two_writers(cancels_conflicting_plans=True)
-    begun = begun_after(other, mine, A)
-    outcome = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+    started_write = begun_after(other, mine, A)
+    outcome = commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
     assert isinstance(outcome, Conflict)
     assert isinstance(outcome.verdict, Rebase)
     assert outcome.verdict.file_groups == (A,)
@@ -205,24 +207,24 @@ def test_a_rebaseable_file_group_cancels_no_plan():
 
 def test_a_conflict_carries_the_concurrent_commits_and_the_new_base_state():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     won = publish_one(other, A)
     assert isinstance(won, CommittedWrite)
-    outcome = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+    outcome = commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
     assert isinstance(outcome, Conflict)
     assert [one.requested_time for one in outcome.verdict.concurrent_commits] == [
         won.slot.requested_time
     ]
     completed = frozenset({(won.slot.requested_time, won.completion_time)})
-    assert outcome.base_state == replace(seen_by(begun), head=1, completed=completed)
+    assert outcome.base_state == replace(seen_by(started_write), head=1, completed=completed)
     assert numbers(mine) == [1]
 
 
 def test_a_commit_during_the_wait_for_the_lock_conflicts_in_the_commit_section():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     while_it_waits(mine, lambda: publish_one(other, A))
-    outcome = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+    outcome = commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
     assert isinstance(outcome, Conflict)
     assert outcome.base_state.head == 1
     assert numbers(mine) == [1]
@@ -230,9 +232,9 @@ def test_a_commit_during_the_wait_for_the_lock_conflicts_in_the_commit_section()
 
 def test_a_commit_to_other_file_groups_during_the_wait_becomes_the_base():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     while_it_waits(mine, lambda: publish_one(other, B))
-    published = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+    published = commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
     assert isinstance(published, CommittedWrite)
     assert (published.slot.number, published.slot.base) == (2, 1)
 
@@ -240,47 +242,56 @@ def test_a_commit_to_other_file_groups_during_the_wait_becomes_the_base():
 def test_a_commit_in_the_base_state_does_not_conflict_again():
     mine, _ = two_writers()
     publish_one(mine, A)
-    begun = started(mine)
-    rivals, seen = commits_since(
-        mine.context, seen_by(begun), mine.context.active(), head=mine.context.commit_log.head()
+    started_write = started(mine)
+    concurrent_commits, seen = commits_since(
+        mine.context,
+        seen_by(started_write),
+        mine.context.active(),
+        head=mine.context.commit_log.head(),
     )
-    assert (rivals, seen) == ([], seen_by(begun))
+    assert (concurrent_commits, seen) == ([], seen_by(started_write))
 
 
 def test_concurrent_commits_have_the_order_of_their_slots():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     times = [publish_one(other, group).slot.requested_time for group in (B, A, B)]
-    rivals, seen = commits_since(mine.context, seen_by(begun), mine.context.active(), head=3)
-    assert [one.requested_time for one in rivals] == times
+    concurrent_commits, seen = commits_since(
+        mine.context, seen_by(started_write), mine.context.active(), head=3
+    )
+    assert [one.requested_time for one in concurrent_commits] == times
     assert (seen.head, len(seen.completed)) == (3, 3)
 
 
 def test_slots_above_the_requested_head_are_left_to_the_next_refresh():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     first = publish_one(other, A)
     publish_one(other, B)
-    rivals, _ = commits_since(mine.context, seen_by(begun), mine.context.active(), head=1)
-    assert [one.requested_time for one in rivals] == [first.slot.requested_time]
+    concurrent_commits, _ = commits_since(
+        mine.context, seen_by(started_write), mine.context.active(), head=1
+    )
+    assert [one.requested_time for one in concurrent_commits] == [first.slot.requested_time]
 
 
 def test_file_groups_that_were_only_read_are_validated_and_not_written():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     publish_one(other, B)
     read = touching(B).file_groups
-    outcome = commit_write(mine.context, begun, pending_commit(A, read_only=read), seen_by(begun))
+    outcome = commit_write(
+        mine.context, started_write, pending_commit(A, read_only=read), seen_by(started_write)
+    )
     assert isinstance(outcome, Conflict)
     assert outcome.verdict.file_groups == (B,)
 
 
-def rival(claim: WriteSet, requested_time: str = "20260102030405000") -> ConcurrentCommit:
+def concurrent(write_set: WriteSet, requested_time: str = "20260102030405000") -> ConcurrentCommit:
     return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time="20260102030405011",
-        write_set=claim,
+        write_set=write_set,
     )
 
 
@@ -291,52 +302,55 @@ def test_the_strategy_rejects_after_the_conflict_matrix_and_before_a_rebase():
     partition = find_strategy("partition")
     assert partition is not None
     mine, _ = two_writers(strategy=partition)
-    judged = verdict_on(mine.context, pending_commit(A), MY_TIME, [rival(touching(A))])
-    assert isinstance(judged, Rejected)
-    assert judged.rule is RuleId.STRATEGY_REFUSED
+    verdict_found = verdict_on(mine.context, pending_commit(A), MY_TIME, [concurrent(touching(A))])
+    assert isinstance(verdict_found, Rejected)
+    assert verdict_found.rule is RuleId.STRATEGY_REFUSED
     replaced = verdict_on(
-        mine.context, pending_commit(A), MY_TIME, [rival(touching(A, touch=Access.REPLACE))]
+        mine.context, pending_commit(A), MY_TIME, [concurrent(touching(A, access=Access.REPLACE))]
     )
     assert replaced.rule is RuleId.FILE_GROUP_REPLACED
     assert (
-        verdict_on(mine.context, pending_commit(A), MY_TIME, [rival(touching(B))]) == NoConflict()
+        verdict_on(mine.context, pending_commit(A), MY_TIME, [concurrent(touching(B))])
+        == NoConflict()
     )
 
 
 def test_the_pending_commit_defines_partitions_and_log_conflicts():
     mine, _ = two_writers()
-    log = touching(A, touch=Access.LOG)
+    log = touching(A, access=Access.LOG)
     both = PendingCommit(write_set=log, metadata=CommitMetadata(), logs_may_conflict=True)
-    assert verdict_on(mine.context, both, MY_TIME, [rival(log)]) == NoConflict()
+    assert verdict_on(mine.context, both, MY_TIME, [concurrent(log)]) == NoConflict()
     alone = replace(both, logs_may_conflict=False)
-    assert isinstance(verdict_on(mine.context, alone, MY_TIME, [rival(log)]), Rejected)
+    assert isinstance(verdict_on(mine.context, alone, MY_TIME, [concurrent(log)]), Rejected)
     claiming = PendingCommit(write_set=WriteSet.of([], ["x"]), metadata=CommitMetadata())
-    judged = verdict_on(mine.context, claiming, MY_TIME, [rival(touching(A))])
-    assert judged.rule is RuleId.WRITTEN_INTO_MY_CLAIM
+    verdict_found = verdict_on(mine.context, claiming, MY_TIME, [concurrent(touching(A))])
+    assert verdict_found.rule is RuleId.WRITTEN_INTO_MY_CLAIM
 
 
 def test_the_own_check_runs_after_a_rebase_verdict_but_not_after_a_rejection():
     mine, other = two_writers()
-    for touch, verdict, asked in (
+    for access, verdict, asked in (
         (Access.BASE, RuleId.SAME_NEW_KEY, [1]),
         (Access.REPLACE, RuleId.WRITTEN_WHAT_I_REPLACE, []),
     ):
-        begun = begun_after(other, mine, A)
+        started_write = begun_after(other, mine, A)
         calls: list[int] = []
 
         def check(
             timeline: ActiveTimeline,
-            rivals: list[ConcurrentCommit],
+            concurrent_commits: list[ConcurrentCommit],
             config: Config,
             calls: list[int] = calls,
         ) -> Rejected:
-            calls.append(len(rivals))
-            return Rejected(RuleId.SAME_NEW_KEY, "one key is new to both", tuple(rivals))
+            calls.append(len(concurrent_commits))
+            return Rejected(
+                RuleId.SAME_NEW_KEY, "one key is new to both", tuple(concurrent_commits)
+            )
 
         wanted = PendingCommit(
-            write_set=touching(A, touch=touch), metadata=CommitMetadata(), check=check
+            write_set=touching(A, access=access), metadata=CommitMetadata(), check=check
         )
-        outcome = commit_write(mine.context, begun, wanted, seen_by(begun))
+        outcome = commit_write(mine.context, started_write, wanted, seen_by(started_write))
         assert isinstance(outcome, Conflict)
         assert (outcome.verdict.rule, calls) == (verdict, asked)
         assert outcome.base_state.head == mine.context.commit_log.head()
@@ -344,53 +358,61 @@ def test_the_own_check_runs_after_a_rebase_verdict_but_not_after_a_rejection():
 
 def test_a_check_without_objection_lets_the_write_commit():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     publish_one(other, B)
     published = commit_write(
-        mine.context, begun, pending_commit(A, check=lambda *asked: None), seen_by(begun)
+        mine.context,
+        started_write,
+        pending_commit(A, check=lambda *asked: None),
+        seen_by(started_write),
     )
     assert isinstance(published, CommittedWrite)
 
 
 def test_early_validation_finds_commits_after_the_base_snapshot():
     mine, other = two_writers()
-    begun = started(mine)
-    assert validate_early(mine.context, begun, touching(A), seen_by(begun)) == (
+    started_write = started(mine)
+    assert validate_early(mine.context, started_write, touching(A), seen_by(started_write)) == (
         NoConflict(),
-        seen_by(begun),
+        seen_by(started_write),
     )
     publish_one(other, A)
-    verdict, seen = validate_early(mine.context, begun, touching(A), seen_by(begun))
+    verdict, seen = validate_early(mine.context, started_write, touching(A), seen_by(started_write))
     assert isinstance(verdict, Rebase | Rejected)
     assert seen.head == 1
-    assert validate_early(mine.context, begun, touching(A), seen) == (NoConflict(), seen)
+    assert validate_early(mine.context, started_write, touching(A), seen) == (NoConflict(), seen)
     assert isinstance(
-        validate_early(mine.context, begun, touching(B), seen_by(begun))[0], NoConflict
+        validate_early(mine.context, started_write, touching(B), seen_by(started_write))[0],
+        NoConflict,
     )
 
 
 def test_early_validation_permits_log_conflicts_where_they_are_allowed():
     mine, other = two_writers()
-    begun = started(mine)
-    log = touching(A, touch=Access.LOG)
+    started_write = started(mine)
+    log = touching(A, access=Access.LOG)
     commit_write(
         other.context,
         other_begun := started(other),
         PendingCommit(write_set=log, metadata=CommitMetadata()),
         seen_by(other_begun),
     )
-    early = validate_early(mine.context, begun, log, seen_by(begun), logs_may_conflict=True)
+    early = validate_early(
+        mine.context, started_write, log, seen_by(started_write), logs_may_conflict=True
+    )
     assert isinstance(early[0], NoConflict)
-    assert isinstance(validate_early(mine.context, begun, log, seen_by(begun))[0], Rejected)
+    assert isinstance(
+        validate_early(mine.context, started_write, log, seen_by(started_write))[0], Rejected
+    )
 
 
 def test_early_validation_lists_nothing_while_the_commit_log_does_not_grow():
     observed = RecordingStorage(MemoryStorage())
     mine = new_table(observed, clock=StillClock())
     publish_one(mine, A)
-    begun = started(mine)
+    started_write = started(mine)
     observed.forget()
-    validate_early(mine.context, begun, touching(A), seen_by(begun))
+    validate_early(mine.context, started_write, touching(A), seen_by(started_write))
     assert [call.operation for call in observed.calls] == ["read"]
 
 
@@ -419,9 +441,9 @@ def test_a_single_writer_names_the_writer_that_committed_between_its_own_slots()
 def test_a_single_writer_reports_a_commit_between_its_begin_and_its_first_slot():
     mine, other = two_writers()
     publish_one(other, B)
-    begun = started(mine)
+    started_write = started(mine)
     theirs = publish_one(other, B)
-    commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
+    commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
     assert isinstance(theirs, CommittedWrite)
     assert [event["number"] for event in heard(mine, "writer.second_noticed")] == [2]
 
@@ -437,9 +459,9 @@ def test_writers_of_a_concurrency_mode_report_no_second_writer():
 
 def test_rows_are_visible_after_a_commit():
     table = new_table(clock=StillClock())
-    receipt = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    result = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     [instant] = table.context.active().completed_writes
     assert (instant.requested_time, instant.completion_time) == (
-        receipt.requested_time,
-        receipt.completion_time,
+        result.requested_time,
+        result.completion_time,
     )

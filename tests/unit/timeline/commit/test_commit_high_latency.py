@@ -112,19 +112,19 @@ class Writers:
     storage: RecordingStorage
     check_calls: CountingCheck
 
-    def let_other_commit(self, *claims: WriteSet) -> None:
+    def let_other_commit(self, *write_sets: WriteSet) -> None:
         """Let the other writer commit each write set, and read the commit log."""
-        for claim in claims:
+        for write_set in write_sets:
             theirs = started(self.other)
-            wanted = PendingCommit(write_set=claim, metadata=CommitMetadata())
+            wanted = PendingCommit(write_set=write_set, metadata=CommitMetadata())
             assert isinstance(
                 commit_write(self.other.context, theirs, wanted, seen_by(theirs)),
                 CommittedWrite,
             )
         self.mine.context.commit_log.head()
 
-    def pending_commit(self, claim: WriteSet) -> PendingCommit:
-        return PendingCommit(write_set=claim, metadata=CommitMetadata(), check=self.check_calls)
+    def pending_commit(self, write_set: WriteSet) -> PendingCommit:
+        return PendingCommit(write_set=write_set, metadata=CommitMetadata(), check=self.check_calls)
 
 
 def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers:
@@ -431,7 +431,7 @@ def test_a_committed_write_is_not_read_back_after_its_slot_left_the_cache(far: b
 @pytest.mark.parametrize(
     ("theirs", "rule"),
     [
-        (touching(A, touch=Access.REPLACE), RuleId.FILE_GROUP_REPLACED),
+        (touching(A, access=Access.REPLACE), RuleId.FILE_GROUP_REPLACED),
         (touching(A), RuleId.SOURCE_NOT_NEWEST),
         (touching(B), RuleId.SOURCE_NOT_NEWEST),
     ],

@@ -99,8 +99,8 @@ def test_on_a_high_latency_store_a_kept_lock_needs_one_refresh_between_data_and_
     monkeypatch.setattr(CommitLog, "head", heads)
     monkeypatch.setattr(CommitLog, "take", takes)
     monkeypatch.setattr(mine.context.ports.storage, "open_output", output, raising=False)
-    receipt = upsert(mine, changed(3), lambda: upsert(other, changed(2)) and None)
-    assert receipt.attempts == 2
+    result = upsert(mine, changed(3), lambda: upsert(other, changed(2)) and None)
+    assert result.attempts == 2
     last = len(asked) - 1 - asked[::-1].index("data")
     assert asked[last : asked.index("slot", last)].count("look") == (1 if short_ms else 2)
 

@@ -59,8 +59,8 @@ def story() -> tuple[TableContext, RecordingStorage]:
     return context, storage
 
 
-def times(rivals: list[ConcurrentCommit]) -> list[tuple[str, str]]:
-    return [(one.requested_time, one.completion_time) for one in rivals]
+def times(found_commits: list[ConcurrentCommit]) -> list[tuple[str, str]]:
+    return [(one.requested_time, one.completion_time) for one in found_commits]
 
 
 @pytest.mark.spec("FOR-6")
@@ -116,11 +116,11 @@ def foreign(name: str, content: bytes, *fresh: tuple[str, str]) -> list[Concurre
 
 @pytest.mark.spec("FOR-2")
 def test_a_commit_of_another_engine_has_the_write_set_of_its_metadata() -> None:
-    told = commit(num_deletes=1, num_inserts=2)
-    [found] = foreign(f"{T1}_{T2}.commit", encode_commit(told), (T1, T2), (T1, T3), (T2, T2))
+    metadata = commit(num_deletes=1, num_inserts=2)
+    [found] = foreign(f"{T1}_{T2}.commit", encode_commit(metadata), (T1, T2), (T1, T3), (T2, T2))
     assert (found.requested_time, found.completion_time) == (T1, T2)
     assert (found.aborts, found.restores, found.is_compaction) == (None, False, False)
-    assert (found.write_set, set(found.dropped())) == (write_set_of(told), {F})
+    assert (found.write_set, set(found.dropped())) == (write_set_of(metadata), {F})
     assert found.schema == "", "it does not name its schema"
 
 
@@ -131,8 +131,8 @@ def test_a_commit_of_another_engine_has_the_write_set_of_its_metadata() -> None:
 def test_a_compaction_only_moves_rows_and_a_log_compaction_keeps_deletes(
     operation: str, is_compaction: bool, dropped: set[FileGroupId]
 ) -> None:
-    told = encode_commit(commit(operation, num_deletes=1))
-    [found] = foreign(f"{T1}_{T2}.commit", told, (T1, T2))
+    metadata = encode_commit(commit(operation, num_deletes=1))
+    [found] = foreign(f"{T1}_{T2}.commit", metadata, (T1, T2))
     assert (found.is_compaction, set(found.dropped())) == (is_compaction, dropped)
 
 
@@ -202,7 +202,7 @@ def test_a_damaged_rollback_plan_raises_only_when_its_target_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "touch", "source", "files"),
+    ("facts", "access", "source", "files"),
     [
         ({"path": "x/f_1.parquet"}, Access.BASE, T1, ("f_1.parquet",)),
         ({"path": "f_1.parquet"}, Access.BASE, T1, ("f_1.parquet",)),
@@ -214,10 +214,10 @@ def test_a_damaged_rollback_plan_raises_only_when_its_target_is_read() -> None:
     ],
 )
 def test_a_write_stat_gives_access_source_and_files_of_its_file_group(
-    facts: dict[str, object], touch: Access, source: str | None, files: tuple[str, ...]
+    facts: dict[str, object], access: Access, source: str | None, files: tuple[str, ...]
 ) -> None:
     [item] = write_set_of(commit(file_size_in_bytes=7, **facts)).file_groups
-    assert (item.file_group, item.access, item.source_requested_time) == (F, touch, source)
+    assert (item.file_group, item.access, item.source_requested_time) == (F, access, source)
     assert (item.files, item.written_bytes) == (files, 7)
 
 
@@ -255,9 +255,9 @@ def test_the_write_set_of_an_overwrite_has_replaced_and_written_partitions(
         partition_to_replace_file_ids={"y": ("g",)},
         operation_type=operation.hudi_name,
     )
-    claim = write_set_of(metadata)
-    assert claim.partitions == claimed
-    touches = [(item.file_group, item.access) for item in claim.file_groups]
+    write_set = write_set_of(metadata)
+    assert write_set.partitions == claimed
+    touches = [(item.file_group, item.access) for item in write_set.file_groups]
     assert touches == [(F, Access.BASE), (FileGroupId("y", "g"), Access.REPLACE)]
 
 

@@ -186,14 +186,14 @@ class Chain:
 
 
 def line(
-    commit_log: Chain, *, begun: str | None = RT.format(500)
+    commit_log: Chain, *, started_write: str | None = RT.format(500)
 ) -> tuple[ObjectStoreCommit, StillClock]:
     clock = StillClock()
     kept = MemoryStorage()
     table = new_table(kept, clock=clock)
     ports = replace(table.context.ports, storage=Far(kept), clock=clock)
     context: Any = replace(table.context, ports=ports, commit_log=commit_log)
-    write = None if begun is None else write_at(begun)
+    write = None if started_write is None else write_at(started_write)
     return ObjectStoreCommit(context, "test", write), clock
 
 
@@ -237,7 +237,7 @@ def test_a_commit_waits_for_no_writer_where_none_commits() -> None:
 
 def test_a_writer_that_began_long_after_the_others_does_not_wait_for_them() -> None:
     commit_log = Chain(*[1] * 9)
-    mine, clock = line(commit_log, begun="20260102030415" + "500")  # ten seconds after them
+    mine, clock = line(commit_log, started_write="20260102030415" + "500")  # ten seconds after them
     assert does_wait(mine, 10, behind(9)) is False
     assert (commit_log.refreshes, clock.steady) == (0, 5), "the writer that began later"
 
@@ -251,7 +251,7 @@ def test_a_write_that_holds_the_lock_alone_does_not_wait_for_writers(is_shared: 
 
 def test_a_table_service_does_not_wait_for_writers() -> None:
     commit_log = Chain(*[1] * 9)
-    service, clock = line(commit_log, begun=None)
+    service, clock = line(commit_log, started_write=None)
     assert does_wait(service, 10, behind(9)) is False
     assert (commit_log.refreshes, clock.steady) == (0, 0)
 

@@ -91,9 +91,9 @@ def test_a_write_that_a_planned_rollback_names_is_not_committed() -> None:
         files = data_files_of(storage, target.requested_time)
         plans(table, "rollback", encode_rollback_plan(rollback_plan(storage, info, files)))
 
-    receipt = upsert(acted_on(table, plan), NEW)
+    result = upsert(acted_on(table, plan), NEW)
     assert named
-    assert receipt.requested_time not in named
+    assert result.requested_time not in named
     assert rows_of(opened(table), "id", "v") == [("a", 2), ("b", 2)]
 
 
@@ -161,7 +161,7 @@ def test_a_concurrent_commit_that_was_archived_before_the_refresh_conflicts(arch
     java = java_of(table)
     theirs = begun(java, WriteOperation.UPSERT, NEW[:1])
     further = begun(java, WriteOperation.UPSERT, [{"id": "k", "p": "z", "ts": 2, "v": 2}])
-    [rival, *_] = [one.requested_time for one in java.context.active().pending_ingestion]
+    [concurrent_time, *_] = [one.requested_time for one in java.context.active().pending_ingestion]
     mine = opened(table, limits=SHARED)
     register_process(mine.context, {})
 
@@ -171,7 +171,7 @@ def test_a_concurrent_commit_that_was_archived_before_the_refresh_conflicts(arch
         for number in range(5):
             upsert(java, [{"id": f"n{number}", "p": "y", "ts": 1, "v": 1}])
         if archives:
-            assert rival in archive_as_java(java, 4)
+            assert concurrent_time in archive_as_java(java, 4)
 
     assert upsert(mine, NEW[1:], meanwhile).attempts == 2
     rows = dict(rows_of(opened(table), "id", "v"))

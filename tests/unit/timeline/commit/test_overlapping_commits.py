@@ -515,16 +515,16 @@ def cleaned_meanwhile(story: Story) -> tuple[Any, list[str]]:
         left.extend(path for path in data_files(other) if path.startswith("x/"))
 
     hooked.act = others_go_on
-    receipt = upsert(mine, [{"id": "a", "p": "x", "ts": 3, "v": 3}])
+    result = upsert(mine, [{"id": "a", "p": "x", "ts": 3, "v": 3}])
     assert rows_of(story.table, "id", "v") == [("a", 3), ("c", 1), ("e", 1)]
-    return receipt, left
+    return result, left
 
 
 @pytest.mark.spec("CLN-2")
 def test_a_clean_keeps_the_slices_of_a_write_that_lacks_the_newest_commits() -> None:
-    receipt, left = cleaned_meanwhile(Story())
+    result, left = cleaned_meanwhile(Story())
     assert len(left) == 2, "the clean keeps the slice that the write needs"
-    assert receipt.attempts == 1, "its file group was rebased once"
+    assert result.attempts == 1, "its file group was rebased once"
 
 
 @pytest.mark.spec("CLN-3")
@@ -535,7 +535,7 @@ def test_a_write_whose_base_snapshot_was_cleaned_is_retried(
     monkeypatch.setattr(
         facts, "_oldest_needed", lambda *_, **__: None
     )  # a cleaner that deletes too much
-    receipt, left = cleaned_meanwhile(Story())
+    result, left = cleaned_meanwhile(Story())
     assert len(left) == 1
-    assert receipt.attempts == 2
-    assert receipt.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value
+    assert result.attempts == 2
+    assert result.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value

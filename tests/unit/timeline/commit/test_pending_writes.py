@@ -55,11 +55,11 @@ def marked(context: TableContext, name: str, kind: IOType = IOType.MERGE) -> Non
     create_marker(context.ports.storage, FIRST, "x", name, kind)
 
 
-def touched(claim: WriteSet) -> list[tuple[str, Access]]:
+def touched(write_set: WriteSet) -> list[tuple[str, Access]]:
     """Return the named file groups with an access."""
     return [
         (item.file_group.file_id, item.access)
-        for item in claim.file_groups
+        for item in write_set.file_groups
         if item.file_group.file_id
     ]
 
@@ -100,15 +100,15 @@ def test_only_writes_with_an_earlier_requested_time_are_announced(
 
 @pytest.mark.spec("BEG-6")
 @pytest.mark.parametrize(
-    ("action", "touch"), [("commit", Access.BASE), ("deltacommit", Access.LOG)]
+    ("action", "access"), [("commit", Access.BASE), ("deltacommit", Access.LOG)]
 )
 def test_an_announced_deltacommit_appends_logs_to_the_file_groups_it_names(
-    action: str, touch: Access
+    action: str, access: Access
 ) -> None:
     context = new_table().context
     begun(context, FIRST, profile(F), action=action)
     [found] = announced_writes(context, context.active())
-    assert touched(found.write_set) == [(F, touch)]
+    assert touched(found.write_set) == [(F, access)]
     assert found.write_set.inserting == ("x",)
 
 

@@ -119,8 +119,8 @@ def test_only_slots_written_in_mode_shared_have_a_timeline_digest():
     assert b'"foreign"' not in encode_slot(first)
 
 
-@pytest.mark.parametrize(("limits", "looks"), [(BRISK, 0), (SHARED, 1)])
-def test_the_second_refresh_is_one_listing_and_happens_only_in_mode_shared(limits, looks):
+@pytest.mark.parametrize(("limits", "listings"), [(BRISK, 0), (SHARED, 1)])
+def test_the_second_refresh_is_one_listing_and_happens_only_in_mode_shared(limits, listings):
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed, limits=limits)
     register_process(table.context, {})  # a writer without a registry entry reads more slots (GC-4)
@@ -130,7 +130,7 @@ def test_the_second_refresh_is_one_listing_and_happens_only_in_mode_shared(limit
         at for at, call in enumerate(calls) if call.startswith("create .hoodie/.hoodoo/sl")
     )
     shown = next(at for at, call in enumerate(calls) if call.endswith(".commit"))
-    assert calls[taken + 1 : shown] == ["names .hoodie/timeline"] * looks
+    assert calls[taken + 1 : shown] == ["names .hoodie/timeline"] * listings
 
 
 class Tight(Behind):
@@ -163,8 +163,8 @@ def test_a_lease_near_its_end_creates_no_completed_file() -> None:
     tight = replace(ports, lock=Tight(ports.lock, [False]))
     table = open_reader(tight, SHARED)
     before = first.context.ports.storage.names(".hoodie/timeline")
-    receipt = upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])
+    result = upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])
     assert [one["number"] for one in heard(table, "publish.undecided")] == [2]
     after = set(first.context.ports.storage.names(".hoodie/timeline")) - set(before)
-    assert f"{receipt.requested_time}_{receipt.completion_time}.commit" in after
+    assert f"{result.requested_time}_{result.completion_time}.commit" in after
     assert rows_of(first, "id", "v") == [("a", 2)]

@@ -67,25 +67,25 @@ def shown(slot: Slot) -> tuple[InstantTime, InstantTime]:
 
 
 def times_of(mine: TableReader, seen: BaseState, head: int) -> list[InstantTime]:
-    rivals, _ = commits_since(mine.context, seen, mine.context.active(), head=head)
-    return [rival.requested_time for rival in rivals]
+    concurrent_commits, _ = commits_since(mine.context, seen, mine.context.active(), head=head)
+    return [concurrent.requested_time for concurrent in concurrent_commits]
 
 
 @pytest.mark.spec("PUB-3")
 def test_a_conflict_with_an_unapplied_slot_is_reported_after_that_slot_is_applied():
     mine, slot = with_an_unsettled_slot()
-    begun = started(mine)
-    met = commit_write(
-        mine.context, begun, pending_commit(A), BaseState(head=0, completed=frozenset())
+    started_write = started(mine)
+    outcome = commit_write(
+        mine.context, started_write, pending_commit(A), BaseState(head=0, completed=frozenset())
     )
-    assert isinstance(met, Conflict)
-    assert met.verdict.concurrent_commits[0].requested_time == slot.requested_time
+    assert isinstance(outcome, Conflict)
+    assert outcome.verdict.concurrent_commits[0].requested_time == slot.requested_time
     assert slot.file_name in mine.context.active().file_names
 
 
 def test_a_conflict_with_an_applied_slot_is_reported_without_the_lock():
     mine, other = two_writers()
-    begun = started(mine)
+    started_write = started(mine)
     publish_one(other, A)
 
     class Closed(Behind):
@@ -93,8 +93,8 @@ def test_a_conflict_with_an_applied_slot_is_reported_without_the_lock():
             raise AssertionError(f"nobody needs the lock: {purpose}")
 
     object.__setattr__(mine.context.ports, "lock", Closed(mine.context.ports.lock))
-    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
-    assert isinstance(met, Conflict)
+    outcome = commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
+    assert isinstance(outcome, Conflict)
 
 
 def test_the_last_known_slot_counts_when_its_completed_file_was_not_listed():
@@ -104,10 +104,10 @@ def test_the_last_known_slot_counts_when_its_completed_file_was_not_listed():
     slot = published.slot
     assert times_of(mine, BaseState(head=1, completed=frozenset()), 1) == [slot.requested_time]
     assert times_of(mine, BaseState(head=1, completed=frozenset({shown(slot)})), 1) == []
-    [rival], _ = commits_since(
+    [concurrent], _ = commits_since(
         mine.context, BaseState(head=1, completed=frozenset()), mine.context.active(), head=1
     )
-    assert rival.write_set == touching(A), "as in the slot, and not as another engine's commit"
+    assert concurrent.write_set == touching(A), "as in the slot, and not as another engine's commit"
 
 
 def test_the_last_known_slot_counts_while_its_completed_file_is_missing():
@@ -125,10 +125,10 @@ def test_the_last_known_slot_precedes_those_above_it():
         first.slot.requested_time,
         second.slot.requested_time,
     ]
-    rivals, _ = commits_since(
+    concurrent_commits, _ = commits_since(
         mine.context, BaseState(head=1, completed=frozenset()), mine.context.active(), head=2
     )
-    assert [rival.write_set for rival in rivals] == [touching(A), touching(B)]
+    assert [concurrent.write_set for concurrent in concurrent_commits] == [touching(A), touching(B)]
 
 
 def test_the_last_known_slot_does_not_count_when_another_engine_deleted_its_files():
@@ -156,23 +156,28 @@ def foreign_commit(mine: TableReader, after: InstantTime) -> tuple[InstantTime, 
 @pytest.mark.spec("FOR-2")
 def test_commits_of_other_engines_have_the_order_of_completion():
     mine, other = two_writers()
-    begun = started(mine)
-    theirs = foreign_commit(mine, begun.requested_time)
+    started_write = started(mine)
+    theirs = foreign_commit(mine, started_write.requested_time)
     clock_of(other).wall += 1_000
     published = publish_one(other, A)
     assert isinstance(published, CommittedWrite)
-    rivals, seen = commits_since(mine.context, seen_by(begun), mine.context.active(), head=1)
-    assert [one.requested_time for one in rivals] == [theirs[0], published.slot.requested_time]
-    assert [one.writer == "another engine" for one in rivals] == [True, False]
+    concurrent_commits, seen = commits_since(
+        mine.context, seen_by(started_write), mine.context.active(), head=1
+    )
+    assert [one.requested_time for one in concurrent_commits] == [
+        theirs[0],
+        published.slot.requested_time,
+    ]
+    assert [one.writer == "another engine" for one in concurrent_commits] == [True, False]
     completed = frozenset({theirs, shown(published.slot)})
-    assert seen == replace(seen_by(begun), head=1, completed=completed)
+    assert seen == replace(seen_by(started_write), head=1, completed=completed)
 
 
 @pytest.mark.spec("FOR-2")
 def test_a_known_commit_of_another_engine_does_not_conflict_again():
     mine, _ = two_writers()
-    begun = started(mine)
-    theirs = foreign_commit(mine, begun.requested_time)
+    started_write = started(mine)
+    theirs = foreign_commit(mine, started_write.requested_time)
     seen = BaseState(head=0, completed=frozenset({theirs}))
     assert commits_since(mine.context, seen, mine.context.active(), head=0) == ([], seen)
     gone = BaseState(

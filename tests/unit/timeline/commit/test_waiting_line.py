@@ -19,12 +19,12 @@ def test_a_writer_waits_for_the_writer_ahead_in_its_file_group_and_merges_into_i
     line.written_by_others()
     line.clock.meanwhile = line.one_in_front(3)
     line.storage.forget()
-    receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
-    assert (receipt.attempts, receipt.redone, receipt.lost_slots) == (1, "nothing", 0)
-    assert line.front_times[0] < receipt.requested_time
+    result, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
+    assert (result.attempts, result.redone, result.lost_slots) == (1, "nothing", 0)
+    assert line.front_times[0] < result.requested_time
     assert len(rewritten) == 1, "the data file is written once"
     assert line.places == 1
-    before, after = line.around_the_data(receipt.requested_time)
+    before, after = line.around_the_data(result.requested_time)
     assert f"names {TIMELINE}" in before
     assert not [one for one in after if TIMELINE in one], (
         "the refresh showed that no writer was ahead"
@@ -58,9 +58,9 @@ def test_a_writer_merges_after_two_commits_of_writers_ahead() -> None:
     line.clock.meanwhile = lambda: [end() for end in ends]
     lock = Joined(line.mine.context.ports.lock)
     object.__setattr__(line.mine.context.ports, "lock", lock)
-    receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
-    assert (receipt.attempts, receipt.lost_slots, len(rewritten)) == (1, 0, 1)
-    assert max(line.front_times) < receipt.requested_time
+    result, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
+    assert (result.attempts, result.lost_slots, len(rewritten)) == (1, 0, 1)
+    assert max(line.front_times) < result.requested_time
     assert len(lock.asked) == 2, "once at the start of the wait, and once in the last refresh"
     assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 5), ("q", 1)]
 
@@ -170,9 +170,9 @@ def test_a_retry_in_the_waiting_line_deletes_its_former_files_before_it_takes_th
     """The write knows of no other writer when it begins. It rewrites its files once, not twice."""
     line = Line()
     theirs = line.one_in_front(3)
-    receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)], theirs)
-    assert (receipt.attempts, receipt.redone) == (2, "file groups")
+    result, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)], theirs)
+    assert (result.attempts, result.redone) == (2, "file groups")
     assert len(rewritten) == 2
-    files = [one for one in line.base.names("x") if receipt.requested_time in one]
+    files = [one for one in line.base.names("x") if result.requested_time in one]
     assert len(files) == 1, "the file of the first attempt would become visible"
     assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]

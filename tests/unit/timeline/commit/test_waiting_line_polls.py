@@ -78,9 +78,9 @@ class WaitingWriter:
         return f"{file_id or self.touched.file_group.file_id}_0-1-0_{self.front[-1]}.parquet"
 
     def wait(self) -> WaitResult | None:
-        claim = WriteSet(file_groups=(self.touched,))
+        write_set = WriteSet(file_groups=(self.touched,))
         seen = BaseState.by(self.begun.snapshot)
-        return wait_in_line(self.context, self.begun, claim, seen, logs_may_conflict=False)
+        return wait_in_line(self.context, self.begun, write_set, seen, logs_may_conflict=False)
 
     def asked(self, *parts: str) -> list[str]:
         return [one for one in self.storage.operations() if all(part in one for part in parts)]
@@ -263,13 +263,13 @@ def test_a_write_waits_in_line_only_under_these_limits(
 def test_a_write_does_not_wait_in_line_on_a_local_store() -> None:
     waiting = WaitingWriter(1)
     context = replace(waiting.context, ports=replace(waiting.ports, storage=waiting.line.base))
-    claim = WriteSet(file_groups=(waiting.touched,))
-    assert not protocol_of(context).must_wait_in_line(claim)
+    write_set = WriteSet(file_groups=(waiting.touched,))
+    assert not protocol_of(context).must_wait_in_line(write_set)
 
 
 @pytest.mark.spec("PUB-12")
-@pytest.mark.parametrize("touch", [Access.NEW, Access.LOG, Access.REPLACE])
-def test_only_a_write_that_rewrites_a_base_file_waits_in_line(touch: Access) -> None:
+@pytest.mark.parametrize("access", [Access.NEW, Access.LOG, Access.REPLACE])
+def test_only_a_write_that_rewrites_a_base_file_waits_in_line(access: Access) -> None:
     waiting = WaitingWriter(1)
-    claim = WriteSet(file_groups=(replace(waiting.touched, access=touch),))
-    assert not protocol_of(waiting.context).must_wait_in_line(claim)
+    write_set = WriteSet(file_groups=(replace(waiting.touched, access=access),))
+    assert not protocol_of(waiting.context).must_wait_in_line(write_set)

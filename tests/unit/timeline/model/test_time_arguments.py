@@ -100,10 +100,10 @@ def test_a_value_that_is_no_time_is_refused(value: Any, zone: TimelineZone) -> N
 @given(st.datetimes(datetime(1000, 1, 2), datetime(9999, 12, 30)), st.sampled_from([UTC, TOKYO]))
 def test_a_datetime_and_its_text_are_the_same_time(moment: datetime, zone: Any) -> None:
     for value in (moment, moment.replace(tzinfo=zone)):
-        told = value.isoformat() if zone is UTC else value.astimezone(UTC).isoformat()
+        text = value.isoformat() if zone is UTC else value.astimezone(UTC).isoformat()
         if value.tzinfo is None:
-            told = value.isoformat(sep=" ")
-        assert parse_time_travel(value, BERLIN) == parse_time_travel(told, BERLIN)
+            text = value.isoformat(sep=" ")
+        assert parse_time_travel(value, BERLIN) == parse_time_travel(text, BERLIN)
 
 
 def test_an_instant_time_keeps_its_digits() -> None:

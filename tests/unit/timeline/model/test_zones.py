@@ -90,19 +90,19 @@ def test_the_bounds_of_a_time_hold_for_every_earlier_and_later_time(
     assert zone.earliest_from(now) <= zone.instant_time(now + span)
 
 
-@pytest.mark.parametrize("told", [lambda moment: moment, lambda moment: moment.isoformat()])
+@pytest.mark.parametrize("as_argument", [lambda moment: moment, lambda moment: moment.isoformat()])
 def test_a_time_with_a_zone_includes_the_commits_until_then(
-    told: Callable[[datetime], TimeArgument],
+    as_argument: Callable[[datetime], TimeArgument],
 ) -> None:
     newest = None
     for now in range(BACK - 60 * MINUTE_MS, BACK + 120 * MINUTE_MS, 10 * MINUTE_MS):
         newest = next_instant_time(now, newest, Residue.BEGIN, limits=LIMITS, zone=BERLIN)
         moment = datetime.fromtimestamp(now / 1000, UTC)
         for one in (moment, moment.astimezone(BERLIN.rules)):
-            assert newest <= parse_time_travel(told(one), BERLIN)
-            since, until = parse_range(told(one), told(one), BERLIN)
+            assert newest <= parse_time_travel(as_argument(one), BERLIN)
+            since, until = parse_range(as_argument(one), as_argument(one), BERLIN)
             assert since == BERLIN.instant_time(now) <= newest <= str(until)
-            assert parse_instant(told(one), BERLIN) == since
+            assert parse_instant(as_argument(one), BERLIN) == since
         shown = moment.astimezone(BERLIN.rules).replace(tzinfo=None)
         assert parse_time_travel(shown, BERLIN) == BERLIN.instant_time(now)
 
@@ -183,7 +183,7 @@ def test_a_zone_without_changes_agrees_by_its_offset_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "name", "hour"),
+    ("as_argument", "name", "hour"),
     [
         ("Europe/Berlin", "Europe/Berlin", "14"),
         (":Europe/Berlin", "Europe/Berlin", "14"),
@@ -194,18 +194,20 @@ def test_a_zone_without_changes_agrees_by_its_offset_alone() -> None:
     ],
 )
 def test_the_zone_of_a_process_is_that_of_tz(
-    monkeypatch: pytest.MonkeyPatch, told: str, name: str, hour: str
+    monkeypatch: pytest.MonkeyPatch, as_argument: str, name: str, hour: str
 ) -> None:
-    monkeypatch.setenv("TZ", told)
+    monkeypatch.setenv("TZ", as_argument)
     zone = process_zone()
     assert zone.name == name
     assert zone.instant_time(at("2026-07-01T12:00:00+00:00")) == f"20260701{hour}0000000"
     assert zone.of(datetime(2026, 7, 1, 12, tzinfo=UTC)) == f"20260701{hour}0000000"
 
 
-@pytest.mark.parametrize("told", ["Mars/Olympus", "../etc/passwd", "/no/such/file", "Ünsinn"])
-def test_a_zone_without_rules_is_refused(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setenv("TZ", told)
+@pytest.mark.parametrize(
+    "as_argument", ["Mars/Olympus", "../etc/passwd", "/no/such/file", "Ünsinn"]
+)
+def test_a_zone_without_rules_is_refused(monkeypatch: pytest.MonkeyPatch, as_argument: str) -> None:
+    monkeypatch.setenv("TZ", as_argument)
     with pytest.raises(UnsafeSetupError) as caught:
         process_zone()
     assert caught.value.kind == "time_zone"

@@ -156,10 +156,8 @@ def test_a_rollback_writes_its_instant_for_other_engines():
 @pytest.mark.spec("RB-3")
 def test_a_committed_write_is_never_rolled_back():
     table = new_table()
-    receipt = upsert(table, ROWS)
-    seen = Instant(
-        action=Action.COMMIT, requested_time=receipt.requested_time, state=State.INFLIGHT
-    )
+    result = upsert(table, ROWS)
+    seen = Instant(action=Action.COMMIT, requested_time=result.requested_time, state=State.INFLIGHT)
     done = rollback(table.context, seen)
     assert (done.slot, done.why) == (None, "it was published")
     assert rows_of(table, "id") == [("a",)]
@@ -167,9 +165,9 @@ def test_a_committed_write_is_never_rolled_back():
 
 def test_a_rollback_applies_a_committed_write_without_its_completed_file():
     table = new_table()
-    receipt = upsert(table, ROWS)
+    result = upsert(table, ROWS)
     kept = table.context.ports.storage
-    name = f"{receipt.requested_time}_{receipt.completion_time}.commit"
+    name = f"{result.requested_time}_{result.completion_time}.commit"
     kept.delete(timeline_path(name))
     done = rollback(table.context, table.context.active().pending[0])
     assert done.slot is None
@@ -397,8 +395,8 @@ def test_abandoning_deletes_data_files_before_the_pending_files():
 def test_a_running_process_caches_no_commit_of_a_write_that_ended():
     """Without this the cache grows with each commit of the process."""
     table = new_table()
-    receipt = upsert(table, ROWS)
-    assert not table.context.commit_log.may_have_committed(receipt.requested_time)
+    result = upsert(table, ROWS)
+    assert not table.context.commit_log.may_have_committed(result.requested_time)
 
 
 @pytest.mark.spec("RB-2")
@@ -410,10 +408,10 @@ def test_an_aborted_write_stays_aborted_when_its_writer_resumes():
     def taken_for_dead() -> None:
         rollback(other.context, other.context.active().pending[0])
 
-    receipt = put(table, WriteOperation.UPSERT, [{**ROWS[0], "ts": 2, "v": 2}], taken_for_dead)
+    result = put(table, WriteOperation.UPSERT, [{**ROWS[0], "ts": 2, "v": 2}], taken_for_dead)
     kinds = [
         each.kind for each in table.context.commit_log.between(0, table.context.commit_log.head())
     ]
     assert kinds == [SlotKind.COMMIT, SlotKind.ABORT, SlotKind.COMMIT]
-    assert receipt.attempts == 2
+    assert result.attempts == 2
     assert files_below(table.context.ports.storage, HEARTBEATS) == []

@@ -28,15 +28,15 @@ MY_TIME, OLDER, NEWER = "20260102030405004", "20260102030405000", "2026010203040
 A, B = FileGroupId("x", "a"), FileGroupId("x", "b")
 
 
-def touched(group: FileGroupId, touch: Access, source: str | None = None) -> AccessedFileGroup:
-    return AccessedFileGroup(file_group=group, access=touch, source_requested_time=source)
+def touched(group: FileGroupId, access: Access, source: str | None = None) -> AccessedFileGroup:
+    return AccessedFileGroup(file_group=group, access=access, source_requested_time=source)
 
 
-def claim(*touches: AccessedFileGroup, partitions: tuple[str, ...] = ()) -> WriteSet:
+def write_set(*touches: AccessedFileGroup, partitions: tuple[str, ...] = ()) -> WriteSet:
     return WriteSet.of(touches, partitions)
 
 
-def rival(
+def concurrent(
     content: WriteSet, *, requested_time: str = OLDER, aborts: str | None = None, **more: object
 ) -> ConcurrentCommit:
     return ConcurrentCommit(
@@ -74,7 +74,7 @@ EXPECTED = {
 def test_each_cell_of_the_matrix_with_an_older_concurrent_commit(cell: str):
     mine, theirs = map(Access, cell.split())
     verdict = validate_write_set(
-        claim(touched(A, mine)), MY_TIME, [rival(claim(touched(A, theirs)))]
+        write_set(touched(A, mine)), MY_TIME, [concurrent(write_set(touched(A, theirs)))]
     )
     rule, rebaseable = EXPECTED[cell]
     assert verdict.rule.value == rule
@@ -85,8 +85,8 @@ def test_each_cell_of_the_matrix_with_an_older_concurrent_commit(cell: str):
 @pytest.mark.parametrize("cell", EXPECTED)
 def test_no_cell_is_rebaseable_under_a_newer_concurrent_commit(cell: str):
     mine, theirs = map(Access, cell.split())
-    rivals = [rival(claim(touched(A, theirs)), requested_time=NEWER)]
-    verdict = validate_write_set(claim(touched(A, mine)), MY_TIME, rivals)
+    concurrent_commits = [concurrent(write_set(touched(A, theirs)), requested_time=NEWER)]
+    verdict = validate_write_set(write_set(touched(A, mine)), MY_TIME, concurrent_commits)
     assert isinstance(verdict, Rejected)
     assert verdict.rule.value == EXPECTED[cell][0]
     assert verdict.retry_can_succeed
@@ -97,60 +97,66 @@ def test_the_matrix_has_every_pair():
 
 
 def test_different_file_groups_do_not_conflict():
-    mine = claim(touched(A, Access.BASE))
+    mine = write_set(touched(A, Access.BASE))
     assert (
-        validate_write_set(mine, MY_TIME, [rival(claim(touched(B, Access.BASE)))]) == NoConflict()
+        validate_write_set(mine, MY_TIME, [concurrent(write_set(touched(B, Access.BASE)))])
+        == NoConflict()
     )
 
 
 def test_equal_file_ids_in_two_partitions_do_not_conflict():
     other = touched(FileGroupId("y", "a"), Access.BASE)
     assert (
-        validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, [rival(claim(other))])
+        validate_write_set(
+            write_set(touched(A, Access.BASE)), MY_TIME, [concurrent(write_set(other))]
+        )
         == NoConflict()
     )
 
 
 def test_no_concurrent_commits_give_no_conflict():
     assert (
-        validate_write_set(claim(touched(A, Access.BASE), partitions=(WHOLE_TABLE,)), MY_TIME, [])
+        validate_write_set(
+            write_set(touched(A, Access.BASE), partitions=(WHOLE_TABLE,)), MY_TIME, []
+        )
         == NoConflict()
     )
 
 
 @pytest.mark.parametrize(
-    ("source", "met"), [(None, True), ("20260102030404000", True), (OLDER, False), (MY_TIME, False)]
+    ("source", "is_rebase"),
+    [(None, True), ("20260102030404000", True), (OLDER, False), (MY_TIME, False)],
 )
 def test_rows_merged_onto_the_file_of_a_concurrent_commit_do_not_conflict_with_it(
-    source: str | None, met: bool
+    source: str | None, is_rebase: bool
 ):
-    mine = claim(touched(A, Access.BASE, source))
-    verdict = validate_write_set(mine, MY_TIME, [rival(claim(touched(A, Access.BASE)))])
-    assert isinstance(verdict, Rebase) is met
+    mine = write_set(touched(A, Access.BASE, source))
+    verdict = validate_write_set(mine, MY_TIME, [concurrent(write_set(touched(A, Access.BASE)))])
+    assert isinstance(verdict, Rebase) is is_rebase
 
 
 def test_rows_merged_onto_a_file_conflict_with_its_replacement():
-    mine = claim(touched(A, Access.BASE, OLDER))
-    verdict = validate_write_set(mine, MY_TIME, [rival(claim(touched(A, Access.REPLACE)))])
+    mine = write_set(touched(A, Access.BASE, OLDER))
+    verdict = validate_write_set(mine, MY_TIME, [concurrent(write_set(touched(A, Access.REPLACE)))])
     assert isinstance(verdict, Rejected)
 
 
 @pytest.mark.parametrize(
     ("mine", "theirs", "rule", "partitions"),
     [
-        (claim(partitions=("x",)), claim(touched(A, Access.NEW)), "C5", ("x",)),
-        (claim(touched(A, Access.NEW)), claim(partitions=("x",)), "C4", ("x",)),
-        (claim(partitions=("x",)), claim(partitions=("x", "y")), "C5", ("x",)),
-        (claim(partitions=(WHOLE_TABLE,)), claim(touched(A, Access.NEW)), "C5", ("x",)),
-        (claim(touched(A, Access.BASE)), claim(partitions=(WHOLE_TABLE,)), "C4", ("x",)),
-        (claim(partitions=(WHOLE_TABLE,)), claim(partitions=("y",)), "C5", ("y",)),
+        (write_set(partitions=("x",)), write_set(touched(A, Access.NEW)), "C5", ("x",)),
+        (write_set(touched(A, Access.NEW)), write_set(partitions=("x",)), "C4", ("x",)),
+        (write_set(partitions=("x",)), write_set(partitions=("x", "y")), "C5", ("x",)),
+        (write_set(partitions=(WHOLE_TABLE,)), write_set(touched(A, Access.NEW)), "C5", ("x",)),
+        (write_set(touched(A, Access.BASE)), write_set(partitions=(WHOLE_TABLE,)), "C4", ("x",)),
+        (write_set(partitions=(WHOLE_TABLE,)), write_set(partitions=("y",)), "C5", ("y",)),
     ],
 )
 @pytest.mark.parametrize("requested_time", [OLDER, NEWER])
 def test_overlapping_partitions_are_rejected(
     mine: WriteSet, theirs: WriteSet, rule: str, partitions: tuple[str, ...], requested_time: str
 ):
-    verdict = validate_write_set(mine, MY_TIME, [rival(theirs, requested_time=requested_time)])
+    verdict = validate_write_set(mine, MY_TIME, [concurrent(theirs, requested_time=requested_time)])
     assert isinstance(verdict, Rejected)
     assert (verdict.rule.value, verdict.partitions) == (rule, partitions)
 
@@ -158,49 +164,55 @@ def test_overlapping_partitions_are_rejected(
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [
-        (claim(partitions=("x",)), claim(partitions=("y",))),
-        (claim(partitions=("y",)), claim(touched(A, Access.BASE))),
-        (claim(partitions=(WHOLE_TABLE,)), claim()),
-        (claim(), claim(partitions=(WHOLE_TABLE,))),
+        (write_set(partitions=("x",)), write_set(partitions=("y",))),
+        (write_set(partitions=("y",)), write_set(touched(A, Access.BASE))),
+        (write_set(partitions=(WHOLE_TABLE,)), write_set()),
+        (write_set(), write_set(partitions=(WHOLE_TABLE,))),
     ],
 )
 def test_different_partitions_do_not_conflict(mine: WriteSet, theirs: WriteSet):
-    assert validate_write_set(mine, MY_TIME, [rival(theirs)]) == NoConflict()
+    assert validate_write_set(mine, MY_TIME, [concurrent(theirs)]) == NoConflict()
 
 
 def test_two_overwrites_of_the_empty_whole_table_conflict():
-    whole = claim(partitions=(WHOLE_TABLE,))
-    assert isinstance(validate_write_set(whole, MY_TIME, [rival(whole)]), Rejected)
+    whole = write_set(partitions=(WHOLE_TABLE,))
+    assert isinstance(validate_write_set(whole, MY_TIME, [concurrent(whole)]), Rejected)
 
 
 def test_a_rollback_of_the_write_precedes_every_other_conflict():
-    rivals = [
-        rival(claim(partitions=("x",))),
-        rival(claim(), requested_time=NEWER, aborts=MY_TIME),
+    concurrent_commits = [
+        concurrent(write_set(partitions=("x",))),
+        concurrent(write_set(), requested_time=NEWER, aborts=MY_TIME),
     ]
-    verdict = validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, rivals)
+    verdict = validate_write_set(write_set(touched(A, Access.BASE)), MY_TIME, concurrent_commits)
     assert verdict.rule is RuleId.TARGET_OF_ROLLBACK
 
 
 def test_a_rollback_of_another_write_does_not_conflict():
-    rivals = [rival(claim(), requested_time=NEWER, aborts=OLDER)]
-    assert validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, rivals) == NoConflict()
+    concurrent_commits = [concurrent(write_set(), requested_time=NEWER, aborts=OLDER)]
+    assert (
+        validate_write_set(write_set(touched(A, Access.BASE)), MY_TIME, concurrent_commits)
+        == NoConflict()
+    )
 
 
 def test_rejected_is_graver_than_rebase():
-    rivals = [rival(claim(touched(A, Access.BASE))), rival(claim(touched(B, Access.REPLACE)))]
+    concurrent_commits = [
+        concurrent(write_set(touched(A, Access.BASE))),
+        concurrent(write_set(touched(B, Access.REPLACE))),
+    ]
     verdict = validate_write_set(
-        claim(touched(A, Access.BASE), touched(B, Access.BASE)), MY_TIME, rivals
+        write_set(touched(A, Access.BASE), touched(B, Access.BASE)), MY_TIME, concurrent_commits
     )
     assert isinstance(verdict, Rejected)
     assert verdict.file_groups == (B,)
 
 
 def test_a_rebase_names_all_file_groups_with_their_last_concurrent_commits():
-    first = rival(claim(touched(A, Access.BASE)), writer="first")
-    last = rival(claim(touched(A, Access.BASE), touched(B, Access.NEW)), writer="last")
+    first = concurrent(write_set(touched(A, Access.BASE)), writer="first")
+    last = concurrent(write_set(touched(A, Access.BASE), touched(B, Access.NEW)), writer="last")
     verdict = validate_write_set(
-        claim(touched(B, Access.BASE), touched(A, Access.BASE)), MY_TIME, [first, last]
+        write_set(touched(B, Access.BASE), touched(A, Access.BASE)), MY_TIME, [first, last]
     )
     assert isinstance(verdict, Rebase)
     assert verdict.file_groups == (A, B)
@@ -208,27 +220,33 @@ def test_a_rebase_names_all_file_groups_with_their_last_concurrent_commits():
 
 
 def test_compaction_does_not_conflict_with_log_files():
-    compaction = rival(claim(touched(A, Access.BASE)), is_compaction=True)
-    assert validate_write_set(claim(touched(A, Access.LOG)), MY_TIME, [compaction]) == NoConflict()
+    compaction = concurrent(write_set(touched(A, Access.BASE)), is_compaction=True)
     assert (
-        validate_write_set(claim(touched(A, Access.REPLACE)), MY_TIME, [compaction]) == NoConflict()
+        validate_write_set(write_set(touched(A, Access.LOG)), MY_TIME, [compaction]) == NoConflict()
+    )
+    assert (
+        validate_write_set(write_set(touched(A, Access.REPLACE)), MY_TIME, [compaction])
+        == NoConflict()
     )
     assert isinstance(
-        validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, [compaction]), Rebase
+        validate_write_set(write_set(touched(A, Access.BASE)), MY_TIME, [compaction]), Rebase
     )
     assert (
         validate_write_set(
-            claim(touched(A, Access.REPLACE), partitions=("x",)), MY_TIME, [compaction]
+            write_set(touched(A, Access.REPLACE), partitions=("x",)), MY_TIME, [compaction]
         )
         == NoConflict()
     )
 
 
 def test_log_files_may_overlap_only_where_it_is_allowed():
-    rivals = [rival(claim(touched(A, Access.LOG)))]
-    mine = claim(touched(A, Access.LOG))
-    assert isinstance(validate_write_set(mine, MY_TIME, rivals), Rejected)
-    assert validate_write_set(mine, MY_TIME, rivals, logs_may_conflict=True) == NoConflict()
+    concurrent_commits = [concurrent(write_set(touched(A, Access.LOG)))]
+    mine = write_set(touched(A, Access.LOG))
+    assert isinstance(validate_write_set(mine, MY_TIME, concurrent_commits), Rejected)
+    assert (
+        validate_write_set(mine, MY_TIME, concurrent_commits, logs_may_conflict=True)
+        == NoConflict()
+    )
 
 
 def test_a_write_set_is_in_canonical_order():

@@ -86,16 +86,16 @@ def delete_concurrent_with_insert(level: Isolation) -> tuple[TableReader, Commit
 
 
 def test_serializable_rereads_and_deletes_a_row_inserted_before_it_in_the_timeline():
-    table, receipt = delete_concurrent_with_insert(STRICT)
+    table, result = delete_concurrent_with_insert(STRICT)
     assert rows_of(table, "id") == [("k",)]
-    assert (receipt.attempts, receipt.refusals[0].kind) == (2, "appended_into_read")
-    assert receipt.redone == "everything"
+    assert (result.attempts, result.refusals[0].kind) == (2, "appended_into_read")
+    assert result.redone == "everything"
 
 
 def test_write_serializable_orders_the_delete_before_the_insert():
-    table, receipt = delete_concurrent_with_insert(SOME)
+    table, result = delete_concurrent_with_insert(SOME)
     assert rows_of(table, "id") == [("c",), ("k",)]
-    assert receipt.attempts == 1
+    assert result.attempts == 1
 
 
 def test_an_insert_that_the_predicate_does_not_match_is_no_conflict():
@@ -223,9 +223,9 @@ def test_a_commit_during_the_write_is_validated_like_one_before_it(level: Isolat
     table, other = two_writers(level)
     plan = replace(planned(table, UPSERT), reads=table.current_state().reads())
     workload = LocalWorkload(table.context.ports, as_table([row("a", "x", 2, 2)]))
-    rival = begun(other, UPSERT, [row("a", "x", 5, 2)])
+    concurrent_write = begun(other, UPSERT, [row("a", "x", 5, 2)])
     inner = workload.rewrite
-    workload.rewrite = lambda tasks: (rival(), inner(tasks))[1]  # type: ignore[method-assign]
+    workload.rewrite = lambda tasks: (concurrent_write(), inner(tasks))[1]  # type: ignore[method-assign]
     with pytest.raises(WriteConflictError) as refused:
         write(table.context, plan, workload)
     assert refused.value.kind == "changed_under_read"
@@ -269,8 +269,8 @@ def test_filling_a_small_file_counts_as_an_insert():
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_write_without_a_read_set_is_not_validated_against_reads(level: Isolation):
     table, other = two_writers(level)
-    rival = begun(other, UPSERT, [row("a", "x", 5, 2)])
-    assert upsert(table, [row("b", "y", 2, 2)], rival).attempts == 1
+    concurrent_write = begun(other, UPSERT, [row("a", "x", 5, 2)])
+    assert upsert(table, [row("b", "y", 2, 2)], concurrent_write).attempts == 1
 
 
 def test_reads_of_a_time_travel_snapshot_are_refused():

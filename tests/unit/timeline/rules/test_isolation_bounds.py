@@ -27,31 +27,31 @@ class RecordingReadWatch:
         self.reading, self.missing = reading.split(), missing.split()
         self.asked: list[str] = []
 
-    def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
+    def only_inserted(self, concurrent: ConcurrentCommit, group: FileGroupId) -> bool:
         return False
 
-    def has_reads(self, rival: ConcurrentCommit) -> bool:
-        self.asked.append(rival.requested_time)
-        return rival.requested_time in self.reading
+    def has_reads(self, concurrent: ConcurrentCommit) -> bool:
+        self.asked.append(concurrent.requested_time)
+        return concurrent.requested_time in self.reading
 
-    def wrote_no_match(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def wrote_no_match(self, concurrent: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         return item.file_group.file_id in self.missing
 
     def had_no_match(self, group: FileGroupId) -> bool:
         return False
 
 
-def claim(*items: tuple[str, str, Access], claims: tuple[str, ...] = ()) -> WriteSet:
+def write_set(*items: tuple[str, str, Access], partitions: tuple[str, ...] = ()) -> WriteSet:
     return WriteSet.of(
         [
-            AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=touch)
-            for partition, file_id, touch in items
+            AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=access)
+            for partition, file_id, access in items
         ],
-        claims,
+        partitions,
     )
 
 
-def rival(
+def concurrent(
     name: str, content: WriteSet, action: Action = Action.COMMIT, **facts: object
 ) -> ConcurrentCommit:
     return ConcurrentCommit(
@@ -62,16 +62,16 @@ def rival(
 def validated(
     level: Isolation,
     mine: WriteSet,
-    rivals: list[ConcurrentCommit],
-    looks: RecordingReadWatch | None = None,
+    concurrent_commits: list[ConcurrentCommit],
+    watch: RecordingReadWatch | None = None,
 ) -> Rejected:
-    found = validate_reads(level, mine, READ, rivals, looks or RecordingReadWatch())
+    found = validate_reads(level, mine, READ, concurrent_commits, watch or RecordingReadWatch())
     assert found is not None
     return found
 
 
-MINE = claim(("y", "m", BASE))
-MOVED = rival("r0", claim(("x", "g", REPLACE)), Action.CLUSTERING)
+MINE = write_set(("y", "m", BASE))
+MOVED = concurrent("r0", write_set(("x", "g", REPLACE)), Action.CLUSTERING)
 
 
 def test_names_of_levels_are_stable() -> None:
@@ -84,20 +84,20 @@ def test_names_of_levels_are_stable() -> None:
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
 def test_commits_after_moved_rows_are_still_validated(level: Isolation) -> None:
-    changed = rival("r1", claim(("x", "g", BASE)))
+    changed = concurrent("r1", write_set(("x", "g", BASE)))
     found = validated(level, MINE, [MOVED, changed])
     assert (found.rule, found.concurrent_commits) == (RuleId.READ_WAS_CHANGED, (changed,))
 
 
 def test_under_snapshot_commits_after_moved_rows_are_still_validated() -> None:
-    mine = claim(("x", "g", BASE))
-    changed = rival("r1", claim(("x", "g", BASE)))
+    mine = write_set(("x", "g", BASE))
+    changed = concurrent("r1", write_set(("x", "g", BASE)))
     found = validated(SNAPSHOT, mine, [MOVED, changed])
     assert found.concurrent_commits == (changed,)
 
 
 def test_a_rejection_names_file_groups_and_each_partition_once() -> None:
-    changed = rival("r1", claim(("x", "g", BASE), ("x", "h", BASE), ("z", "i", BASE)))
+    changed = concurrent("r1", write_set(("x", "g", BASE), ("x", "h", BASE), ("z", "i", BASE)))
     found = validated(STRICT, MINE, [changed])
     assert found.file_groups == (FileGroupId("x", "g"), FileGroupId("x", "h"))
     assert found.partitions == ("x",)
@@ -105,70 +105,79 @@ def test_a_rejection_names_file_groups_and_each_partition_once() -> None:
 
 
 def test_a_whole_restore_names_no_file_group() -> None:
-    restored = rival("r1", WriteSet(), Action.RESTORE, restores=True)
+    restored = concurrent("r1", WriteSet(), Action.RESTORE, restores=True)
     found = validated(STRICT, MINE, [restored])
     assert (found.concurrent_commits, found.file_groups, found.partitions) == ((restored,), (), ())
 
 
 def test_only_inserted_rows_that_match_the_read_are_named() -> None:
-    inserted = rival("r1", claim(("x", "n", NEW), ("x", "o", NEW)))
+    inserted = concurrent("r1", write_set(("x", "n", NEW), ("x", "o", NEW)))
     found = validated(STRICT, MINE, [inserted], RecordingReadWatch(missing="n"))
     assert found.file_groups == (FileGroupId("x", "o"),)
     assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
 
 
 def test_read_sets_are_not_requested_before_an_insert_was_passed() -> None:
-    looks = RecordingReadWatch()
-    elsewhere = rival("r1", claim(("z", "n", NEW)))
-    assert validate_reads(SOME, MINE, READ, [elsewhere], looks) is None
-    assert looks.asked == []
+    watch = RecordingReadWatch()
+    elsewhere = concurrent("r1", write_set(("z", "n", NEW)))
+    assert validate_reads(SOME, MINE, READ, [elsewhere], watch) is None
+    assert watch.asked == []
 
 
 def test_every_read_set_is_requested_after_an_insert_was_passed() -> None:
-    looks = RecordingReadWatch()
-    rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
-    assert validate_reads(SOME, MINE, READ, rivals, looks) is None
-    assert looks.asked == ["r1", "r2"]
+    watch = RecordingReadWatch()
+    concurrent_commits = [
+        concurrent("r1", write_set(("x", "n", NEW))),
+        concurrent("r2", write_set(("z", "o", NEW))),
+    ]
+    assert validate_reads(SOME, MINE, READ, concurrent_commits, watch) is None
+    assert watch.asked == ["r1", "r2"]
 
 
 def test_a_commit_that_read_and_inserted_into_the_read_partition_is_named_with_its_file_group() -> (
     None
 ):
-    rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("x", "o", NEW)))]
-    found = validated(SOME, MINE, rivals, RecordingReadWatch(reading="r2"))
-    assert found.concurrent_commits == (rivals[1],)
+    concurrent_commits = [
+        concurrent("r1", write_set(("x", "n", NEW))),
+        concurrent("r2", write_set(("x", "o", NEW))),
+    ]
+    found = validated(SOME, MINE, concurrent_commits, RecordingReadWatch(reading="r2"))
+    assert found.concurrent_commits == (concurrent_commits[1],)
     assert found.file_groups == (FileGroupId("x", "o"),)
 
 
 def test_a_commit_that_read_and_inserted_elsewhere_is_named_without_a_file_group() -> None:
-    rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
-    found = validated(SOME, MINE, rivals, RecordingReadWatch(reading="r2"))
-    assert (found.concurrent_commits, found.file_groups) == ((rivals[1],), ())
+    concurrent_commits = [
+        concurrent("r1", write_set(("x", "n", NEW))),
+        concurrent("r2", write_set(("z", "o", NEW))),
+    ]
+    found = validated(SOME, MINE, concurrent_commits, RecordingReadWatch(reading="r2"))
+    assert (found.concurrent_commits, found.file_groups) == ((concurrent_commits[1],), ())
 
 
 def test_rows_moved_after_an_unseen_insert_conflict_as_well() -> None:
-    rivals = [
-        rival("r1", claim(("x", "n", NEW))),
-        rival("r2", claim(("y", "m", REPLACE)), Action.CLUSTERING),
+    concurrent_commits = [
+        concurrent("r1", write_set(("x", "n", NEW))),
+        concurrent("r2", write_set(("y", "m", REPLACE)), Action.CLUSTERING),
     ]
-    assert validated(SOME, MINE, rivals).concurrent_commits == (rivals[1],)
+    assert validated(SOME, MINE, concurrent_commits).concurrent_commits == (concurrent_commits[1],)
 
 
 @pytest.mark.parametrize(
     ("mine", "theirs", "groups"),
     [
-        (claim(("y", "m", BASE)), claim(("y", "m", BASE), ("z", "o", BASE)), ["m"]),
-        (claim(claims=("y",)), claim(("y", "k", BASE), ("z", "o", BASE)), ["k"]),
-        (claim(claims=(WHOLE_TABLE,)), claim(("y", "k", BASE), ("z", "o", BASE)), ["k", "o"]),
-        (claim(("z", "p", NEW)), claim(("y", "k", REPLACE), ("z", "o", REPLACE), claims=("z",)), ["o"]),
+        (write_set(("y", "m", BASE)), write_set(("y", "m", BASE), ("z", "o", BASE)), ["m"]),
+        (write_set(partitions=("y",)), write_set(("y", "k", BASE), ("z", "o", BASE)), ["k"]),
+        (write_set(partitions=(WHOLE_TABLE,)), write_set(("y", "k", BASE), ("z", "o", BASE)), ["k", "o"]),
+        (write_set(("z", "p", NEW)), write_set(("y", "k", REPLACE), ("z", "o", REPLACE), partitions=("z",)), ["o"]),
     ],
     ids=["the same group", "my partition", "my whole table", "their partition"],
 )  # fmt: skip
 def test_the_overwritten_file_groups_of_unseen_inserts_are_named(
     mine: WriteSet, theirs: WriteSet, groups: list[str]
 ) -> None:
-    rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", theirs)]
-    found = validated(SOME, mine, rivals)
+    concurrent_commits = [concurrent("r1", write_set(("x", "n", NEW))), concurrent("r2", theirs)]
+    found = validated(SOME, mine, concurrent_commits)
     assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
     # A write set with the whole table also contains earlier inserts.
     wanted = ["n"] if WHOLE_TABLE in mine.partitions else groups
@@ -176,27 +185,31 @@ def test_the_overwritten_file_groups_of_unseen_inserts_are_named(
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "met"),
+    ("mine", "theirs", "conflicts"),
     [
-        (claim(("x", "g", BASE)), claim(("x", "g", BASE)), True),
-        (claim(("x", "g", BASE)), claim(("x", "h", BASE)), False),
-        (claim(claims=("x",)), claim(("x", "h", NEW)), True),
-        (claim(claims=(WHOLE_TABLE,)), claim(("x", "h", NEW)), True),
-        (claim(claims=("x",)), claim(("y", "h", NEW)), False),
-        (claim(("x", "g", BASE)), claim(claims=("x",)), True),
-        (claim(("x", "g", BASE)), claim(claims=("y",)), False),
-        (claim(("x", "g", BASE)), claim(claims=(WHOLE_TABLE,)), True),
-        (claim(("y", "g", BASE)), claim(claims=(WHOLE_TABLE,)), False),  # y was not read
-        (claim(claims=("x",)), claim(claims=("x",)), True),
-        (WriteSet(inserting=("x",)), claim(("x", "g", BASE)), True),
-        (WriteSet(inserting=("x",)), claim(("x", "g", NEW)), False),
-        (WriteSet(inserting=("y",)), claim(("x", "g", BASE)), False),
+        (write_set(("x", "g", BASE)), write_set(("x", "g", BASE)), True),
+        (write_set(("x", "g", BASE)), write_set(("x", "h", BASE)), False),
+        (write_set(partitions=("x",)), write_set(("x", "h", NEW)), True),
+        (write_set(partitions=(WHOLE_TABLE,)), write_set(("x", "h", NEW)), True),
+        (write_set(partitions=("x",)), write_set(("y", "h", NEW)), False),
+        (write_set(("x", "g", BASE)), write_set(partitions=("x",)), True),
+        (write_set(("x", "g", BASE)), write_set(partitions=("y",)), False),
+        (write_set(("x", "g", BASE)), write_set(partitions=(WHOLE_TABLE,)), True),
+        (
+            write_set(("y", "g", BASE)),
+            write_set(partitions=(WHOLE_TABLE,)),
+            False,
+        ),  # y was not read
+        (write_set(partitions=("x",)), write_set(partitions=("x",)), True),
+        (WriteSet(inserting=("x",)), write_set(("x", "g", BASE)), True),
+        (WriteSet(inserting=("x",)), write_set(("x", "g", NEW)), False),
+        (WriteSet(inserting=("y",)), write_set(("x", "g", BASE)), False),
     ],
 )
 def test_the_first_committer_wins_among_writes_of_the_same_rows(
-    mine: WriteSet, theirs: WriteSet, met: bool
+    mine: WriteSet, theirs: WriteSet, conflicts: bool
 ) -> None:
-    found = validate_reads(SNAPSHOT, mine, READ, [rival("r1", theirs)], RecordingReadWatch())
-    assert (found is not None) is met
+    found = validate_reads(SNAPSHOT, mine, READ, [concurrent("r1", theirs)], RecordingReadWatch())
+    assert (found is not None) is conflicts
     if found is not None:
         assert found.rule is RuleId.READ_WAS_CHANGED

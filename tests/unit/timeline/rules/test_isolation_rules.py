@@ -32,34 +32,34 @@ class GivenReadWatch:
     missing: set[str] = field(default_factory=set)
     empty: set[str] = field(default_factory=set)
 
-    def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
+    def only_inserted(self, concurrent: ConcurrentCommit, group: FileGroupId) -> bool:
         return group.file_id in self.inserted
 
-    def has_reads(self, rival: ConcurrentCommit) -> bool:
-        return rival.requested_time in self.reading
+    def has_reads(self, concurrent: ConcurrentCommit) -> bool:
+        return concurrent.requested_time in self.reading
 
-    def wrote_no_match(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def wrote_no_match(self, concurrent: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         return item.file_group.file_id in self.missing
 
     def had_no_match(self, group: FileGroupId) -> bool:
         return group.file_id in self.empty
 
 
-def touched(*items: tuple[str, str, Access], claims: tuple[str, ...] = ()) -> WriteSet:
+def touched(*items: tuple[str, str, Access], partitions: tuple[str, ...] = ()) -> WriteSet:
     return WriteSet.of(
         [
-            AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=touch)
-            for partition, file_id, touch in items
+            AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=access)
+            for partition, file_id, access in items
         ],
-        claims,
+        partitions,
     )
 
 
-def rival(
-    claim: WriteSet, name: str = "r1", action: Action = Action.COMMIT, **facts: object
+def concurrent(
+    write_set: WriteSet, name: str = "r1", action: Action = Action.COMMIT, **facts: object
 ) -> ConcurrentCommit:
     return ConcurrentCommit(
-        action=action, requested_time=name, completion_time=name, write_set=claim, **facts
+        action=action, requested_time=name, completion_time=name, write_set=write_set, **facts
     )
 
 
@@ -75,16 +75,16 @@ MINE_THERE = touched(("x", "g", BASE))
         (touched(("x", "g", BASE)), MINE_ELSEWHERE, CHANGED, CHANGED, None),
         (touched(("x", "g", LOG)), MINE_ELSEWHERE, CHANGED, CHANGED, None),
         (touched(("x", "g", REPLACE)), MINE_ELSEWHERE, CHANGED, CHANGED, None),
-        (touched(claims=("x",)), MINE_ELSEWHERE, CHANGED, CHANGED, None),
-        (touched(claims=(WHOLE_TABLE,)), MINE_ELSEWHERE, CHANGED, CHANGED, None),
-        (touched(claims=("x",)), MINE_THERE, CHANGED, CHANGED, CHANGED),
+        (touched(partitions=("x",)), MINE_ELSEWHERE, CHANGED, CHANGED, None),
+        (touched(partitions=(WHOLE_TABLE,)), MINE_ELSEWHERE, CHANGED, CHANGED, None),
+        (touched(partitions=("x",)), MINE_THERE, CHANGED, CHANGED, CHANGED),
         (touched(("x", "g", BASE)), MINE_THERE, CHANGED, CHANGED, CHANGED),
         (touched(("x", "g", LOG)), MINE_THERE, CHANGED, CHANGED, CHANGED),
         (touched(("x", "h", BASE)), MINE_THERE, CHANGED, CHANGED, None),
         (touched(("z", "n", NEW)), MINE_ELSEWHERE, None, None, None),
         (touched(("z", "g", BASE)), MINE_ELSEWHERE, None, None, None),
-        (touched(claims=("z",)), MINE_ELSEWHERE, None, None, None),
-        (touched(("x", "n", NEW)), touched(claims=("x",)), APPENDED, APPENDED, CHANGED),
+        (touched(partitions=("z",)), MINE_ELSEWHERE, None, None, None),
+        (touched(("x", "n", NEW)), touched(partitions=("x",)), APPENDED, APPENDED, CHANGED),
         (touched(("x", "n", NEW), ("y", "m", BASE)), MINE_ELSEWHERE, APPENDED, APPENDED, None),
     ],
 )
@@ -93,7 +93,7 @@ def test_each_level_gives_its_rule_for_each_concurrent_commit(
 ):
     expected = {SOME: some, STRICT: strict, SNAPSHOT: snapshot}
     for level, rule in expected.items():
-        found = validate_reads(level, mine, READ, [rival(theirs)], GivenReadWatch())
+        found = validate_reads(level, mine, READ, [concurrent(theirs)], GivenReadWatch())
         assert (found.rule if found else None) is rule, level
         if found is not None:
             assert not found.retry_can_succeed
@@ -103,8 +103,8 @@ def test_each_level_gives_its_rule_for_each_concurrent_commit(
 def test_moved_rows_do_not_conflict_with_reads(level: Isolation):
     """Compaction and clustering."""
     moved = touched(("x", "g", BASE))
-    compaction = rival(moved, action=Action.COMPACTION, is_compaction=True)
-    clustering = rival(touched(("x", "g", REPLACE)), action=Action.CLUSTERING)
+    compaction = concurrent(moved, action=Action.COMPACTION, is_compaction=True)
+    clustering = concurrent(touched(("x", "g", REPLACE)), action=Action.CLUSTERING)
     assert (
         validate_reads(level, MINE_THERE, READ, [compaction, clustering], GivenReadWatch()) is None
     )
@@ -112,7 +112,7 @@ def test_moved_rows_do_not_conflict_with_reads(level: Isolation):
 
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_restore_invalidates_every_read_set(level: Isolation):
-    restored = rival(WriteSet(), action=Action.RESTORE, restores=True)
+    restored = concurrent(WriteSet(), action=Action.RESTORE, restores=True)
     found = validate_reads(level, MINE_ELSEWHERE, READ, [restored], GivenReadWatch())
     assert found is not None
     assert found.rule is CHANGED
@@ -120,8 +120,8 @@ def test_a_restore_invalidates_every_read_set(level: Isolation):
 
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_rollback_of_a_read_instant_invalidates_the_reads(level: Isolation):
-    seen = rival(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000000")
-    unseen = rival(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000004")
+    seen = concurrent(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000000")
+    unseen = concurrent(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000004")
     assert validate_reads(level, MINE_ELSEWHERE, READ, [unseen], GivenReadWatch()) is None
     found = validate_reads(level, MINE_ELSEWHERE, READ, [seen], GivenReadWatch())
     assert found is not None
@@ -129,16 +129,16 @@ def test_a_rollback_of_a_read_instant_invalidates_the_reads(level: Isolation):
 
 
 def test_a_rewritten_file_that_only_grew_is_an_insert():
-    grown = [rival(touched(("x", "g", BASE)))]
-    looks = GivenReadWatch(inserted={"g"})
-    assert validate_reads(SOME, MINE_ELSEWHERE, READ, grown, looks) is None
-    found = validate_reads(STRICT, MINE_ELSEWHERE, READ, grown, looks)
+    grown = [concurrent(touched(("x", "g", BASE)))]
+    watch = GivenReadWatch(inserted={"g"})
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, grown, watch) is None
+    found = validate_reads(STRICT, MINE_ELSEWHERE, READ, grown, watch)
     assert found is not None
     assert found.rule is APPENDED
 
 
 def test_inserts_that_the_filter_does_not_match_are_no_conflict():
-    inserts = [rival(touched(("x", "n", NEW)))]
+    inserts = [concurrent(touched(("x", "n", NEW)))]
     assert (
         validate_reads(STRICT, MINE_ELSEWHERE, READ, inserts, GivenReadWatch(missing={"n"})) is None
     )
@@ -146,7 +146,7 @@ def test_inserts_that_the_filter_does_not_match_are_no_conflict():
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
 @pytest.mark.parametrize(
-    ("touch", "missing", "empty", "stands"),
+    ("access", "missing", "empty", "stands"),
     [
         (BASE, True, True, True),
         (BASE, True, False, False),
@@ -156,15 +156,17 @@ def test_inserts_that_the_filter_does_not_match_are_no_conflict():
     ],
 )
 def test_a_change_in_a_file_group_without_matching_rows(
-    level: Isolation, touch: Access, missing: bool, empty: bool, stands: bool
+    level: Isolation, access: Access, missing: bool, empty: bool, stands: bool
 ):
-    looks = GivenReadWatch(missing={"g"} if missing else set(), empty={"g"} if empty else set())
-    found = validate_reads(level, MINE_ELSEWHERE, READ, [rival(touched(("x", "g", touch)))], looks)
+    watch = GivenReadWatch(missing={"g"} if missing else set(), empty={"g"} if empty else set())
+    found = validate_reads(
+        level, MINE_ELSEWHERE, READ, [concurrent(touched(("x", "g", access)))], watch
+    )
     assert (found is None) is stands
 
 
 def test_an_insert_made_from_reads_cannot_be_passed():
-    inserts = [rival(touched(("x", "n", NEW)))]
+    inserts = [concurrent(touched(("x", "n", NEW)))]
     found = validate_reads(SOME, MINE_ELSEWHERE, READ, inserts, GivenReadWatch(reading={"r1"}))
     assert found is not None
     assert found.rule is APPENDED
@@ -173,16 +175,16 @@ def test_an_insert_made_from_reads_cannot_be_passed():
 
 
 def test_a_commit_made_from_reads_after_an_unseen_insert_cannot_be_passed():
-    blind, reader = rival(touched(("x", "n", NEW))), rival(touched(("z", "s", NEW)), "r2")
-    looks = GivenReadWatch(reading={"r2"})
-    found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, reader], looks)
+    blind, reader = concurrent(touched(("x", "n", NEW))), concurrent(touched(("z", "s", NEW)), "r2")
+    watch = GivenReadWatch(reading={"r2"})
+    found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, reader], watch)
     assert found is not None
     assert (found.rule, found.concurrent_commits) == (APPENDED, (reader,))
-    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [reader, blind], looks) is None
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [reader, blind], watch) is None
 
 
 def test_a_row_that_was_written_after_an_unseen_insert_is_not_changed():
-    blind, later = rival(touched(("x", "n", NEW))), rival(touched(("y", "m", BASE)), "r2")
+    blind, later = concurrent(touched(("x", "n", NEW))), concurrent(touched(("y", "m", BASE)), "r2")
     found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, later], GivenReadWatch())
     assert found is not None
     assert (found.rule, found.concurrent_commits) == (APPENDED, (later,))
@@ -190,8 +192,11 @@ def test_a_row_that_was_written_after_an_unseen_insert_is_not_changed():
 
 
 def test_a_partition_that_was_overwritten_after_an_unseen_insert_is_not_written():
-    blind, later = rival(touched(("x", "n", NEW))), rival(touched(claims=("y",)), "r2")
-    swept = rival(touched(("y", "k", REPLACE), claims=("y",)), "r2")
+    blind, later = (
+        concurrent(touched(("x", "n", NEW))),
+        concurrent(touched(partitions=("y",)), "r2"),
+    )
+    swept = concurrent(touched(("y", "k", REPLACE), partitions=("y",)), "r2")
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, swept], GivenReadWatch()) is not None
     assert (
         validate_reads(SOME, touched(("w", "m", BASE)), READ, [blind, later], GivenReadWatch())
@@ -200,7 +205,7 @@ def test_a_partition_that_was_overwritten_after_an_unseen_insert_is_not_written(
 
 
 def test_under_snapshot_a_row_deleted_by_another_is_not_inserted_again():
-    deleted = [rival(touched(("x", "g", BASE)))]
+    deleted = [concurrent(touched(("x", "g", BASE)))]
     inserting = WriteSet.of(touched(("x", "n", NEW)).file_groups, inserting=["x"])
     found = validate_reads(SNAPSHOT, inserting, READ, deleted, GivenReadWatch())
     assert found is not None
@@ -210,7 +215,7 @@ def test_under_snapshot_a_row_deleted_by_another_is_not_inserted_again():
 @pytest.mark.parametrize("level", [SOME, STRICT])
 def test_reads_of_the_whole_table_conflict_with_changes_anywhere(level: Isolation):
     found = validate_reads(
-        level, MINE_ELSEWHERE, ALL, [rival(touched(("q", "g", BASE)))], GivenReadWatch()
+        level, MINE_ELSEWHERE, ALL, [concurrent(touched(("q", "g", BASE)))], GivenReadWatch()
     )
     assert found is not None
     assert found.partitions == ("q",)

@@ -158,9 +158,9 @@ def test_a_write_that_waited_too_long_begins_and_reports_it() -> None:
         begun(opened(table, clock=clock, limits=BRISK), WriteOperation.INSERT, [row("n")])
     assert upsert(table, [row("a")]).attempts == 1
     assert clock.steady == 60_000
-    (told,) = heard(table, "pace.overdue")
-    assert told["waited_ms"] == 60_000
-    assert 110_000 < told["early_ms"] <= 120_000 + 10
+    (event,) = heard(table, "pace.overdue")
+    assert event["waited_ms"] == 60_000
+    assert 110_000 < event["early_ms"] <= 120_000 + 10
 
 
 def test_a_writer_with_a_slower_clock_does_not_wait_for_the_difference() -> None:
@@ -256,9 +256,9 @@ def test_a_group_waits_once_for_all_its_members() -> None:
 
 
 def test_the_options_reach_the_table(tmp_path: Path) -> None:
-    told = {"hoodoo.commit.pace.per.minute": "0.5", "hoodoo.commit.pace.burst": "2"}
+    event = {"hoodoo.commit.pace.per.minute": "0.5", "hoodoo.commit.pace.burst": "2"}
     schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
-    made = hoodoo.create_table(tmp_path / "t", schema=schema, record_key="id", properties=told)
+    made = hoodoo.create_table(tmp_path / "t", schema=schema, record_key="id", properties=event)
     with made as table:
         assert table.context.limits.rate_limit == RateLimit(per_minute=0.5, burst=2)
     with hoodoo.open_table(tmp_path / "t") as table:
@@ -266,7 +266,7 @@ def test_the_options_reach_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("event", "kind"),
     [
         ({"hoodoo.commit.pace.per.minute": "0.05"}, "setting_contradiction"),
         ({"hoodoo.commit.pace.per.minute": "-1"}, "setting_value"),
@@ -275,7 +275,7 @@ def test_the_options_reach_the_table(tmp_path: Path) -> None:
         ({"hoodoo.commit.pace.burst": "0"}, "setting_value"),
     ],
 )
-def test_an_impossible_rate_limit_is_refused(told: dict[str, str], kind: str) -> None:
+def test_an_impossible_rate_limit_is_refused(event: dict[str, str], kind: str) -> None:
     with pytest.raises(SettingError) as caught:
-        WriteSettings.from_properties(told)
+        WriteSettings.from_properties(event)
     assert caught.value.kind == kind

@@ -157,7 +157,7 @@ def test_a_writer_that_lost_too_often_retries_under_the_lock() -> None:
         """The third concurrent write finds the lock taken, so it cannot commit first."""
         lock_states.append("held" if heard(mine, "write.queued") else "free")
 
-    receipt, _ = put_watched(
+    result, _ = put_watched(
         mine,
         WriteOperation.UPSERT,
         [row("a", "x", 3, 3)],
@@ -166,7 +166,7 @@ def test_a_writer_that_lost_too_often_retries_under_the_lock() -> None:
         waiting_write,
     )
     assert lock_states == ["held"]
-    assert (receipt.attempts, receipt.redone) == (3, "everything")
+    assert (result.attempts, result.redone) == (3, "everything")
     assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
     upsert(other, [row("a", "x", 9, 9)])  # the lock is released
 
@@ -185,11 +185,11 @@ def test_a_short_rejected_write_retries_under_the_lock_without_a_pause() -> None
     def waiting_write() -> None:
         waits.append("held" if heard(mine, "write.queued") else "free")
 
-    receipt, _ = put_watched(
+    result, _ = put_watched(
         mine, WriteOperation.UPSERT, [row("a", "x", 3, 3)], concurrent_write, waiting_write
     )
     assert waits == ["held"]
-    assert (receipt.attempts, clock.steady) == (2, 0)
+    assert (result.attempts, clock.steady) == (2, 0)
     assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
     upsert(other, [row("a", "x", 9, 9)])  # the lock is released
 
@@ -205,8 +205,8 @@ def test_a_long_rejected_write_retries_without_the_lock() -> None:
         upsert(other, [row("a", "x", 2, 7)])
         clock.sleep_ms(501)
 
-    receipt = upsert(mine, [row("a", "x", 3, 3)], slow_concurrent_write)
-    assert receipt.attempts == 2
+    result = upsert(mine, [row("a", "x", 3, 3)], slow_concurrent_write)
+    assert result.attempts == 2
     assert heard(mine, "write.queued") == []
 
 
@@ -348,8 +348,8 @@ def test_on_a_high_latency_store_a_retry_releases_the_lock_along_with_its_comple
         lock: Any = Watched(mine.context.ports.lock)
         object.__setattr__(mine.context, "ports", replace(mine.context.ports, lock=lock))
 
-    receipt = upsert(mine, [row("a", "x", 3, 3)], concurrent_write)
-    assert receipt.attempts == 2
+    result = upsert(mine, [row("a", "x", 3, 3)], concurrent_write)
+    assert result.attempts == 2
     assert [one for one in asked if one.startswith("write again")] == [
         "write again after 1 conflicts"
     ]

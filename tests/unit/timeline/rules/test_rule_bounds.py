@@ -56,18 +56,20 @@ def test_a_clock_may_be_ten_minutes_behind_and_is_warned_of_after_one_second() -
 # ---------------------------------------------------------------- conflicts
 
 
-def touched(touch: Access, group: FileGroupId = A, source: str | None = None) -> WriteSet:
+def touched(access: Access, group: FileGroupId = A, source: str | None = None) -> WriteSet:
     return WriteSet.of(
-        [AccessedFileGroup(file_group=group, access=touch, source_requested_time=source)]
+        [AccessedFileGroup(file_group=group, access=access, source_requested_time=source)]
     )
 
 
-def rival(claim: WriteSet, requested_time: str = OLDER, **more: object) -> ConcurrentCommit:
+def concurrent(
+    write_set: WriteSet, requested_time: str = OLDER, **more: object
+) -> ConcurrentCommit:
     return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time="20260102030405011",
-        write_set=claim,
+        write_set=write_set,
         **more,
     )
 
@@ -107,7 +109,9 @@ def test_names_of_rules_are_stable() -> None:
 def test_rows_merged_onto_a_base_file_of_a_concurrent_commit_do_not_conflict_with_it(
     theirs: Access, clean: bool
 ) -> None:
-    verdict = validate_write_set(touched(Access.BASE, source=OLDER), MINE, [rival(touched(theirs))])
+    verdict = validate_write_set(
+        touched(Access.BASE, source=OLDER), MINE, [concurrent(touched(theirs))]
+    )
     assert (verdict == NoConflict()) is clean
 
 
@@ -126,15 +130,15 @@ def test_non_blocking_writers_do_not_conflict_in_log_files_only(
     mine: Access, theirs: Access, clean: bool
 ) -> None:
     verdict = validate_write_set(
-        touched(mine), MINE, [rival(touched(theirs))], logs_may_conflict=True
+        touched(mine), MINE, [concurrent(touched(theirs))], logs_may_conflict=True
     )
     assert (verdict == NoConflict()) is clean
 
 
 def test_a_restore_rejects_every_write_and_is_named() -> None:
-    restore = rival(WriteSet(), restores=True)
+    restore = concurrent(WriteSet(), restores=True)
     verdict = validate_write_set(
-        touched(Access.NEW), MINE, [rival(touched(Access.NEW, B)), restore]
+        touched(Access.NEW), MINE, [concurrent(touched(Access.NEW, B)), restore]
     )
     assert isinstance(verdict, Rejected)
     assert (verdict.rule, verdict.concurrent_commits) == (RuleId.TARGET_OF_ROLLBACK, (restore,))
@@ -142,7 +146,7 @@ def test_a_restore_rejects_every_write_and_is_named() -> None:
 
 
 def test_a_rollback_of_the_write_is_named_and_a_retry_may_succeed() -> None:
-    rollback = rival(WriteSet(), NEWER, aborts=MINE)
+    rollback = concurrent(WriteSet(), NEWER, aborts=MINE)
     verdict = validate_write_set(touched(Access.NEW), MINE, [rollback])
     assert isinstance(verdict, Rejected)
     assert verdict.concurrent_commits == (rollback,)
@@ -151,8 +155,8 @@ def test_a_rollback_of_the_write_is_named_and_a_retry_may_succeed() -> None:
 
 def test_an_overlapping_partition_is_rejected_before_file_groups_are_compared() -> None:
     mine = WriteSet.of([AccessedFileGroup(file_group=A, access=Access.BASE)], ["y"])
-    claiming = rival(touched(Access.NEW, B))
-    verdict = validate_write_set(mine, MINE, [rival(touched(Access.REPLACE)), claiming])
+    claiming = concurrent(touched(Access.NEW, B))
+    verdict = validate_write_set(mine, MINE, [concurrent(touched(Access.REPLACE)), claiming])
     assert isinstance(verdict, Rejected)
     assert (verdict.rule, verdict.concurrent_commits) == (RuleId.WRITTEN_INTO_MY_CLAIM, (claiming,))
 
@@ -161,8 +165,8 @@ def test_a_rebase_names_the_last_concurrent_commit_of_each_file_group_once() -> 
     both = WriteSet.of(
         [AccessedFileGroup(file_group=group, access=Access.BASE) for group in (A, B)]
     )
-    first = rival(touched(Access.BASE), writer="first")
-    last = rival(both, writer="last")
+    first = concurrent(touched(Access.BASE), writer="first")
+    last = concurrent(both, writer="last")
     verdict = validate_write_set(both, MINE, [first, last])
     assert isinstance(verdict, Rebase)
     assert (verdict.rule, verdict.concurrent_commits) == (RuleId.SAME_FILE_GROUP_WRITTEN, (last,))
@@ -171,8 +175,8 @@ def test_a_rebase_names_the_last_concurrent_commit_of_each_file_group_once() -> 
 
 def test_a_commit_without_conflict_does_not_hide_one_with_a_conflict() -> None:
     """A concurrent commit without a conflict in the same file group does not end the check."""
-    compaction = rival(touched(Access.BASE), is_compaction=True)
-    writer = rival(touched(Access.BASE))
+    compaction = concurrent(touched(Access.BASE), is_compaction=True)
+    writer = concurrent(touched(Access.BASE))
     verdict = validate_write_set(touched(Access.LOG), MINE, [compaction, writer])
     assert isinstance(verdict, Rejected)
     assert verdict.concurrent_commits == (writer,)
@@ -183,7 +187,7 @@ def test_a_commit_without_conflict_does_not_hide_one_with_a_conflict() -> None:
         ]
     )
     mine = touched(Access.BASE, FileGroupId("z", "c"))
-    assert isinstance(validate_write_set(mine, MINE, [rival(other)]), Rebase)
+    assert isinstance(validate_write_set(mine, MINE, [concurrent(other)]), Rebase)
 
 
 @pytest.mark.parametrize("requested_time", [OLDER, NEWER])
@@ -191,7 +195,7 @@ def test_a_compaction_does_not_conflict_with_a_write_of_the_whole_partition(
     requested_time: str,
 ) -> None:
     mine = WriteSet.of([], ["x"])
-    compaction = rival(touched(Access.BASE), requested_time, is_compaction=True)
+    compaction = concurrent(touched(Access.BASE), requested_time, is_compaction=True)
     assert validate_write_set(mine, MINE, [compaction]) == NoConflict()
     assert isinstance(
         validate_write_set(mine, MINE, [replace(compaction, is_compaction=False)]), Rejected

@@ -82,12 +82,12 @@ def test_a_hoodoo_strategy_name_keeps_its_meaning() -> None:
     assert find_strategy("mine", [replace(other, name="mine")]) is not None
 
 
-def claim(partition_path: str, touch: Access = Access.NEW, *claimed: str) -> WriteSet:
+def write_set(partition_path: str, access: Access = Access.NEW, *claimed: str) -> WriteSet:
     group = FileGroupId(partition_path, f"f-{partition_path}")
-    return WriteSet.of([AccessedFileGroup(file_group=group, access=touch)], claimed)
+    return WriteSet.of([AccessedFileGroup(file_group=group, access=access)], claimed)
 
 
-def rival(
+def concurrent(
     content: WriteSet, action: Action = Action.COMMIT, *, moves: bool = False
 ) -> ConcurrentCommit:
     return ConcurrentCommit(
@@ -100,23 +100,23 @@ def rival(
 
 
 @pytest.mark.parametrize(
-    ("theirs", "met"),
+    ("theirs", "partitions_named"),
     [
-        (rival(claim("x")), ("x",)),
-        (rival(claim("y")), None),
-        (rival(WriteSet.of([], ["x"])), ("x",)),
-        (rival(WriteSet.of([], [WHOLE_TABLE])), ("*", "x")),
-        (rival(claim("x"), Action.CLUSTERING), None),
-        (rival(claim("x"), Action.COMPACTION, moves=True), None),
-        (rival(WriteSet()), None),
+        (concurrent(write_set("x")), ("x",)),
+        (concurrent(write_set("y")), None),
+        (concurrent(WriteSet.of([], ["x"])), ("x",)),
+        (concurrent(WriteSet.of([], [WHOLE_TABLE])), ("*", "x")),
+        (concurrent(write_set("x"), Action.CLUSTERING), None),
+        (concurrent(write_set("x"), Action.COMPACTION, moves=True), None),
+        (concurrent(WriteSet()), None),
     ],
 )
 def test_strategy_partition_permits_one_writer_in_a_partition(
-    theirs: ConcurrentCommit, met: tuple[str, ...] | None
+    theirs: ConcurrentCommit, partitions_named: tuple[str, ...] | None
 ) -> None:
     assert PARTITION is not None
-    refused = objection_to(claim("x"), [theirs], PARTITION)
-    assert (refused and refused.partitions) == met
+    refused = objection_to(write_set("x"), [theirs], PARTITION)
+    assert (refused and refused.partitions) == partitions_named
     if refused is not None:
         assert refused.rule is RuleId.STRATEGY_REFUSED
         assert refused.retry_can_succeed
@@ -129,9 +129,9 @@ def test_two_concurrent_inserts_into_one_partition_run_one_after_the_other() -> 
     other = opened(table, limits=limits)
     into_x, into_y = {"id": "b", "p": "x", "ts": 1, "v": 2}, {"id": "c", "p": "y", "ts": 1, "v": 3}
     insert = WriteOperation.BULK_INSERT
-    receipt = put(table, insert, [{**into_x, "id": "d"}], lambda: put(other, insert, [into_x]))
-    assert (receipt.attempts, receipt.refusals[0].rule) == (2, "C18")
-    assert (receipt.refusals[0].kind, receipt.refusals[0].partitions) == ("strategy", ("x",))
+    result = put(table, insert, [{**into_x, "id": "d"}], lambda: put(other, insert, [into_x]))
+    assert (result.attempts, result.refusals[0].rule) == (2, "C18")
+    assert (result.refusals[0].kind, result.refusals[0].partitions) == ("strategy", ("x",))
     assert put(table, insert, [{**into_y, "id": "e"}], lambda: put(other, insert, [into_x]))
     assert leftovers(table) == []
     assert [row[0] for row in rows_of(table, "id")] == ["a", "b", "b", "d", "e"]
@@ -147,9 +147,11 @@ def test_no_strategy_loses_an_update(strategy: ConflictStrategy, older: bool) ->
     table = new_table(limits=limits)
     upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     other, theirs = opened(table), [{"id": "a", "p": "x", "ts": 2, "v": 2}]
-    rival = begun(other, WriteOperation.UPSERT, theirs) if older else lambda: upsert(other, theirs)
+    concurrent = (
+        begun(other, WriteOperation.UPSERT, theirs) if older else lambda: upsert(other, theirs)
+    )
     with pytest.raises(WriteConflictError):
-        upsert(table, [{"id": "a", "p": "x", "ts": 3, "v": 3}], rival)
+        upsert(table, [{"id": "a", "p": "x", "ts": 3, "v": 3}], concurrent)
     assert rows_of(table, "id", "v") == [("a", 2)]
 
 
@@ -158,6 +160,6 @@ def test_a_plug_in_strategy_may_reject_for_its_own_reasons() -> None:
         name="night",
         objects=lambda mine, theirs: Objection(why="loads wait for each other at night"),
     )
-    refused = objection_to(claim("x"), [rival(claim("y"))], mine)
+    refused = objection_to(write_set("x"), [concurrent(write_set("y"))], mine)
     assert refused is not None
     assert (refused.why, refused.file_groups) == ("loads wait for each other at night", ())

@@ -20,9 +20,9 @@ HOUR_MS = 3_600_000
 RT = "20260102030405004"
 
 
-def stamped(told: list[int | None]) -> tuple[StillClock, FolderClock]:
+def stamped(stamps: list[int | None]) -> tuple[StillClock, FolderClock]:
     clock = StillClock(now_ms=5_000)
-    return clock, FolderClock(clock, lambda: told.pop(0))
+    return clock, FolderClock(clock, lambda: stamps.pop(0))
 
 
 def clock_of(folder: Path, own: Clock) -> FolderClock:

@@ -125,8 +125,8 @@ def test_keys_of_hadoop_and_hudi_are_other_spellings() -> None:
 
 def test_hadoops_azure_key_is_found_by_the_account_of_the_address() -> None:
     place = parse_object_address("abfss://box@acct.dfs.core.windows.net/t")
-    told = {"fs.azure.account.key.acct.dfs.core.windows.net": "a2V5"}
-    assert ObjectSettings.from_properties(told, place).azure_account_key == "a2V5"
+    options = {"fs.azure.account.key.acct.dfs.core.windows.net": "a2V5"}
+    assert ObjectSettings.from_properties(options, place).azure_account_key == "a2V5"
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_bad_options_are_refused_by_their_key(properties: dict[str, str], key: s
     "leave", [{"hoodoo.storage.allow.http": "true"}, {"fs.s3a.connection.ssl.enabled": "false"}]
 )
 def test_plain_http_needs_permission_except_on_this_machine(leave: dict[str, str]) -> None:
-    told = {"fs.s3a.endpoint": "http://minio.example:9000"}
-    settings = ObjectSettings.from_properties({**told, **leave}, PLACE)
+    options = {"fs.s3a.endpoint": "http://minio.example:9000"}
+    settings = ObjectSettings.from_properties({**options, **leave}, PLACE)
     assert settings.endpoint_url() == "http://minio.example:9000"
     local = ObjectSettings.from_properties({"fs.s3a.endpoint": "http://127.0.0.1:9"}, PLACE)
     assert local.endpoint_url() == "http://127.0.0.1:9"
@@ -165,8 +165,8 @@ def test_a_client_is_created_for_each_store_without_a_request(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = parse_object_address(address)
-    told = {"hoodoo.storage.azure.account.key": "a2V5"} if place.kind == "az" else {}
-    client = open_client(place, ObjectSettings.from_properties(told, place), retries=False)
+    options = {"hoodoo.storage.azure.account.key": "a2V5"} if place.kind == "az" else {}
+    client = open_client(place, ObjectSettings.from_properties(options, place), retries=False)
     assert (
         type(client).__name__ == {"gs": "GCSStore", "az": "AzureStore", "s3": "S3Store"}[place.kind]
     )
@@ -195,13 +195,13 @@ def test_a_connection_that_is_not_used_is_given_up(monkeypatch: pytest.MonkeyPat
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
-        told = {
+        options = {
             "hoodoo.storage.s3.endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}",
             "hoodoo.storage.s3.access.key": "x",
             "hoodoo.storage.s3.secret.key": "x",
         }
         place = parse_object_address("s3://lake/t")
-        client = open_client(place, ObjectSettings.from_properties(told, place), retries=False)
+        client = open_client(place, ObjectSettings.from_properties(options, place), retries=False)
         assert bytes(get(client, "x").bytes()) == b"1"
         assert given_up.wait(PATIENCE_S)
 
@@ -405,9 +405,9 @@ def test_a_data_file_that_is_there_after_a_lost_answer_is_the_own_one_if_it_is_e
 
 def test_a_data_file_that_never_gets_an_answer_ends_in_a_typed_failure() -> None:
     with answering(RESET, RESET, RESET, RESET) as (port, got):
-        with pytest.raises(StorageUnavailableError, match="writing a data file") as told:
+        with pytest.raises(StorageUnavailableError, match="writing a data file") as options:
             keep(storage_on(port), b"mine")
-        assert told.value.fields["fate"] == "unknown"
+        assert options.value.fields["fate"] == "unknown"
         assert len(got) == 4
 
 
@@ -446,13 +446,13 @@ def test_a_dead_connection_is_given_up_after_the_time_of_one_request(of: str) ->
     before = [] if of == "a file" else [ranged(end, size)]
     rest = ranged(end, size) if of == "a file" else ranged(bytes(5), size, start=0)
     with answering(*before, None, rest, swallow_s=2) as (port, got):
-        told = {
+        options = {
             "hoodoo.storage.s3.endpoint": f"http://127.0.0.1:{port}",
             "hoodoo.storage.s3.access.key": "x",
             "hoodoo.storage.s3.secret.key": "x",
             "hoodoo.storage.request.timeout.ms": "1000",
         }
-        storage = ObjectStorage(PLACE, ObjectSettings.from_properties(told, PLACE))
+        storage = ObjectStorage(PLACE, ObjectSettings.from_properties(options, PLACE))
         started = time.monotonic()
         with storage.open_input("x") as file:
             assert len(file.read()) == size

@@ -49,8 +49,8 @@ def test_a_forked_child_has_an_identity_of_its_own() -> None:
     if child == 0:
         try:
             seen = ids.identity()
-            told = f"{seen.pid == os.getpid()} {seen.writer_id} {seen.application}"
-            os.write(writer, told.encode())
+            identity_text = f"{seen.pid == os.getpid()} {seen.writer_id} {seen.application}"
+            os.write(writer, identity_text.encode())
         finally:
             os._exit(0)  # the child must never run other tests
     os.waitpid(child, 0)
