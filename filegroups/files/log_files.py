@@ -469,7 +469,7 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
     try:
         if renaming is not None:
             # Columns have older names, at any level: decode as written, then match by id.
-            rows = renaming.apply(_written(block, content, None))
+            rows = renaming.apply(block_rows(block, content, None))
             held = frozenset(rows.schema.names)
             wanted = _held(read.schema, held)
             return promote(rows.select(wanted.names), wanted), held
@@ -481,7 +481,7 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
         else:
             held = _field_names(block.schema_json, block.path)
         wanted = _held(read.schema, held)
-        return promote(_written(block, content, wanted), wanted), held
+        return promote(block_rows(block, content, wanted), wanted), held
     except InvalidInputError as error:
         raise schema_mismatch_error(
             error, "a block of a log file", block.path, kind="bad_log_block"
@@ -496,8 +496,15 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
         ) from error
 
 
-def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Table:
-    """Return the rows of a data block: all columns as written, or the wanted ones that it has."""
+def block_rows(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Table:
+    """
+    Return the rows of a data block: all columns as written, or the wanted ones that it has.
+
+    Args:
+        block: The block.
+        content: From ``read_content``.
+        wanted: Top-level columns of the block, in its types; None for all.
+    """
     if block.block_type is BlockType.AVRO_DATA:
         return decode_block(content, block.schema_json, wanted, path=block.path)
     if block.block_type is BlockType.PARQUET_DATA:

@@ -203,7 +203,7 @@ def read_base_file(
 
     Outside: 1 open_input.
     """
-    with _opened(storage, path, kept=kept) as (source, file):
+    with open_base_file(storage, path, kept=kept) as (source, file):
         plan = _plan(file, schema, columns, row_filter, renaming)
         if plan.pushed is not None:
             scanner = _scanner(source, plan, plan.pushed, use_threads=use_threads)
@@ -229,7 +229,7 @@ def read_batches(
     Arguments, errors and the call outside are those of ``read_base_file``. Batches have at most
     ``batch_rows`` rows; empty ones are left out.
     """
-    with _opened(storage, path) as (source, file):
+    with open_base_file(storage, path) as (source, file):
         plan = _plan(file, schema, columns, row_filter, renaming)
         if plan.pushed is None:
             pieces = file.iter_batches(batch_rows, columns=plan.present, use_threads=False)
@@ -251,7 +251,7 @@ def read_keys(storage: Storage, path: str) -> pa.ChunkedArray:
         MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged or has no record keys.
     """
-    with _opened(storage, path) as (_, file):
+    with open_base_file(storage, path) as (_, file):
         return _keys(file, path)
 
 
@@ -274,7 +274,7 @@ def read_keys_between(storage: Storage, path: str, low: str, high: str) -> pa.Ch
 
     Outside: 1 open_kept.
     """
-    with _opened(storage, path, kept=True) as (_, file):
+    with open_base_file(storage, path, kept=True) as (_, file):
         texts = file.metadata.metadata or {}
         least, greatest = texts.get(_KEY_MIN.encode()), texts.get(_KEY_MAX.encode())
         if least is not None and java_order(high) < java_order(least.decode()):
@@ -296,7 +296,7 @@ def read_keys_if(
 
     Outside: 1 open_kept.
     """
-    with _opened(storage, path, kept=True) as (_, file):
+    with open_base_file(storage, path, kept=True) as (_, file):
         return _keys(file, path) if wanted(_footer(file)) else None
 
 
@@ -313,7 +313,7 @@ def read_footer(storage: Storage, path: str, *, kept: bool = False) -> Footer:
         MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged.
     """
-    with _opened(storage, path, kept=kept) as (_, file):
+    with open_base_file(storage, path, kept=kept) as (_, file):
         return _footer(file)
 
 
@@ -383,9 +383,18 @@ def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
 
 
 @contextmanager
-def _opened(
+def open_base_file(
     storage: Storage, path: str, *, kept: bool = False
 ) -> Iterator[tuple[Any, pq.ParquetFile | InMemoryParquet]]:
+    """
+    Open a base file; return its source and the file. ``kept`` as in ``read_base_file``.
+
+    Raises:
+        MissingFileError: The file does not exist.
+        CorruptTableError: The file is damaged; also raised for damage that the body finds.
+
+    Outside: 1 open_input.
+    """
     try:
         source = open_cached(storage, path) if kept else storage.open_input(path)
     except ObjectMissingError as error:

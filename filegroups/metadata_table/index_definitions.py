@@ -1,0 +1,80 @@
+"""The definitions of a table's indexes, in ``.hoodie/.index_defs/index.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from filegroups.metadata_table.keys import IndexVersion
+from timeline.errors import CorruptTableError
+from timeline.model.file_names import INDEX_DEFINITIONS
+from timeline.ports.ports import ObjectMissingError, Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDefinition:
+    """
+    The definition of one partition of the metadata table, which has the same name.
+
+    ``source_fields`` are the indexed columns. Table version 8 writes no version: that is V1.
+    """
+
+    name: str
+    index_type: str
+    function: str = ""
+    source_fields: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    version: IndexVersion = IndexVersion.V1
+
+    @property
+    def is_per_partition(self) -> bool:
+        """Whether a record index has its own file groups for each partition of the table."""
+        return self.options.get("isPartitioned", "false").lower() == "true"
+
+
+def read_index_definitions(storage: Storage) -> dict[str, IndexDefinition]:
+    """
+    Return the definitions of a table by name; none if it has no such file.
+
+    Raises:
+        CorruptTableError: As ``parse_index_definitions``.
+
+    Outside: 1 read.
+    """
+    try:
+        return parse_index_definitions(storage.read(INDEX_DEFINITIONS))
+    except ObjectMissingError:
+        return {}
+
+
+def parse_index_definitions(data: bytes) -> dict[str, IndexDefinition]:
+    """
+    Parse the content of the file.
+
+    Raises:
+        CorruptTableError: It is not JSON of this form (``bad_index_definitions``).
+    """
+    try:
+        listed = json.loads(data)["indexDefinitions"]
+        return {str(name): _definition(str(name), each) for name, each in listed.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptTableError(
+            "the index definitions cannot be read: restore the file from a backup, or let Java Hudi "
+            f"create the indexes again: {INDEX_DEFINITIONS} ({str(error)[:200]})",
+            kind="bad_index_definitions",
+            path=INDEX_DEFINITIONS,
+        ) from error
+
+
+def _definition(name: str, entry: Mapping[str, Any]) -> IndexDefinition:
+    options = entry.get("indexOptions") or {}
+    return IndexDefinition(
+        name=name,
+        index_type=str(entry.get("indexType") or name),
+        function=str(entry.get("indexFunction") or ""),
+        source_fields=tuple(map(str, entry.get("sourceFields") or ())),
+        options={str(key): str(value) for key, value in options.items()},
+        version=IndexVersion(entry.get("version") or "V1"),
+    )
