@@ -64,6 +64,8 @@ def test_wheel_holds_the_five_packages_the_licence_and_nothing_else(built: Built
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     configs = {f"hoodoo/configs/{one.name}" for one in (ROOT / "configs").glob("*.properties")}
     assert configs <= set(names)
+    schemas = {f"timeline/codecs/metadata_schemas/{version}.json" for version in ("v8", "v9")}
+    assert schemas <= set(names)
     assert f"Requires-Python: {PROJECT['requires-python']}" in described
     for version in VERSIONS:
         assert f"Classifier: Programming Language :: Python :: {version}" in described

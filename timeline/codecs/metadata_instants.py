@@ -1,5 +1,5 @@
 """
-Instants of the metadata table to bytes, and the schema of its records.
+Instants of the metadata table to bytes, its properties, and the schema of its records.
 
 The schema is Hudi's own text for each table version, which Java Hudi expects to the letter in each
 block and deltacommit. A text never changes once it is released: the completed file of a slot
@@ -15,16 +15,33 @@ from typing import Final
 
 from timeline.codecs.instant_avro import encode_commit
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.instant import InstantTime
 from timeline.model.metadata_table import MetadataUpdate
+from timeline.model.table_config import table_checksum
 
 _OPERATION: Final = "UPSERT_PREPPED"  # of Java Hudi: records whose file group is known
+_META_COLUMNS: Final = ("commit_time", "commit_seqno", "record_key", "partition_path", "file_name")
 
 
 @cache
-def metadata_record_schema(table_version: int) -> str:
-    """Return the Avro schema of the metadata table's records, without meta fields, as Java's text."""
+def metadata_record_schema(table_version: int, *, with_meta_columns: bool = False) -> str:
+    """
+    Return the Avro schema of the metadata table's records, as Java's text.
+
+    Args:
+        table_version: Version of the table.
+        with_meta_columns: Whether the five ``_hoodie_*`` columns come first, as in data blocks and
+            base files. A deltacommit has the schema without them.
+    """
     resource = files("timeline.codecs") / "metadata_schemas" / f"v{table_version}.json"
-    return json.dumps(json.loads(resource.read_text("utf-8")), separators=(",", ":"))
+    schema = json.loads(resource.read_text("utf-8"))
+    if with_meta_columns:
+        columns = [
+            {"name": f"_hoodie_{name}", "type": ["null", "string"], "doc": "", "default": None}
+            for name in _META_COLUMNS
+        ]
+        schema["fields"] = columns + schema["fields"]
+    return json.dumps(schema, separators=(",", ":"))
 
 
 def encode_metadata_inflight() -> bytes:
@@ -59,3 +76,43 @@ def encode_metadata_deltacommit(update: MetadataUpdate) -> bytes:
             extra_metadata={SCHEMA_KEY: metadata_record_schema(update.table_version)},
         )
     )
+
+
+def metadata_table_properties(name: str, *, table_version: int) -> dict[str, str]:
+    """
+    Return the properties of the metadata table, for its own ``hoodie.properties``.
+
+    Args:
+        name: Name of the table; its database is not part of them.
+        table_version: Version of the table, which the metadata table shares; 8 or higher.
+    """
+    own_name = f"{name}_metadata"
+    return {
+        "hoodie.table.name": own_name,
+        "hoodie.table.type": "MERGE_ON_READ",
+        "hoodie.table.version": str(table_version),
+        "hoodie.table.initial.version": str(table_version),
+        "hoodie.timeline.layout.version": "2",
+        "hoodie.timeline.path": "timeline",
+        "hoodie.timeline.history.path": "history",
+        "hoodie.archivelog.folder": "history",
+        "hoodie.table.base.file.format": "HFILE",
+        "hoodie.populate.meta.fields": "false",
+        "hoodie.table.recordkey.fields": "key",
+        "hoodie.table.keygenerator.type": "HOODIE_TABLE_METADATA",
+        "hoodie.record.merge.mode": "CUSTOM",
+        "hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000",
+        "hoodie.compaction.payload.class": "org.apache.hudi.metadata.HoodieMetadataPayload",
+        "hoodie.datasource.write.drop.partition.columns": "false",
+        "hoodie.table.checksum": table_checksum(own_name),
+    }
+
+
+def metadata_partition_body(requested_time: InstantTime) -> bytes:
+    """
+    Return ``.hoodie_partition_metadata`` of a partition of the metadata table.
+
+    Args:
+        requested_time: Requested time of the instant that creates the partition.
+    """
+    return f"#partition metadata\ncommitTime={requested_time}\npartitionDepth=1\n".encode()
