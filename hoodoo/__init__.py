@@ -6,7 +6,8 @@ hoodoo: an engine for Apache Hudi tables in Python.
     table.upsert(rows)
     table.to_arrow()
 
-The package imports each name below at its first use.
+The package imports each name below at its first use, and likewise each error class of
+``hoodoo.errors``, such as ``hoodoo.ConflictError``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hoodoo.catalog import create_table, open_table
     from hoodoo.table import Table
     from timeline.commit.conflict_report import ConflictReport
+    from timeline.errors import *  # noqa: F403 - each error class
     from timeline.errors import HoodooError, Reaction
     from timeline.model.commit_metadata import TableType, WriteOperation
     from timeline.rules.isolation import Isolation
@@ -68,14 +70,35 @@ _EXPORTS = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = resolve_name(_EXPORTS[name])
+    path = _EXPORTS.get(name)
+    if path is None and name.endswith("Error") and name in _error_names():
+        path = f"timeline.errors:{name}"
+    if path is None:
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}{_suggestion(name)}", name=name
+        )
+    found = globals()[name] = resolve_name(path)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    special = (name for name in globals() if name.startswith("__"))
+    return sorted({*__all__, *_error_names(), *special})
+
+
+def _error_names() -> list[str]:
+    """Return the names of the error classes, each of which is an attribute, too."""
+    names: list[str] = resolve_name("timeline.errors:__all__")
+    return [name for name in names if name.endswith("Error")]
+
+
+def _suggestion(name: str) -> str:
+    if name.startswith("__"):
+        return ""  # Python asks for such names by itself
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*_EXPORTS, *_error_names()], 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(__all__)}"
 
 
 def _refuse_shadowed_packages() -> None:

@@ -199,7 +199,7 @@ def errors_section() -> str:
             first = (inspect.getdoc(kind) or "").split("\n\n")[0]
             rows += f"| `{name}` | `{base}` | `{kind.reaction.value}` | {plain(first)} |\n"
     return (
-        "\n## Errors\n\nImport them from `hoodoo.errors`. [Errors](errors.md) has an entry for each kind.\n\n"
+        "\n## Errors\n\nEach is an attribute of `hoodoo` and of `hoodoo.errors`. [Errors](errors.md) has an entry for each kind.\n\n"
         f"| Class | A kind of | Reaction | Meaning |\n|---|---|---|---|\n{rows}"
     )
 

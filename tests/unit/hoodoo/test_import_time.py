@@ -186,3 +186,21 @@ def test_every_value_of_a_plug_in_hook_is_in_hoodoo_plugins() -> None:
     ]
     values = [get_type_hints(hook)["return"].__args__[0] for hook in hooks]
     assert [one for one in values if getattr(plugins, one.__name__, None) is not one] == []
+
+
+def test_every_error_class_is_an_attribute_of_the_package() -> None:
+    names = [name for name in timeline.errors.__all__ if name.endswith("Error")]
+    assert len(names) > 30
+    for name in names:
+        assert getattr(hoodoo, name) is getattr(timeline.errors, name)
+    assert set(names) <= set(dir(hoodoo))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("ConflictErro", "ConflictError"), ("opentable", "open_table"), ("Tabel", "Table")],
+)
+def test_an_unknown_attribute_suggests_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute {name!r}; did you mean {nearest!r}"):
+        getattr(hoodoo, name)
+    assert not hasattr(hoodoo, "__path_of_nothing__")
