@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -386,14 +387,43 @@ def _json_value_error(
     """Return an error of a column with the file and the place of the first value that it is for."""
     name = str(error.fields.get("column", "")).partition(".")[0]
     kind = next((each.type for each in (*META_FIELDS, *(schema or ())) if each.name == name), None)
-    if kind is None:
-        return type(error)(f"{path}: {error.message}", kind=error.kind, **error.fields)
     rows, place = _objects(path)
     values = [row.get(name) for row in rows]
+    if kind is None:
+        return _new_column_error(path, name, values, place, error)
     number = _first_bad(partial(typed_column, kind=kind, name=name, json=True), values)
     where = None if number is None else place(number)
     shown = None if number is None else values[number]
     return _value_error(path, where, name, shown, kind, error=error)
+
+
+def _new_column_error(
+    path: Path,
+    name: str,
+    values: list[Any],
+    place: Callable[[int], str],
+    error: InvalidInputError,
+) -> InvalidInputError:
+    """Return the error of a new column with the first value that fits none of those before it."""
+
+    def kind_of(begin: int, end: int) -> pa.DataType | None:
+        try:
+            return typed_column(values[begin:end], None, name, json=True).type
+        except (ValueError, pa.ArrowException):
+            return None
+
+    number = bisect_left(range(len(values)), True, key=lambda last: kind_of(0, last + 1) is None)
+    before = kind_of(0, number)
+    if number == len(values) or before is None:
+        return type(error)(f"{path}: {error.message}", kind=error.kind, **error.fields)
+    types = {"type_before": str(before), "type": str(kind_of(number, number + 1))}
+    return InvalidInputError(
+        f"{path} {place(number)}, column {name!r}: {_plain(values[number])!r:.80} has the type "
+        f"{types['type']}, and the values before it have {types['type_before']}; a new column has "
+        "one type: correct the value, or remove the row",
+        kind=error.kind,
+        **{**error.fields, **types, "path": str(path), "place": place(number)},
+    )
 
 
 def _csv_error(path: Path, types: Mapping[str, pa.DataType], error: pa.ArrowInvalid) -> Exception:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from json import dumps
+from numbers import Real
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -281,7 +282,9 @@ def _of_json_texts(values: list[Any], kind: pa.DataType, name: str) -> pa.Array 
 def _inferred(values: list[Any], name: str) -> pa.Array:
     try:
         made = pa.array(values)
-    except OverflowError:  # above a long; a decimal has 38 digits
+    except OverflowError as error:  # above a long; a decimal has 38 digits
+        if not all(one is None or isinstance(one, Real | decimal.Decimal) for one in values):
+            raise _not_taken(name, error) from error
         return _inferred([None if one is None else decimal.Decimal(one) for one in values], name)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise _not_taken(name, error) from error

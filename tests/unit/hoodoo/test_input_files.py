@@ -385,3 +385,35 @@ def test_the_first_bad_row_is_named_at_any_place(tmp_path: Path, count: int, dat
         with pytest.raises(InvalidInputError) as caught:
             _read(tmp_path / name, text, VALUES)
         assert caught.value.fields["place"] == f"line {min(bad) + 1 + header}"
+
+
+@pytest.mark.parametrize(
+    ("text", "ending", "place", "before", "other"),
+    [
+        ('{"n":1}\n\n{"n":null}\n{"n":"x"}\n{"n":2}', ".ndjson", "line 4", "int64", "string"),
+        ('{"n":"x"}\n{"n":true}', ".jsonl", "line 2", "string", "bool"),
+        ('[{"n":null},\n{"n":[1]},{"n":{"a":1}}]', ".json", "row 3", "list<item: int64>", "struct<a: int64>"),
+        ('{"n":{"a":1}}\n{"n":{"a":"x"}}', ".ndjson", "line 2", "struct<a: int64>", "struct<a: string>"),
+        ('{"n":9223372036854775808}\n{"n":"5"}', ".ndjson", "line 2", "decimal128(19, 0)", "string"),
+    ],
+)  # fmt: skip
+def test_a_new_column_of_mixed_types_names_line_and_types(
+    tmp_path: Path, text: str, ending: str, place: str, before: str, other: str
+) -> None:
+    path = tmp_path / f"rows{ending}"
+    path.write_text(text, encoding="utf-8")
+    for schema in (None, pa.schema([("id", pa.int64())])):
+        with pytest.raises(InvalidInputError) as caught:
+            read_rows(path, schema)
+        assert caught.value.kind == "data"
+        assert caught.value.fields == {
+            "column": "n",
+            "type_before": before,
+            "type": other,
+            "path": str(path),
+            "place": place,
+        }
+        assert caught.value.message.startswith(f"{path} {place}, column 'n': ")
+        assert f" has the type {other}, and the values before it have {before};" in (
+            caught.value.message
+        )
