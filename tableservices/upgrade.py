@@ -44,7 +44,7 @@ from timeline.errors import (
     InvalidInputError,
     ServiceConflictError,
     StorageUnavailableError,
-    TableConfigConflictError,
+    TableChangedError,
     UnsupportedTableError,
     counted,
 )
@@ -375,7 +375,7 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
         return None
     old_layout = config.timeline_layout_version == 1
     if config.timeline_layout_version != context.config.timeline_layout_version:
-        raise TableConfigConflictError(
+        raise TableChangedError(
             "the table was upgraded after this process opened it: open the table again: its "
             f"version is {config.table_version}"
         )

@@ -50,6 +50,7 @@ __all__ = [
     "SnapshotExpiredError",
     "StorageCapabilityError",
     "StorageUnavailableError",
+    "TableChangedError",
     "TableConfigConflictError",
     "TableNotFoundError",
     "TableReplacedError",
@@ -74,6 +75,7 @@ class Reaction(Enum):
     """What a caller does after an error."""
 
     REDO = "redo"
+    REOPEN = "reopen"
     WAIT = "wait"
     ASK = "ask"
     STOP = "stop"
@@ -157,6 +159,13 @@ class SchemaConflictError(ConflictError):
 
 class TableConfigConflictError(ConflictError):
     """``hoodie.properties`` changed in a way that this write cannot adopt."""
+
+
+class TableChangedError(TableConfigConflictError):
+    """The table changed after it was opened: open it again, then write."""
+
+    reaction = Reaction.REOPEN
+    default_kind = "table_config_conflict"
 
 
 class MetadataTableOnError(TableConfigConflictError):

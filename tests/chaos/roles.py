@@ -32,7 +32,7 @@ from timeline.errors import ClockRefusedError, HoodooError, OutcomeUnknownError,
 from timeline.rollback.resolve_unknown import WriteOutcome
 
 #: After such an error a client may try again, as a new write; nothing of the old one exists.
-AGAIN = (Reaction.REDO, Reaction.WAIT, Reaction.STOP)
+AGAIN = (Reaction.REDO, Reaction.REOPEN, Reaction.WAIT, Reaction.STOP)
 SETTLED_S_MAX = 180.0
 PINS = 3
 READ_EVERY_S = 0.7

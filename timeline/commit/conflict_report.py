@@ -18,7 +18,7 @@ from timeline.errors import (
     RolledBackError,
     SchemaConflictError,
     ServiceConflictError,
-    TableConfigConflictError,
+    TableChangedError,
     WriteConflictError,
 )
 from timeline.model.instant import InstantTime
@@ -42,11 +42,11 @@ _ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
     RuleId.SCHEMA_CHANGED: (SchemaConflictError, "schema_conflict"),
     RuleId.SAME_BATCH: (WriteConflictError, "same_batch"),
     RuleId.METADATA_TABLE_SWITCHED_ON: (MetadataTableOnError, "metadata_table_on"),
-    RuleId.TABLE_UPGRADED: (TableConfigConflictError, "table_version_changed"),
+    RuleId.TABLE_UPGRADED: (TableChangedError, "table_version_changed"),
     RuleId.KEYS_DROPPED: (WriteConflictError, "keys_dropped"),
     RuleId.REPLACED_TWICE: (WriteConflictError, "deleted_twice"),
     RuleId.INSERTED_WHERE_I_MISSED: (WriteConflictError, "appended_into_read"),
-    RuleId.PROPERTIES_CHANGED: (TableConfigConflictError, "properties_changed"),
+    RuleId.PROPERTIES_CHANGED: (TableChangedError, "properties_changed"),
     RuleId.STRATEGY_REFUSED: (WriteConflictError, "strategy"),
     RuleId.READ_WAS_CHANGED: (WriteConflictError, "changed_under_read"),
     RuleId.ANNOUNCED_BY_OTHER: (WriteConflictError, "announced_conflict"),

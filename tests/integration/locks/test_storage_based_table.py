@@ -49,7 +49,7 @@ import pyarrow as pa
 import hoodoo
 from tests.integration.locks.test_storage_based_table import SHORT_LEASE, options
 from timeline.errors import HoodooError, Reaction
-AGAIN = (Reaction.REDO, Reaction.WAIT, Reaction.STOP, Reaction.ASK)  # it asks by its batch id
+AGAIN = (Reaction.REDO, Reaction.REOPEN, Reaction.WAIT, Reaction.STOP, Reaction.ASK)  # it asks by its batch id
 url, address, number, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 with hoodoo.open_table(address, properties={**options(url), **SHORT_LEASE}) as table:
     end, written, repeated = time.monotonic() + seconds, 0, 0

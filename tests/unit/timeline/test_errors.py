@@ -17,6 +17,11 @@ TREE = {
     "ClaimConflictError": ("ConflictError", Reaction.REDO, "claim_conflict"),
     "ServiceConflictError": ("ConflictError", Reaction.REDO, "service_conflict"),
     "SchemaConflictError": ("ConflictError", Reaction.REDO, "schema_conflict"),
+    "TableChangedError": (
+        "TableConfigConflictError",
+        Reaction.REOPEN,
+        "table_config_conflict",
+    ),
     "TableConfigConflictError": ("ConflictError", Reaction.REDO, "table_config_conflict"),
     "MetadataTableOnError": (
         "TableConfigConflictError",
@@ -78,6 +83,7 @@ def test_every_class_is_exported() -> None:
 def test_reactions_have_stable_names() -> None:
     assert [reaction.value for reaction in Reaction] == [
         "redo",
+        "reopen",
         "wait",
         "ask",
         "stop",

@@ -25,6 +25,7 @@ EXPECTED = {
     "SchemaConflictError": 3,
     "ServiceConflictError": 3,
     "SnapshotExpiredError": 3,
+    "TableChangedError": 3,
     "TableConfigConflictError": 3,
     "WriteConflictError": 3,
     "LockTimeoutError": 4,

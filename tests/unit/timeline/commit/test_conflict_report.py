@@ -17,7 +17,7 @@ from timeline.errors import (
     RolledBackError,
     SchemaConflictError,
     ServiceConflictError,
-    TableConfigConflictError,
+    TableChangedError,
     WriteConflictError,
 )
 from timeline.model.commit_metadata import FileGroupId, WriteSet
@@ -95,11 +95,11 @@ def test_a_conflict_report_is_json_serializable():
         (RuleId.SCHEMA_CHANGED, SchemaConflictError, "schema_conflict"),
         (RuleId.SAME_BATCH, WriteConflictError, "same_batch"),
         (RuleId.METADATA_TABLE_SWITCHED_ON, MetadataTableOnError, "metadata_table_on"),
-        (RuleId.TABLE_UPGRADED, TableConfigConflictError, "table_version_changed"),
+        (RuleId.TABLE_UPGRADED, TableChangedError, "table_version_changed"),
         (RuleId.KEYS_DROPPED, WriteConflictError, "keys_dropped"),
         (RuleId.REPLACED_TWICE, WriteConflictError, "deleted_twice"),
         (RuleId.INSERTED_WHERE_I_MISSED, WriteConflictError, "appended_into_read"),
-        (RuleId.PROPERTIES_CHANGED, TableConfigConflictError, "properties_changed"),
+        (RuleId.PROPERTIES_CHANGED, TableChangedError, "properties_changed"),
         (RuleId.STRATEGY_REFUSED, WriteConflictError, "strategy"),
         (RuleId.READ_WAS_CHANGED, WriteConflictError, "changed_under_read"),
         (RuleId.ANNOUNCED_BY_OTHER, WriteConflictError, "announced_conflict"),
@@ -111,7 +111,11 @@ def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError], kind: 
     assert type(raised) is error
     assert raised.fields["report"]["rule"] == rule.value
     assert (raised.kind, raised.fields["report"]["kind"]) == (kind, kind)
-    others = {RolledBackError: Reaction.STOP, MetadataTableOnError: Reaction.FIX_SETUP}
+    others = {
+        RolledBackError: Reaction.STOP,
+        MetadataTableOnError: Reaction.FIX_SETUP,
+        TableChangedError: Reaction.REOPEN,
+    }
     assert raised.reaction is others.get(error, Reaction.REDO)
 
 
