@@ -7,7 +7,7 @@ damages the state its own engine relies on.
 
 from __future__ import annotations
 
-from filegroups.keys.keys import KeyGenerator
+from filegroups.keys.generators import KeyGenerator
 from filegroups.settings.known_keys import ELSEWHERE
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError

@@ -15,25 +15,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from timeline.codecs.archived_instants import (
+from timeline.codecs.archive_manifest import (
     ArchivedInstant,
     ArchiveFile,
-    archive_file_number,
-    parse_archive_file,
-    parse_archived_completions,
-    parse_archived_instants,
     parse_manifest,
     parse_version,
 )
 from timeline.codecs.legacy_commit import decode_archived_commit
-from timeline.codecs.log_blocks import LogBlock
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import HISTORY
 from timeline.model.instant import Action, InstantTime, is_between
 from timeline.ports.ports import EventSink, ObjectMissingError, Storage
+
+if TYPE_CHECKING:
+    from timeline.codecs.log_blocks import LogBlock
 
 _MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
 _VERSION = f"{HISTORY}/_version_"
@@ -236,6 +234,8 @@ class ArchivedTimeline:
         Outside: 1 list, 1 get (version), and when it changed 1 get (manifest), 1 get per new file;
         for version 6 as ``instants``.
         """
+        from timeline.codecs.archived_instants import parse_archived_completions  # needs Arrow
+
         if self.legacy_folder is not None:
             return ArchivedTimes(
                 {
@@ -292,6 +292,7 @@ class ArchivedTimeline:
 
     def _rows(self, times_only: bool, of: InstantTime | None = None) -> list[ArchivedInstant]:  # noqa: FBT001
         """Return the rows of the newest files; only of files that may hold the time ``of``."""
+        from timeline.codecs.archived_instants import parse_archived_instants  # needs Arrow
 
         def wanted(one: ArchiveFile) -> bool:
             return of is None or one.first_time <= of <= one.last_time
@@ -310,6 +311,8 @@ class ArchivedTimeline:
             yield from self._parse_legacy(data, path=path, times_only=times_only)
 
     def _legacy_names(self, folder: str) -> list[str]:
+        from timeline.codecs.archived_instants import archive_file_number
+
         numbered = (
             (number, name)
             for name in self.storage.names(folder)
@@ -320,6 +323,8 @@ class ArchivedTimeline:
     def _parse_legacy(
         self, data: bytes, *, path: str, times_only: bool
     ) -> tuple[ArchivedInstant, ...]:
+        from timeline.codecs.archived_instants import parse_archive_file
+
         return parse_archive_file(data, path=path, times_only=times_only, missed=self._missed)
 
     def _missed(self, block: LogBlock) -> None:

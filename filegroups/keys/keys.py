@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,13 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.keys.timestamp_keys import TimestampKeys, bad_partition_value, timestamp_folders
+from filegroups.keys.generators import KeyGenerator, TimestampKeys
+from filegroups.keys.timestamp_keys import bad_partition_value, timestamp_folders, timestamp_texts
 from filegroups.schema.casting import cast_column, java_texts, one_array
 from filegroups.schema.evolution import MissingColumns, SchemaRules, canonical_type, evolved_type
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import CorruptTableError, InvalidInputError, SettingError
 from timeline.model.file_names import check_partition_path
-from timeline.model.instant import NUMBERS, TimestampForm, TimestampTexts, timestamp_texts
+from timeline.model.instant import NUMBERS, TimestampForm, TimestampTexts
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
@@ -37,17 +37,6 @@ _ESCAPED = re.compile(r"[\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 _UTF16_RANK = np.arange(256, dtype=np.uint8)
 _UTF16_RANK[[0xEE, 0xEF, 0xFE, 0xFF]] = [0xFE, 0xFF, 0xEE, 0xEF]
 _UTF16_UNRANK = bytes(_UTF16_RANK)
-
-
-class KeyGenerator(Enum):
-    """How keys and partition paths are made, spelled as in ``hoodie.table.keygenerator.type``."""
-
-    SIMPLE = "SIMPLE"
-    COMPLEX = "COMPLEX"
-    NON_PARTITION = "NON_PARTITION"
-    TIMESTAMP = "TIMESTAMP"
-    CUSTOM = "CUSTOM"
-    GLOBAL_DELETE = "GLOBAL_DELETE"
 
 
 _WITHOUT_PARTITIONS = frozenset({KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE})
@@ -171,13 +160,6 @@ class KeySpec:
         if self.table_version >= _PREFIXED_SINGLE_KEY_VERSION:
             return True  # the option is ignored, as in Java
         return bool(self.prefixes_single_key)
-
-
-def infer_key_generator(n_keys: int, n_partitions: int) -> KeyGenerator:
-    """Return Hudi's default generator for a number of key and partition fields."""
-    if n_partitions == 0:
-        return KeyGenerator.NON_PARTITION
-    return KeyGenerator.SIMPLE if n_keys == n_partitions == 1 else KeyGenerator.COMPLEX
 
 
 def addresses(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array, pa.Array]:

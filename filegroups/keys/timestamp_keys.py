@@ -10,9 +10,7 @@ the zone of its machine, hoodoo uses UTC.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,7 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.keys.date_patterns import DateFields, DatePattern, parse_date_pattern
-from timeline.errors import InvalidInputError
+from filegroups.keys.generators import TimestampKeys
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.instant import TimestampForm, TimestampTexts
 
 _Times = npt.NDArray[np.int64]  # milliseconds since 1970 (UTC, or of a local clock)
 
@@ -32,70 +32,6 @@ _GREATEST_MS: Final = 253_402_300_799_999  # year 9999
 _OFFSET_MAX_MS: Final = 18 * 3_600_000
 _AROUND_MS: Final = 26 * 3_600_000  # a zone changes its offset at most once in that span
 _GMT_OFFSET: Final = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
-
-
-class TimestampType(Enum):
-    """The meaning of the column, spelled as in ``hoodie.keygen.timebased.timestamp.type``."""
-
-    UNIX_TIMESTAMP = "UNIX_TIMESTAMP"
-    EPOCHMILLISECONDS = "EPOCHMILLISECONDS"
-    EPOCHMICROSECONDS = "EPOCHMICROSECONDS"
-    SCALAR = "SCALAR"
-    DATE_STRING = "DATE_STRING"
-    MIXED = "MIXED"
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether it is text in a given pattern."""
-        return self in (TimestampType.DATE_STRING, TimestampType.MIXED)
-
-
-class TimeUnit(Enum):
-    """Units of a SCALAR: milliseconds per unit, units per millisecond."""
-
-    NANOSECONDS = (1, 1_000_000)
-    MICROSECONDS = (1, 1_000)
-    MILLISECONDS = (1, 1)
-    SECONDS = (1_000, 1)
-    MINUTES = (60_000, 1)
-    HOURS = (3_600_000, 1)
-    DAYS = (86_400_000, 1)
-
-
-_UNIT_OF_TYPE: Final = {
-    TimestampType.UNIX_TIMESTAMP: TimeUnit.SECONDS,
-    TimestampType.EPOCHMILLISECONDS: TimeUnit.MILLISECONDS,
-    TimestampType.EPOCHMICROSECONDS: TimeUnit.MICROSECONDS,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimestampKeys:
-    """
-    The ``hoodie.keygen.timebased.*`` properties of a table.
-
-    ``input_zone`` is the zone of texts without a zone, ``output_zone`` that of the folders; None
-    means the text's own zone, else UTC.
-    """
-
-    kind: TimestampType
-    output_format: str
-    input_formats: tuple[str, ...] = ()
-    input_zone: str | None = None
-    output_zone: str | None = None
-    scalar_unit: TimeUnit = TimeUnit.SECONDS
-
-    @property
-    def unit(self) -> TimeUnit | None:
-        """The unit of numbers; None if only text is read."""
-        if self.kind is TimestampType.SCALAR:
-            return self.scalar_unit
-        return _UNIT_OF_TYPE.get(self.kind)
-
-    @property
-    def levels(self) -> int:
-        """The number of nested folders that a time makes."""
-        return parse_date_pattern(self.output_format).levels
 
 
 def timestamp_folders(column: Any, keys: TimestampKeys, *, name: str) -> pa.Array:
@@ -353,3 +289,48 @@ def bad_partition_value(name: str, value: str, why: str) -> InvalidInputError:
         column=name,
         value=value,
     )
+
+
+def timestamp_texts(moments: pa.Array, how: TimestampTexts, name: str) -> pa.Array:
+    """
+    Format timestamps with a zone as folder names; nulls stay.
+
+    Shapes: (n,) timestamps -> (n,) texts, colons of the SQL form escaped.
+
+    Raises:
+        InvalidInputError: The zone is unknown here (``bad_time_zone``).
+        UnsupportedTableError: Two zones are possible, and a timestamp differs between them
+            (``partition_zone``).
+    """
+    texts = _texts_in(moments, how.form, how.zone, name)
+    if how.or_zone:
+        differ = pc.not_equal(texts, _texts_in(moments, how.form, how.or_zone, name))
+        if pc.any(differ).as_py():
+            raise UnsupportedTableError(
+                "the table's folders fit two time zones, and this row has another folder in "
+                "each. First let another writer of the table write a row with such a time, or "
+                f"set TZ=UTC if all writers of the table use it: column={name!r} "
+                f"zones={[how.zone, how.or_zone]} moment={moments.filter(differ)[0].as_py()}",
+                kind="partition_zone",
+                feature="folders of times in one of two zones",
+            )
+    return texts
+
+
+def _texts_in(moments: pa.Array, form: TimestampForm, zone: str, name: str) -> pa.Array:
+    fine = pc.cast(moments, pa.timestamp("us", moments.type.tz))
+    try:
+        clock = pc.local_timestamp(pc.cast(fine, pa.timestamp("us", zone)))
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            "the table's folders show times in a time zone that this host does not know: set TZ "
+            f"to its name as the operating system spells it: column={name!r} zone={zone!r}: "
+            f"{error}",
+            kind="bad_time_zone",
+            column=name,
+        ) from error
+    if form is TimestampForm.SQL:
+        seconds = pc.cast(pc.floor_temporal(clock, unit="second"), pa.timestamp("s"))
+        return pc.replace_substring(pc.cast(seconds, pa.string()), ":", "%3A")
+    texts = pc.cast(clock, pa.string())
+    return pc.replace_substring_regex(texts, r"(\.\d+?)0*$", r"\1")

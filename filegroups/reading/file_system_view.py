@@ -22,8 +22,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from filegroups.keys.generators import TimestampKeys
 from filegroups.keys.keys import DEFAULT_PARTITION
-from filegroups.keys.timestamp_keys import TimestampKeys, span_of_folder
+from filegroups.keys.timestamp_keys import span_of_folder
 from filegroups.schema.schema import PARTITION_COLUMN
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import FileGroupId

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import works_without
 from filegroups.files.slice_reader import SliceRead, WholeFileGroups, read_slice
-from filegroups.keys.keys import DroppedPartitionColumns, KeyGenerator, KeySpec, VirtualKeys
+from filegroups.keys.generators import KeyGenerator
+from filegroups.keys.keys import DroppedPartitionColumns, KeySpec, VirtualKeys
 from filegroups.keys.timestamp_keys import folders_of_texts
 from filegroups.merge.rules import MergeRules
 from filegroups.reading.file_system_view import FileSystemView, PartitionField, PartitionPruner
@@ -333,9 +334,8 @@ def _field(
     if generator == KeyGenerator.TIMESTAMP.value:
         times = stored_times_of(config)
         return None if times is None else PartitionField(name=name, type=inner, times=times)
-    if generator not in (KeyGenerator.SIMPLE.value, KeyGenerator.COMPLEX.value):
-        return None
-    if config.slash_separated_dates:
+    is_plain = generator in (KeyGenerator.SIMPLE.value, KeyGenerator.COMPLEX.value)
+    if not is_plain or config.slash_separated_dates:
         return None
     return PartitionField(name=name, type=inner)
 

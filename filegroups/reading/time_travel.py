@@ -15,7 +15,7 @@ from typing import NamedTuple
 from filegroups.files.parquet import read_footer
 from filegroups.reading.read import view_of
 from timeline.archived import ARCHIVED_WRITES
-from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.codecs.instant_avro import decode_clean
 from timeline.codecs.legacy_commit import decode_archived_clean, decode_archived_commit
 from timeline.context import TableContext

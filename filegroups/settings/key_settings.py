@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
-from filegroups.keys.keys import KeyGenerator, KeySpec, infer_key_generator
-from filegroups.keys.timestamp_keys import TimestampKeys
+from filegroups.keys.generators import KeyGenerator, TimestampKeys, infer_key_generator
 from filegroups.settings.time_settings import TimeSettings, times_unless_unknown
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import CdcMode, MergeMode, TableType
@@ -39,6 +38,7 @@ from timeline.properties.options import (
 from timeline.properties.setting_enums import BucketEngine, IndexType
 
 if TYPE_CHECKING:
+    from filegroups.keys.keys import KeySpec
     from timeline.model.table_config import TableConfig
 
 
@@ -489,6 +489,8 @@ def key_spec_of(settings: KeySettings, config: TableConfig) -> KeySpec:
     Settings supply only the facts that Java Hudi does not store with the table: the time formats of
     a CUSTOM generator and the encoding of a complex key of one field.
     """
+    from filegroups.keys.keys import KeySpec  # needs numpy and pyarrow
+
     stored = (config.key_generator_type or "").removesuffix("_AVRO")
     if stored in KeyGenerator.__members__:
         generator = KeyGenerator[stored]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from filegroups.keys.date_patterns import parse_date_pattern
-from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType, TimeUnit, check_zone
+from filegroups.keys.generators import TimestampKeys, TimestampType, TimeUnit
 from timeline.errors import InvalidInputError, SettingError
 from timeline.properties.options import (
     CODE_LAYER,
@@ -134,6 +133,9 @@ def _input_formats(properties: PropertySet, times: TimeSettings) -> tuple[str, .
 
 
 def _check_times(properties: PropertySet, keys: TimestampKeys, *, has_one_zone: bool) -> None:
+    from filegroups.keys.date_patterns import parse_date_pattern  # needs numpy and pyarrow
+    from filegroups.keys.timestamp_keys import check_zone
+
     def tried(name: str, check: Any, text: str) -> None:
         try:
             check(text)

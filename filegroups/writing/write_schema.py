@@ -22,6 +22,7 @@ from filegroups.keys.keys import (
     java_order,
     plain_column,
 )
+from filegroups.keys.timestamp_keys import timestamp_texts
 from filegroups.reading.read import known_schema, plan_scan, view_of
 from filegroups.schema.casting import java_texts
 from filegroups.schema.evolution import changes_texts
@@ -45,13 +46,7 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import FileSlice
-from timeline.model.instant import (
-    NUMBERS,
-    TimestampForm,
-    TimestampTexts,
-    form_of,
-    timestamp_texts,
-)
+from timeline.model.instant import NUMBERS, TimestampForm, TimestampTexts, form_of
 from timeline.snapshot import Snapshot
 
 _NO_COLUMNS = TableSchema(arrow=pa.schema([]), avro_json="")  # of a table never written

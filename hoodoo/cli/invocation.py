@@ -12,8 +12,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.progress import Progress, TaskID
 
 from hoodoo.cli.printing import Output, Printer
 from timeline.errors import HoodooError, InvalidInputError, LockTimeoutError, Reaction
@@ -22,6 +20,8 @@ from timeline.rules.retry import RetryScope
 from timeline.system import FanOut, LoggingEvents
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from filegroups.writing.write_request import CommitResult
     from hoodoo.configuration import Layers
     from hoodoo.table import Table
@@ -276,6 +276,9 @@ def progress_events(invocation: Invocation) -> Iterator[Sequence[EventSink]]:
     if not (invocation.printer.is_plain and sys.stderr.isatty()):
         yield ()
         return
+    from rich.console import Console
+    from rich.progress import Progress
+
     with Progress(console=Console(stderr=True), transient=True) as shown:
         yield (_Bar(shown),)
 

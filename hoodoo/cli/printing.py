@@ -13,10 +13,8 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.cells import cell_len
 from rich.console import Console
 from rich.filesize import decimal
@@ -24,17 +22,11 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from hoodoo.cli.rows import (
-    CHANGE_SIGNS,
-    change_text,
-    compact_json,
-    escape_text,
-    fit_rows,
-    json_lines,
-    json_text,
-    with_variants,
-)
+from hoodoo.cli.texts import compact_json, escape_text, json_text
 from timeline.errors import HoodooError, counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROWS_SHOWN_MAX = 200
 _WIDTH_OF_FILES = 200
@@ -117,6 +109,8 @@ class Printer:
 
     def changes(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Print changes with images for people: one line for each row, with both values."""
+        from hoodoo.cli.rows import CHANGE_SIGNS, change_text, with_variants
+
         found = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
         shown = list(itertools.islice(found, ROWS_SHOWN_MAX + 1))
         self.grid(
@@ -247,6 +241,8 @@ class Printer:
         return Output.TABLE if sys.stdout.isatty() else for_scripts
 
     def _row_table(self, batches: Iterable[pa.RecordBatch]) -> int:
+        from hoodoo.cli.rows import with_variants
+
         shown: list[list[object]] = []
         names: list[str] = []
         more = False
@@ -270,6 +266,8 @@ class Printer:
         self.remark(f"only the first {ROWS_SHOWN_MAX} rows are shown; --output ndjson prints all")
 
     def _row_grid(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        from hoodoo.cli.rows import fit_rows
+
         console = _console(sys.stdout)
         width = console.width if sys.stdout.isatty() else None
         fitted = fit_rows([escape_text(name) for name in names], rows, width)
@@ -299,6 +297,11 @@ def _console(stream: Any) -> Console:
 
 
 def _row_lines(batches: Iterable[pa.RecordBatch], *, as_array: bool) -> int:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from hoodoo.cli.rows import json_lines
+
     rows = 0
     separator = ",\n" if as_array else "\n"
     if as_array:

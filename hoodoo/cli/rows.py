@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,43 +15,18 @@ from rich.cells import cell_len, set_cell_size
 
 from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.variant import variant_json
+from hoodoo.cli.texts import compact_json
 from timeline.errors import CorruptTableError
-
-# ---- Texts from tables, made harmless for a terminal
-# A record may contain an escape sequence that repaints the screen, or a mark that reverses the
-# reading direction. All printed texts pass these functions.
-
-# Control characters (C0, DEL, C1), line separators, and marks that change the reading direction.
-_HOSTILE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_HOSTILE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-#: A regular expression of Arrow for texts that JSON has to escape.
-NEEDS_ESCAPE = (
-    "[^ -!#-\\[\\]-~\u00a0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\U0010ffff]"
-)
-
-
-def escape_text(text: object) -> str:
-    """Return the text on one line, with hostile characters as escapes."""
-    return _HOSTILE.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
-
-
-def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return JSON without hostile characters; a parser reads the same value."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    return _HOSTILE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def compact_json(value: Any) -> str:
-    """Return the same JSON without blanks, for JSON lines."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-    return _HOSTILE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
 
 # ---- Rows as JSON lines, column by column, without a Python loop over rows of plain types
 # Timestamps become ISO 8601 with their zone, dates ISO, decimals and 64-bit integers JSON
 # numbers, binary base64, structs and maps objects. Arrow has no kernel for binary columns and
 # for texts that need escapes, so Python converts these values.
+
+#: A regular expression of Arrow for texts that JSON has to escape.
+NEEDS_ESCAPE = (
+    "[^ -!#-\\[\\]-~\u00a0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\U0010ffff]"
+)
 
 _NOT_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 

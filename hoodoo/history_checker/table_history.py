@@ -44,7 +44,7 @@ from filegroups.table import TableSnapshot
 from hoodoo.history_checker.anomalies import Anomaly, find_anomalies
 from hoodoo.history_checker.history import HistoryRecorder
 from timeline.archived import ARCHIVED_WRITES
-from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.commit.revalidate import without_void
 from timeline.commit_log import restored_away_by

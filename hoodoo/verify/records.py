@@ -17,7 +17,8 @@ from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import SliceRead, assert_base_fits, assert_logs_fit, read_slice
 from filegroups.index.buckets import bucket_rules_in
 from filegroups.keys.bucketing import bucket_of, java_hashes, xx_hashes
-from filegroups.keys.keys import KeyGenerator, KeySpec, addresses, refuse_untyped
+from filegroups.keys.generators import KeyGenerator
+from filegroups.keys.keys import KeySpec, addresses, refuse_untyped
 from filegroups.reading.read import plan_scan, read_schema, view_of
 from filegroups.schema.schema import KEY_COLUMN
 from filegroups.settings.key_settings import key_spec_of

@@ -25,15 +25,17 @@ from timeline.archived import (
     read_archive_files,
     version_file_number,
 )
-from timeline.codecs.archived_instants import (
+from timeline.codecs.archive_manifest import (
     ArchivedInstant,
     ArchiveFile,
     archive_file,
-    encode_archived_instants,
     encode_manifest,
+    parse_manifest,
+)
+from timeline.codecs.archived_instants import (
+    encode_archived_instants,
     merge_archive_files,
     parse_archived_instants,
-    parse_manifest,
 )
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, TableReplacedError

@@ -33,7 +33,7 @@ from tableservices.archiving.plan import (
 )
 from tableservices.cleaning.plan import refuse_uncleanable
 from tableservices.service import ServiceResult
-from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.codecs.commit_log import (
     NO_TRUNCATION,
     TruncationPoint,

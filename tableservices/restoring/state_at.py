@@ -15,7 +15,7 @@ from dataclasses import replace
 from filegroups.reading.read import view_of
 from filegroups.reading.time_travel import retained_since
 from timeline.archived import ARCHIVED_WRITES
-from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.codecs.commit_log import decode_truncation_point
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError

@@ -15,7 +15,7 @@ import pytest
 import hoodoo
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded, same, without_meta
-from timeline.codecs.archived_instants import parse_manifest
+from timeline.codecs.archive_manifest import parse_manifest
 from timeline.model.file_names import HISTORY
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from filegroups.files.parquet import ParquetSettings
-from filegroups.keys.keys import KeyGenerator, KeySpec
+from filegroups.keys.generators import KeyGenerator
+from filegroups.keys.keys import KeySpec
 from filegroups.schema.new_table import new_table_properties
 from filegroups.table import TableReader, create_table_files
 from filegroups.writing.write import write

@@ -35,7 +35,8 @@ from tests.simulator.table_facts import (
     StatFact,
 )
 from tests.simulator.world import POWER_CUT, SimulatedSystem
-from timeline.codecs.archived_instants import parse_archived_instants, parse_manifest, parse_version
+from timeline.codecs.archive_manifest import parse_manifest, parse_version
+from timeline.codecs.archived_instants import parse_archived_instants
 from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks, read_content

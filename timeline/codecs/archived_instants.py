@@ -1,10 +1,8 @@
 """
-The files of the archived timeline: version, manifest and LSM parquet rows (format 8).
+The instants of the archived timeline: LSM parquet rows (format 8), and the archive of version 6.
 
-`timeline/archived.py` decides which files to read or write, and when. Names inside a
-manifest are checked against the grammar, because they become paths (SEC1). In archives that Java
-migrated from version 6, the range in a file's name may be reversed and rows are not ascending
-(format 11.2); no code here relies on either.
+`timeline/archived.py` decides which files to read or write, and when. In archives that Java
+migrated from version 6, rows are not ascending (format 11.2); no code here relies on their order.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from timeline.codecs import avro_schemas as schemas
+from timeline.codecs.archive_manifest import ArchivedInstant, damaged_archive
 from timeline.codecs.avro_schemas import Schema
 from timeline.codecs.instant_avro import (
     RecordReader,
@@ -31,15 +29,12 @@ from timeline.codecs.instant_avro import (
     refuse_too_large,
 )
 from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock, iter_blocks, record_borders
-from timeline.errors import CorruptTableError, InvalidInputError, MalformedNameError
+from timeline.errors import InvalidInputError
 from timeline.model.instant import Action
 
 HISTORY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 """The largest file of the archived timeline, and its rows in memory, bytes."""
 
-_MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
-_FILE_NAME: Final = re.compile(r"([0-9]{14,17})_([0-9]{14,17})_([0-9]{1,4})\.parquet", re.ASCII)
-_VERSION: Final = re.compile(rb"[0-9]{1,18}")
 INSTANT_DIGITS: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 _TIME_COLUMNS: Final = ("instantTime", "completionTime", "action")
 _CONTENT_COLUMNS: Final = ("metadata", "plan")
@@ -72,79 +67,6 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveFile:
-    """One parquet file of a manifest; `first_time` and `last_time` are in ascending order."""
-
-    file_name: str
-    size_bytes: int
-    first_time: str
-    last_time: str
-    level: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedInstant:
-    """
-    One archived instant.
-
-    `metadata` is the content of its completed file and `plan` that of its requested one;
-    both are None when empty, or when only the times were asked for.
-    """
-
-    requested_time: str
-    completion_time: str | None
-    action: str
-    metadata: bytes | None = None
-    plan: bytes | None = None
-
-
-def parse_version(data: bytes, *, path: str = "") -> int:
-    """Parse `_version_`, the number of the newest manifest; `CorruptTableError` otherwise."""
-    text = data.strip()
-    if not _VERSION.fullmatch(text):
-        raise _damaged(path, "no manifest number")
-    return int(text)
-
-
-def parse_manifest(data: bytes, *, path: str = "") -> tuple[ArchiveFile, ...]:
-    """
-    Parse a manifest, in its own order.
-
-    Raises:
-        MalformedNameError: it names a file outside the grammar.
-        CorruptTableError: it is not such a JSON document, or larger than 64 MiB.
-    """
-    if len(data) > _MANIFEST_BYTES_MAX:
-        raise _damaged(path, f"{len(data)} bytes are more than the allowed {_MANIFEST_BYTES_MAX}")
-    try:
-        listed = json.loads(data)["files"]
-        named = [(str(one["fileName"]), int(one["fileLen"])) for one in listed]
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as failure:
-        raise _damaged(path, f"no manifest: {type(failure).__name__}") from failure
-    return tuple(_history_file(name, size_bytes, path) for name, size_bytes in named)
-
-
-def encode_manifest(files: Iterable[ArchiveFile]) -> bytes:
-    """Return a manifest in the form of Java Hudi's writer: the complete list of valid files."""
-    listed = [
-        f'{{\n    "fileName" : "{one.file_name}",\n    "fileLen" : {one.size_bytes}\n  }}'
-        for one in files
-    ]
-    return ('{\n  "files" : [ ' + ", ".join(listed) + " ]\n}").encode()
-
-
-def archive_file(first: str, last: str, *, level: int, size_bytes: int) -> ArchiveFile:
-    """Return a file with the values of its name."""
-    return ArchiveFile(
-        file_name=f"{first}_{last}_{level}.parquet",
-        size_bytes=size_bytes,
-        first_time=first,
-        last_time=last,
-        level=level,
-    )
-
-
 def encode_archived_instants(rows: Iterable[ArchivedInstant]) -> bytes:
     """Return one LSM parquet file with these archived instants, in their order; GZIP, as Java's."""
     columns = list(zip(*((*_values(row), _ROW_LAYOUT) for row in rows), strict=True))
@@ -172,7 +94,9 @@ def merge_archive_files(files: Iterable[tuple[str, bytes]]) -> bytes:
                 for batch in _batches(data, tuple(_SCHEMA.names)):
                     yield batch.select(_SCHEMA.names).cast(_SCHEMA)
             except (pa.ArrowException, LookupError, OSError, TypeError, ValueError) as failure:
-                raise _damaged(path, f"{type(failure).__name__}: {str(failure)[:200]}") from failure
+                raise damaged_archive(
+                    path, f"{type(failure).__name__}: {str(failure)[:200]}"
+                ) from failure
 
     return _encoded(rows())
 
@@ -196,25 +120,6 @@ def _encoded(batches: Iterable[pa.RecordBatch]) -> bytes:
 
 def _values(row: ArchivedInstant) -> tuple[str | bytes | None, ...]:
     return row.requested_time, row.completion_time, row.action, row.metadata, row.plan
-
-
-def _history_file(name: str, size_bytes: int, path: str) -> ArchiveFile:
-    match = _FILE_NAME.fullmatch(name)
-    if match is None or size_bytes < 0:
-        raise MalformedNameError(
-            "a manifest of the archived timeline names a file with a wrong name: restore the "
-            f"manifest from a backup: {name!r} in {path}",
-            path=path,
-            name=name,
-        )
-    one, other, level = match.groups()
-    return ArchiveFile(
-        file_name=name,
-        size_bytes=size_bytes,
-        first_time=min(one, other),
-        last_time=max(one, other),
-        level=int(level),
-    )
 
 
 def parse_archived_instants(
@@ -277,16 +182,20 @@ def _each_batch(
 ) -> None:
     """Pass every batch of a file to a function; refuse damage, and more bytes than allowed."""
     if len(data) > HISTORY_BYTES_MAX:
-        raise _damaged(path, f"{len(data)} bytes are more than the allowed {HISTORY_BYTES_MAX}")
+        raise damaged_archive(
+            path, f"{len(data)} bytes are more than the allowed {HISTORY_BYTES_MAX}"
+        )
     size_bytes = 0
     try:
         for batch in _batches(data, columns, rows=rows):
             size_bytes += batch.nbytes
             if size_bytes > HISTORY_BYTES_MAX:
-                raise _damaged(path, f"its rows exceed the allowed {HISTORY_BYTES_MAX} bytes")
+                raise damaged_archive(
+                    path, f"its rows exceed the allowed {HISTORY_BYTES_MAX} bytes"
+                )
             take(batch)
     except (pa.ArrowException, ArithmeticError, LookupError, OSError, TypeError, ValueError) as e:
-        raise _damaged(path, f"{type(e).__name__}: {str(e)[:200]}") from e
+        raise damaged_archive(path, f"{type(e).__name__}: {str(e)[:200]}") from e
 
 
 def _are_times(column: pa.StringArray) -> bool:
@@ -325,13 +234,6 @@ def _instant(
         action=action,
         metadata=metadata or None,
         plan=plan or None,
-    )
-
-
-def _damaged(path: str, why: str) -> CorruptTableError:
-    return CorruptTableError(
-        f"a file of the archived timeline is damaged ({why}): restore it from a backup: {path}",
-        path=path,
     )
 
 

@@ -14,14 +14,10 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum, IntEnum
 from typing import Any, Final, NewType
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from timeline.errors import (
     ClockRefusedError,
     IllegalTransitionError,
     InvalidInputError,
-    UnsupportedTableError,
 )
 
 # ---- Instants
@@ -604,48 +600,3 @@ def form_of(text: str) -> TimestampForm | None:
     if found is None:
         return None
     return TimestampForm.SQL if found[1] is None else TimestampForm.TIMESTAMP
-
-
-def timestamp_texts(moments: pa.Array, how: TimestampTexts, name: str) -> pa.Array:
-    """
-    Format timestamps with a zone as folder names; nulls stay.
-
-    Shapes: (n,) timestamps -> (n,) texts, colons of the SQL form escaped.
-
-    Raises:
-        InvalidInputError: The zone is unknown here (``bad_time_zone``).
-        UnsupportedTableError: Two zones are possible, and a timestamp differs between them
-            (``partition_zone``).
-    """
-    texts = _texts_in(moments, how.form, how.zone, name)
-    if how.or_zone:
-        differ = pc.not_equal(texts, _texts_in(moments, how.form, how.or_zone, name))
-        if pc.any(differ).as_py():
-            raise UnsupportedTableError(
-                "the table's folders fit two time zones, and this row has another folder in "
-                "each. First let another writer of the table write a row with such a time, or "
-                f"set TZ=UTC if all writers of the table use it: column={name!r} "
-                f"zones={[how.zone, how.or_zone]} moment={moments.filter(differ)[0].as_py()}",
-                kind="partition_zone",
-                feature="folders of times in one of two zones",
-            )
-    return texts
-
-
-def _texts_in(moments: pa.Array, form: TimestampForm, zone: str, name: str) -> pa.Array:
-    fine = pc.cast(moments, pa.timestamp("us", moments.type.tz))
-    try:
-        clock = pc.local_timestamp(pc.cast(fine, pa.timestamp("us", zone)))
-    except pa.ArrowInvalid as error:
-        raise InvalidInputError(
-            "the table's folders show times in a time zone that this host does not know: set TZ "
-            f"to its name as the operating system spells it: column={name!r} zone={zone!r}: "
-            f"{error}",
-            kind="bad_time_zone",
-            column=name,
-        ) from error
-    if form is TimestampForm.SQL:
-        seconds = pc.cast(pc.floor_temporal(clock, unit="second"), pa.timestamp("s"))
-        return pc.replace_substring(pc.cast(seconds, pa.string()), ":", "%3A")
-    texts = pc.cast(clock, pa.string())
-    return pc.replace_substring_regex(texts, r"(\.\d+?)0*$", r"\1")

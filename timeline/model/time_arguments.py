@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta, timezone
 from numbers import Integral
-from typing import Any, TypeAlias
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import EARLIEST, InstantTime, TimelineZone, wall_ms
 
+if TYPE_CHECKING:
+    import numpy as np
+
 #: A text, a datetime (also of pandas), a date, or an int of 14 or 17 digits.
-TimeArgument: TypeAlias = str | int | date | datetime | np.datetime64
+TimeArgument: TypeAlias = "str | int | date | datetime | np.datetime64"
 
 _YEAR_MIN = 1000  # earlier years have fewer than four digits
 _ZONE_HOURS_MAX = 18
@@ -152,15 +152,23 @@ def _read(value: Any) -> datetime:
     """Return the value as a plain datetime, without a zone if the value has none."""
     if isinstance(value, str):
         return _read_text(value)
-    if isinstance(value, np.datetime64):
-        value = value.astype("datetime64[us]").item()
-    elif isinstance(value, pa.Scalar):
-        value = value.as_py()
+    if not isinstance(value, date):  # a datetime is a date
+        value = _of_library(value)
     if isinstance(value, datetime):  # a pandas.Timestamp too, which has nanoseconds, and its NaT
         return datetime.combine(value.date(), value.timetz()).replace(fold=value.fold)
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day)  # noqa: DTZ001 - on the table's clock
     raise _refused(value)
+
+
+def _of_library(value: Any) -> Any:
+    """Return a time of numpy or pyarrow as one of Python; other values stay."""
+    import numpy as np  # not for readers of the timeline
+    import pyarrow as pa
+
+    if isinstance(value, np.datetime64):
+        return value.astype("datetime64[us]").item()
+    return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
 def _read_text(text: str) -> datetime:

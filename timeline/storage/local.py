@@ -21,8 +21,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, Literal, TypeVar, cast
 
-import pyarrow as pa
-
 from timeline.errors import InvariantError
 from timeline.model.file_names import check_relative_path, check_size
 from timeline.ports.ports import (
@@ -249,6 +247,8 @@ class LocalStorage:
 
         Raises: ``ObjectMissingError``.
         """
+        import pyarrow as pa  # not for readers of the timeline
+
         with self._inside(path, "opening") as (folder, name):
             descriptor, size_bytes = open_regular(name, folder, path)
             try:

@@ -16,7 +16,6 @@ from timeline.ports.ports import Storage
 from timeline.storage.local import DurabilityName, LocalStorage
 from timeline.storage.object_address import OBJECT_SCHEMES, parse_object_address
 from timeline.storage.object_client import ObjectSettings
-from timeline.storage.object_store import ObjectStorage
 
 DURABILITY_KEY = "hoodoo.storage.durability"
 
@@ -56,6 +55,8 @@ def storage_for(
         )
     match = _SCHEME.match(text)
     if match is not None and match[1].lower() in OBJECT_SCHEMES and match[2].startswith("//"):
+        from timeline.storage.object_store import ObjectStorage  # not for a local table
+
         place = parse_object_address(text)
         return ObjectStorage(place, ObjectSettings.from_properties(options or {}, place))
     return LocalStorage(_local_path(text), durability=_durability(options or {}))

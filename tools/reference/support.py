@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from filegroups.keys.keys import KeyGenerator
+from filegroups.keys.generators import KeyGenerator
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unreadable, refuse_unwritable
 from hoodoo.services import _SERVICES

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hoodoo
-from filegroups.keys.keys import KeyGenerator, KeySpec, key_columns, partition_paths, record_keys
+from filegroups.keys.generators import KeyGenerator
+from filegroups.keys.keys import KeySpec, key_columns, partition_paths, record_keys
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write_prepared
 from hoodoo.table import Table

@@ -12,7 +12,8 @@ from filegroups.files.bloom import BloomSettings
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules
-from filegroups.keys.keys import KeySpec, infer_key_generator
+from filegroups.keys.generators import infer_key_generator
+from filegroups.keys.keys import KeySpec
 from filegroups.schema.new_table import new_table_properties
 from filegroups.table import TableReader, create_table_files, open_reader
 from filegroups.writing.workload import LocalWorkload

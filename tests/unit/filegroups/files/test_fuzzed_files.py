@@ -22,12 +22,8 @@ from tests.fuzzing import mutants
 from tests.interop import golden_tables
 from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs import instant_avro
-from timeline.codecs.archived_instants import (
-    parse_archive_file,
-    parse_archived_instants,
-    parse_manifest,
-    parse_version,
-)
+from timeline.codecs.archive_manifest import parse_manifest, parse_version
+from timeline.codecs.archived_instants import parse_archive_file, parse_archived_instants
 from timeline.codecs.legacy_commit import decode_legacy_commit
 from timeline.errors import HoodooError
 from timeline.model.table_config import TableConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType, timestamp_folders
+from filegroups.keys.generators import TimestampKeys, TimestampType
+from filegroups.keys.timestamp_keys import timestamp_folders
 from timeline.errors import InvalidInputError
 
 WHOLE = "yyyy-MM-dd HH:mm:ss.SSS"

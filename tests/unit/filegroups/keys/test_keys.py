@@ -9,17 +9,20 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from filegroups.keys.keys import (
+from filegroups.keys.generators import (
     KeyGenerator,
+    TimestampKeys,
+    TimestampType,
+    infer_key_generator,
+)
+from filegroups.keys.keys import (
     KeySpec,
     VirtualKeys,
-    infer_key_generator,
     key_range,
     partition_paths,
     record_keys,
     validate_ordering,
 )
-from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType
 from timeline.errors import InvalidInputError
 from timeline.model.instant import TimestampForm, TimestampTexts, form_of
 

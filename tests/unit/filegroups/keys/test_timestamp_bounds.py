@@ -8,13 +8,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from filegroups.keys.timestamp_keys import (
-    TimestampKeys,
-    TimestampType,
-    TimeUnit,
-    check_zone,
-    timestamp_folders,
-)
+from filegroups.keys.generators import TimestampKeys, TimestampType, TimeUnit
+from filegroups.keys.timestamp_keys import check_zone, timestamp_folders
 from timeline.errors import InvalidInputError
 
 WHOLE = "yyyy-MM-dd HH:mm:ss.SSS"

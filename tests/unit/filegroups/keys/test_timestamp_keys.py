@@ -9,13 +9,8 @@ import pyarrow as pa
 import pytest
 
 from filegroups.keys.date_patterns import parse_date_pattern
-from filegroups.keys.timestamp_keys import (
-    TimestampKeys,
-    TimestampType,
-    TimeUnit,
-    check_zone,
-    timestamp_folders,
-)
+from filegroups.keys.generators import TimestampKeys, TimestampType, TimeUnit
+from filegroups.keys.timestamp_keys import check_zone, timestamp_folders
 from timeline.errors import InvalidInputError
 
 MILLIS = TimestampType.EPOCHMILLISECONDS

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filegroups.files.parquet import works_without
-from filegroups.keys.keys import KeyGenerator, KeySpec, partition_paths
-from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType, TimeUnit
+from filegroups.keys.generators import KeyGenerator, TimestampKeys, TimestampType, TimeUnit
+from filegroups.keys.keys import KeySpec, partition_paths
 from filegroups.reading.file_system_view import PartitionField, PartitionPruner
 from filegroups.schema.schema import PARTITION_COLUMN
 from timeline.errors import InvalidInputError

@@ -6,8 +6,7 @@ import pickle
 
 import pytest
 
-from filegroups.keys.keys import KeyGenerator
-from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType, TimeUnit
+from filegroups.keys.generators import KeyGenerator, TimestampKeys, TimestampType, TimeUnit
 from filegroups.schema.new_table import new_table_properties
 from filegroups.settings.key_settings import (
     key_properties_of,

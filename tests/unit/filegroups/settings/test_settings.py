@@ -7,7 +7,7 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
-from filegroups.keys.keys import KeyGenerator
+from filegroups.keys.generators import KeyGenerator
 from filegroups.settings.known_keys import (
     UNSUPPORTED,
     UNSUPPORTED_READS,

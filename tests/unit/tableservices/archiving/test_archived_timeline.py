@@ -8,12 +8,8 @@ from tableservices.archiving.archived_timeline import append_to_archive, archive
 from tests.unit.timeline.engine import Behind, Heard
 from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimeline
-from timeline.codecs.archived_instants import (
-    ArchivedInstant,
-    archive_file,
-    encode_archived_instants,
-    encode_manifest,
-)
+from timeline.codecs.archive_manifest import ArchivedInstant, archive_file, encode_manifest
+from timeline.codecs.archived_instants import encode_archived_instants
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.file_names import HISTORY
 

@@ -18,7 +18,7 @@ from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint
 from tests.unit.tableservices.plain_bench import Bench
 from tests.unit.timeline.engine import Behind
-from timeline.codecs.archived_instants import parse_manifest
+from timeline.codecs.archive_manifest import parse_manifest
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, MissingFileError
 from timeline.model.file_names import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS

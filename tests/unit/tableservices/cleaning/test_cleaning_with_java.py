@@ -12,7 +12,7 @@ from tableservices.cleaning.execute import clean
 from tableservices.cleaning.plan import CleaningSettings
 from tests.unit.timeline.engine import BRISK, heard, new_table, opened, upsert
 from tests.unit.timeline.publishing import commit_in_section
-from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.commit.apply import revert_if_restored
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit_log import slots_with_removed_file

@@ -35,7 +35,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.codecs.instant_avro import (
     decode_restore,
     decode_restore_plan,

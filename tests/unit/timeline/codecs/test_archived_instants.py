@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.codecs import archived_instants
-from timeline.codecs.archived_instants import (
+from timeline.codecs.archive_manifest import (
     ArchivedInstant,
     ArchiveFile,
-    parse_archived_completions,
-    parse_archived_instants,
     parse_manifest,
     parse_version,
 )
+from timeline.codecs.archived_instants import parse_archived_completions, parse_archived_instants
 from timeline.codecs.instant_avro import decode_clean, decode_clean_plan
 from timeline.errors import CorruptTableError, MalformedNameError
 

@@ -7,15 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timeline.codecs.archived_instants import (
+from timeline.codecs.archive_manifest import (
     ArchivedInstant,
     ArchiveFile,
     archive_file,
-    encode_archived_instants,
     encode_manifest,
-    parse_archived_instants,
     parse_manifest,
 )
+from timeline.codecs.archived_instants import encode_archived_instants, parse_archived_instants
 
 DATA = Path(__file__).parents[1] / "data"
 ROWS = (DATA / "20261121100954622_20261121100956962_0.parquet").read_bytes()

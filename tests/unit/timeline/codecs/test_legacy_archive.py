@@ -19,11 +19,8 @@ from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimeline
 from timeline.codecs import archived_instants as legacy_archive
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.archived_instants import (
-    ArchivedInstant,
-    archive_file_number,
-    parse_archive_file,
-)
+from timeline.codecs.archive_manifest import ArchivedInstant
+from timeline.codecs.archived_instants import archive_file_number, parse_archive_file
 from timeline.codecs.instant_avro import decode_clean, decode_commit
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.errors import CorruptTableError, UnsupportedTableError

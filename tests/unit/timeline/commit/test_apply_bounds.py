@@ -13,7 +13,7 @@ from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened
 from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimeline
-from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit.apply import apply, has_instant_file, is_applied, revert_if_restored, try_apply
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
