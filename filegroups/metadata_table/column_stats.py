@@ -107,6 +107,26 @@ def columns_to_index(
     return (*ALWAYS_INDEXED, *(fitting if listed else fitting[:columns_max]))
 
 
+def evolved_columns(
+    listed: Sequence[str], before: str, after: str, version: IndexVersion
+) -> tuple[str, ...]:
+    """
+    Return the columns of an index after the table's schema changed.
+
+    Java adds new columns of the table to an index that has the first columns. Files without records of
+    such a column would be pruned by it, so a write that adds a column adds it to the index.
+
+    Args:
+        listed: The columns of the index definition.
+        before: The table's schema before.
+        after: The table's schema after.
+        version: Version of the index definition.
+    """
+    if not set(columns_to_index(before, version)) <= set(listed):
+        return tuple(listed)  # the columns were chosen by name
+    return tuple(dict.fromkeys((*listed, *columns_to_index(after, version))))
+
+
 def _node(root: Record, name: str) -> Node | None:
     found: Node | None = root
     for step in name.split("."):

@@ -60,12 +60,17 @@ def parse_index_definitions(data: bytes) -> dict[str, IndexDefinition]:
         listed = json.loads(data)["indexDefinitions"]
         return {str(name): _definition(str(name), each) for name, each in listed.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptTableError(
-            "the index definitions cannot be read: restore the file from a backup, or let Java Hudi "
-            f"create the indexes again: {INDEX_DEFINITIONS} ({str(error)[:200]})",
-            kind="bad_index_definitions",
-            path=INDEX_DEFINITIONS,
-        ) from error
+        raise bad_definitions_error(str(error)[:200]) from error
+
+
+def bad_definitions_error(why: str) -> CorruptTableError:
+    """Return the error for index definitions that cannot be used."""
+    return CorruptTableError(
+        "the index definitions cannot be read: restore the file from a backup, or let Java Hudi "
+        f"create the indexes again: {INDEX_DEFINITIONS} ({why})",
+        kind="bad_index_definitions",
+        path=INDEX_DEFINITIONS,
+    )
 
 
 def _definition(name: str, entry: Mapping[str, Any]) -> IndexDefinition:

@@ -26,6 +26,7 @@ from filegroups.metadata_table.column_stats import (
     column_stats_records,
     columns_to_index,
     deleted_column_stats,
+    evolved_columns,
     log_file_stats,
     merge_stats,
     partition_stats_records,
@@ -193,6 +194,16 @@ def test_records_arrays_maps_and_enums_are_not_indexed() -> None:
     assert columns_to_index(schema, V1) == (*meta, "n")
     assert columns_to_index(schema, V2, columns_max=1) == (*meta, "n")
     assert columns_to_index(schema, V2, listed=["r.x", "e", "n"]) == (*meta, "r.x", "n")
+
+
+def test_a_new_column_joins_an_index_of_the_first_columns_only() -> None:
+    before, after = (
+        TableSchema.from_arrow(pa.schema([(name, pa.int32()) for name in names]), "t").avro_json
+        for names in ("ab", "abc")
+    )
+    first = columns_to_index(before, V2)
+    assert evolved_columns(first, before, after, V2) == (*first, "c")
+    assert evolved_columns(first[:-1], before, after, V2) == first[:-1]
 
 
 def test_damaged_index_definitions_raise_a_typed_error() -> None:

@@ -1,0 +1,469 @@
+"""
+The records that a write, a clean or a rollback adds to the metadata table.
+
+They follow from the files of the write alone: its new files, and the slices that it updated or
+replaced. So a writer makes them before its commit, and they stay right whatever other writers commit
+. A record index and a secondary index need the keys of each changed file group before and
+after; only key columns and indexed columns are read, one file group at a time on each thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.keys.keys import plain_column
+from filegroups.metadata_table.column_stats import (
+    ColumnStats,
+    can_bound,
+    column_stats_records,
+    deleted_column_stats,
+    merge_stats,
+    partition_stats_records,
+    unknown_stats,
+)
+from filegroups.metadata_table.file_group_contents import (
+    FileGroupChange,
+    FileGroupContents,
+    IndexedTable,
+    difference,
+    file_group_contents,
+)
+from filegroups.metadata_table.keys import (
+    PartitionKind,
+    bloom_filter_keys,
+    kind_of,
+)
+from filegroups.metadata_table.records import (
+    ALL_PARTITIONS,
+    BLOOM_FILTERS,
+    FILES,
+    NO_PARTITION,
+    RECORD_INDEX,
+    SECONDARY_INDEX,
+)
+from filegroups.schema.casting import one_array
+from timeline.errors import InvariantError
+from timeline.model.commit_metadata import (
+    LOG_COMPACT,
+    CommitMetadata,
+    FileGroupId,
+    WriteStat,
+)
+from timeline.model.file_names import (
+    FileSlice,
+    parse_base_file_name,
+    parse_log_file_name,
+)
+from timeline.model.instant import InstantTime, TimelineZone
+from timeline.ports.ports import Executor, Storage
+
+_KEEPS_KEYS: Final = frozenset({"COMPACT", LOG_COMPACT})  # their files have the rows of others
+_CLUSTER: Final = "CLUSTER"
+
+#: Keys that a partition of the metadata table forgets, with the table's partition of each.
+DELETES: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("partition_path", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionContents:
+    """
+    What one partition of the metadata table gets.
+
+    ``records`` has the flat schema of its kind. ``deletes`` has schema `DELETES`; its keys become a
+    delete block. Only a record index needs the partition path there; elsewhere it is empty. No key is in both, except in a record index per partition, where it may be in both
+    with other partitions of the table.
+    """
+
+    records: pa.Table
+    deletes: pa.Table = field(default_factory=DELETES.empty_table)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self.records.num_rows or self.deletes.num_rows)
+
+
+# ---- A write
+
+
+def contents_of_commit(
+    storage: Storage,
+    executor: Executor,
+    table: IndexedTable,
+    commit: CommitMetadata,
+    slices: Mapping[FileGroupId, FileSlice],
+    *,
+    requested_time: InstantTime,
+    zone: TimelineZone,
+) -> dict[str, PartitionContents]:
+    """
+    Return the records of a write, a compaction or a clustering.
+
+    Args:
+        storage: Storage of the table; the new files exist.
+        executor: Maps over the file groups.
+        table: The indexes to update.
+        commit: The metadata that will complete the instant.
+        slices: The merged slices before the write, as it read them: of each file group that it
+            updates or replaces. Not needed for services without a record or secondary index.
+        requested_time: Of the instant.
+        zone: Of the table's timeline.
+
+    Returns:
+        What each partition of ``table.partitions`` gets; partitions without a rule (an expression
+        index) are left out.
+
+    Raises:
+        InvariantError: ``slices`` lacks a file group.
+        MissingFileError: A file vanished.
+        CorruptTableError: A file is damaged.
+
+    Outside: for each file group the reads of its new files, and of its slices before and after if
+    keys are compared.
+    """
+    changes = changes_of(table, commit, slices)
+    work = partial(file_group_contents, storage, table, requested_time)
+    found = list(zip(changes, executor.map(work, changes), strict=True))
+    made = {PartitionKind.FILES.value: _files_of(commit)}
+    made |= _statistics(table, found)
+    if table.has(PartitionKind.BLOOM_FILTERS):
+        blooms = [
+            (change.file_group.partition_path, *each)
+            for change, got in found
+            for each in got.blooms
+        ]
+        made[PartitionKind.BLOOM_FILTERS.value] = _blooms(blooms, requested_time)
+    made |= _keys(table, [(change, got, requested_time) for change, got in found], zone)
+    return {name: each for name, each in made.items() if name in table.partitions}
+
+
+def changes_of(
+    table: IndexedTable, commit: CommitMetadata, slices: Mapping[FileGroupId, FileSlice]
+) -> list[FileGroupChange]:
+    """
+    Return the file groups that a commit changes: the units of work of ``file_group_contents``.
+
+    Arguments, errors: as ``contents_of_commit``.
+    """
+    compares = table.indexes_keys and commit.operation_type not in _KEEPS_KEYS
+    changes = []
+    for path, stats in sorted(commit.partition_to_write_stats.items()):
+        by_id: dict[str, list[WriteStat]] = {}
+        for stat in stats:
+            by_id.setdefault(stat.file_id, []).append(stat)
+        for file_id, listed in sorted(by_id.items()):
+            group = FileGroupId(path, file_id)
+            change = FileGroupChange(
+                file_group=group,
+                stats=tuple(listed),
+                before=slices.get(group),
+                compares_keys=compares,
+            )
+            if compares and change.before is None and change.has_previous:
+                raise _no_slice(group)
+            changes.append(change)
+    if compares and commit.operation_type != _CLUSTER:  # all keys of a clustering come back
+        changes += _replaced(commit, slices)
+    return changes
+
+
+def _replaced(
+    commit: CommitMetadata, slices: Mapping[FileGroupId, FileSlice]
+) -> list[FileGroupChange]:
+    changes = []
+    for path, file_id in sorted(commit.replaced_file_groups()):
+        group = FileGroupId(path, file_id)
+        if group not in slices:
+            raise _no_slice(group)
+        changes.append(FileGroupChange(file_group=group, before=slices[group]))
+    return changes
+
+
+def _no_slice(group: FileGroupId) -> InvariantError:
+    return InvariantError(
+        f"the records of a file group need its slice before the write; report it: {group}",
+        path=str(group),
+    )
+
+
+# ---- Records of all file groups
+
+
+def _files_of(commit: CommitMetadata) -> PartitionContents:
+    sizes: dict[tuple[str, str], int] = {}
+    for path, stats in sorted(commit.partition_to_write_stats.items()):
+        for stat in stats:
+            listed = {stat.path or "": stat.file_size_in_bytes} | dict(stat.cdc_stats or {})
+            for file, size in listed.items():
+                name = file.rpartition("/")[2]
+                if name:
+                    sizes[path, name] = max(size, sizes.get((path, name), 0))
+    replaced = commit.partition_to_replace_file_ids or {}
+    paths = sorted({*(path for path, _ in sizes), *(path for path in replaced if replaced[path])})
+    rows = [(ALL_PARTITIONS, path or NO_PARTITION, 0, False) for path in paths]
+    rows += [(path or NO_PARTITION, name, size, False) for (path, name), size in sizes.items()]
+    return PartitionContents(records=_files(rows))
+
+
+def _files(rows: Sequence[tuple[str, str, int, bool]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(FILES)
+    return pa.table([list(each) for each in columns], schema=FILES)
+
+
+def _statistics(
+    table: IndexedTable, found: Sequence[tuple[FileGroupChange, FileGroupContents]]
+) -> dict[str, PartitionContents]:
+    version = table.stats_version
+    files = [
+        (change.file_group.partition_path, name, stats)
+        for change, got in found
+        for name, stats in got.stats.items()
+    ]
+    made = {}
+    if table.has(PartitionKind.COLUMN_STATS):
+        records = column_stats_records(files, version)
+        made[PartitionKind.COLUMN_STATS.value] = PartitionContents(records=records)
+    if table.has(PartitionKind.PARTITION_STATS):
+        of_partition: dict[str, list[tuple[str, tuple[ColumnStats, ...]]]] = {}
+        for path, name, stats in files:
+            of_partition.setdefault(path, []).append((name, stats))
+        records = partition_stats_records(
+            ((path, _of_partition(table, listed)) for path, listed in of_partition.items()),
+            version,
+        )
+        made[PartitionKind.PARTITION_STATS.value] = PartitionContents(records=records)
+    return made
+
+
+def _of_partition(
+    table: IndexedTable, files: Sequence[tuple[str, tuple[ColumnStats, ...]]]
+) -> list[ColumnStats]:
+    """
+    Return the statistics of the new files of a partition.
+
+    Files without rows count nothing. A base file without a column may have other values there than
+    nulls when it is read, so its bounds are the widest.
+    """
+    found: dict[str, list[ColumnStats]] = {name: [] for name in table.stats_columns}
+    for name, stats in files:
+        for each in stats:
+            if each.value_count:
+                found[each.column].append(each)
+        if parse_base_file_name(name) is None:
+            continue
+        rows = max((each.value_count for each in stats), default=1)
+        missing = found.keys() - {each.column for each in stats}
+        for column in sorted(missing) if rows else ():
+            values = plain_column(table.read.file_schema.empty_table(), column)
+            if values is not None and can_bound(values.type, table.stats_version):
+                found[column].append(unknown_stats(column, values.type, rows))
+    merged = (merge_stats(pieces) for pieces in found.values())
+    return [each for each in merged if each is not None]
+
+
+def _blooms(
+    blooms: Sequence[tuple[str, str, str, str]], requested_time: InstantTime, *, gone: bool = False
+) -> PartitionContents:
+    paths = pa.array([path for path, _, _, _ in blooms], pa.string())
+    names = pa.array([name for _, name, _, _ in blooms], pa.string())
+    columns = [
+        bloom_filter_keys(paths, names),
+        pa.array([kind for _, _, kind, _ in blooms], pa.string()),
+        pa.repeat(pa.scalar(requested_time), len(blooms)),
+        pa.array([text.encode() for _, _, _, text in blooms], pa.binary()),
+        pa.repeat(pa.scalar(gone), len(blooms)),
+    ]
+    return PartitionContents(records=pa.Table.from_arrays(columns, schema=BLOOM_FILTERS))
+
+
+def _keys(
+    table: IndexedTable,
+    found: Sequence[tuple[FileGroupChange, FileGroupContents, InstantTime]],
+    zone: TimelineZone,
+) -> dict[str, PartitionContents]:
+    """Return the records of the record index and of secondary indexes."""
+    made = {}
+    if table.has(PartitionKind.RECORD_INDEX):
+        made[PartitionKind.RECORD_INDEX.value] = _record_index(table, found, zone)
+    for name in table.secondary:
+        gained = _joined(got.pairs[name][0] for _, got, _ in found if name in got.pairs)
+        lost = _joined(got.pairs[name][1] for _, got, _ in found if name in got.pairs)
+        gained = pc.unique(gained)
+        lost = difference(pc.unique(lost), gained)
+        present = pa.repeat(pa.scalar(False), len(gained))
+        nowhere = pa.repeat(pa.scalar(""), len(lost))
+        made[name] = PartitionContents(
+            records=pa.Table.from_arrays([gained, present], schema=SECONDARY_INDEX),
+            deletes=pa.Table.from_arrays([lost, nowhere], schema=DELETES),
+        )
+    return made
+
+
+def _joined(arrays: Iterable[pa.Array]) -> pa.Array:
+    return pa.concat_arrays([pa.array([], pa.string()), *arrays])
+
+
+def _record_index(
+    table: IndexedTable,
+    found: Sequence[tuple[FileGroupChange, FileGroupContents, InstantTime]],
+    zone: TimelineZone,
+) -> PartitionContents:
+    """Return the record index's part. A key that one file group loses and another gains moves."""
+    puts, gone = [RECORD_INDEX.empty_table()], [DELETES.empty_table()]
+    for change, got, time in found:
+        path, file_id = change.file_group.partition_path, change.file_group.file_id
+        count = len(got.inserted)
+        if count:
+            columns = [
+                got.inserted,
+                pa.repeat(pa.scalar(path), count),
+                pa.repeat(pa.scalar(file_id), count),
+                pa.repeat(pa.scalar(int(zone.wall_ms(time)), pa.int64()), count),
+            ]
+            puts.append(pa.Table.from_arrays(columns, schema=RECORD_INDEX))
+        paths = pa.repeat(pa.scalar(path), len(got.deleted))
+        gone.append(pa.Table.from_arrays([got.deleted, paths], schema=DELETES))
+    inserted, deleted = pa.concat_tables(puts), pa.concat_tables(gone)
+    inserted, places = _last_of_each(inserted, table)
+    deleted, lost = _last_of_each(deleted, table)
+    deleted = deleted.filter(pc.invert(pc.is_in(lost, value_set=places)))
+    return PartitionContents(records=inserted, deletes=deleted)
+
+
+def _last_of_each(rows: pa.Table, table: IndexedTable) -> tuple[pa.Table, pa.Array]:
+    """Return rows with distinct places in the index, and the places: of equal ones the last."""
+    places = one_array(rows.column("key"))
+    if table.is_per_partition:
+        paths = one_array(rows.column("partition_path"))
+        places = pc.binary_join_element_wise(paths, places, "\0")
+    codes = np.asarray(places.dictionary_encode().indices)
+    _, first = np.unique(codes[::-1], return_index=True)
+    kept = pa.array(np.sort(len(codes) - 1 - first))
+    return rows.take(kept), places.take(kept)
+
+
+# ---- Cleans and rollbacks
+
+
+def contents_of_clean(
+    table: IndexedTable,
+    deleted: Mapping[str, Sequence[str]],
+    dropped: Iterable[str] = (),
+    *,
+    requested_time: InstantTime,
+) -> dict[str, PartitionContents]:
+    """
+    Return the records of a clean.
+
+    Args:
+        table: The indexes to update.
+        deleted: Names of the deleted files by partition path.
+        dropped: Partition paths that the clean removes; all their files are in ``deleted``.
+        requested_time: Of the clean.
+    """
+    gone = sorted(set(dropped))
+    rows = [(ALL_PARTITIONS, path or NO_PARTITION, 0, True) for path in gone]
+    rows += [
+        (path or NO_PARTITION, name, 0, True)
+        for path, names in sorted(deleted.items())
+        if path not in gone
+        for name in sorted(names)
+    ]
+    keys = [path or NO_PARTITION for path in gone]
+    deletes = pa.table([keys, [""] * len(keys)], schema=DELETES)
+    made = {PartitionKind.FILES.value: PartitionContents(records=_files(rows), deletes=deletes)}
+    made |= _without_files(table, deleted, requested_time)
+    return {name: each for name, each in made.items() if name in table.partitions}
+
+
+def _without_files(
+    table: IndexedTable, deleted: Mapping[str, Sequence[str]], requested_time: InstantTime
+) -> dict[str, PartitionContents]:
+    """Return the records that delete statistics and bloom filters of files."""
+    files = [(path, name) for path, names in sorted(deleted.items()) for name in sorted(names)]
+    bases = [(path, name) for path, name in files if parse_base_file_name(name) is not None]
+    made = {}
+    if table.stats_columns:
+        logs = [(path, name) for path, name in files if _is_log(name)]
+        records = deleted_column_stats([*bases, *logs], table.stats_columns, table.stats_version)
+        made[PartitionKind.COLUMN_STATS.value] = PartitionContents(records=records)
+    if table.has(PartitionKind.BLOOM_FILTERS):
+        blooms = [(path, name, "", "") for path, name in bases]
+        made[PartitionKind.BLOOM_FILTERS.value] = _blooms(blooms, requested_time, gone=True)
+    return made
+
+
+def _is_log(name: str) -> bool:
+    parsed = parse_log_file_name(name)
+    return parsed is not None and not parsed.is_cdc
+
+
+def contents_of_removed(
+    storage: Storage,
+    executor: Executor,
+    table: IndexedTable,
+    commit: CommitMetadata,
+    slices: Mapping[FileGroupId, FileSlice],
+    *,
+    requested_time: InstantTime,
+    removed_time: InstantTime,
+    zone: TimelineZone,
+) -> dict[str, PartitionContents]:
+    """
+    Return the records that undo a completed write: of its rollback, or of a restore.
+
+    Record keys that the write deleted or moved return to their file groups before it. Bounds of
+    partitions stay wide, and its partitions stay listed.
+
+    Args:
+        storage: Storage of the table; the files of the write still exist.
+        executor: Maps over the file groups.
+        table: The indexes to update.
+        commit: The metadata of the write to undo.
+        slices: The merged slices that remain, of each file group that it updated or replaced.
+        requested_time: Of the rollback.
+        removed_time: Requested time of the write to undo.
+        zone: Of the table's timeline.
+
+    Errors and calls outside: as ``contents_of_commit``, without statistics and bloom filters.
+    """
+    bare = replace(
+        table,
+        partitions=tuple(
+            name
+            for name in table.partitions
+            if kind_of(name) in (PartitionKind.RECORD_INDEX, PartitionKind.SECONDARY_INDEX)
+        ),
+    )
+    changes = changes_of(bare, commit, slices)
+    if commit.operation_type == _CLUSTER and bare.indexes_keys:
+        changes += _replaced(commit, slices)
+    if not bare.indexes_keys:
+        changes = []
+    work = partial(file_group_contents, storage, bare, removed_time)
+    undone = []
+    for change, got in zip(changes, executor.map(work, changes), strict=True):
+        pairs = {name: (lost, gained) for name, (gained, lost) in got.pairs.items()}
+        back = FileGroupContents(inserted=got.deleted, deleted=got.inserted, pairs=pairs)
+        time = requested_time if change.before is None else change.before.base_instant_time
+        undone.append((change, back, time))
+    files = _files_of(commit).records
+    tombstones = files.filter(pc.not_equal(files.column("key"), ALL_PARTITIONS))
+    deleted: dict[str, list[str]] = {}
+    for row in tombstones.select(["key", "name"]).to_pylist():
+        path = "" if row["key"] == NO_PARTITION else row["key"]
+        deleted.setdefault(path, []).append(row["name"])
+    made = contents_of_clean(table, deleted, requested_time=requested_time)
+    return made | _keys(bare, undone, zone)
