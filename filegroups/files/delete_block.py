@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.avro_columns.decode import RecordPlan, plan_record, read_record
-from filegroups.files.avro_columns.encode import RowWriter
+from filegroups.files.avro_columns.encode import RowWriter, shortest_bytes
 from filegroups.files.avro_columns.items import PADDING_BYTES, Chunk, Cursor, find_items, skip
 from filegroups.files.avro_columns.types import (
     Items,
@@ -172,17 +172,7 @@ def _unscaled(column: pa.Array) -> pa.Array:
             f"point): round it: {str(failure)[:200]}",
             kind="ordering_value",
         ) from failure
-    _, content = held.buffers()
-    little = np.frombuffer(content, np.uint8).reshape(-1, 16)[held.offset : held.offset + len(held)]
-    big = little[:, ::-1]
-    sign = np.where(big[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
-    # A byte is dropped if it repeats the sign and the next byte begins with the sign's bit.
-    spare = (big[:, :-1] == sign) & ((big[:, 1:] ^ sign) < 0x80)
-    dropped = np.cumprod(spare, axis=1, dtype=np.int64).sum(axis=1)
-    offsets = np.append(0, np.cumsum(16 - dropped)).astype(np.int32)
-    kept = big[np.arange(16) >= dropped[:, None]]
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
-    return pa.Array.from_buffers(pa.binary(), len(held), buffers)
+    return shortest_bytes(held)
 
 
 # ---- The content of delete blocks

@@ -204,6 +204,9 @@ class RowWriter:
     def _choice(self, node: Union, column: pa.Array, name: str) -> None:
         values = [place for place, each in enumerate(node.branches) if not is_null(each)]
         nulls = [place for place, each in enumerate(node.branches) if is_null(each)]
+        if len(values) > 1 and len(nulls) == 1 and pa.types.is_struct(column.type):
+            self._wrappers(node, nulls[0], column, name)
+            return
         if len(values) > 1 or len(nulls) > 1:
             raise unsupported_type_error(f"a union of several types: {name}")
         if not column.null_count or not nulls:
@@ -214,14 +217,40 @@ class RowWriter:
         live = np.asarray(column.is_valid())
         chosen = 2 * values[0] if values else 0
         self._short(np.where(live, np.uint64(chosen), np.uint64(2 * nulls[0])), 1, 1)
-        if not values or not live.any():
+        if values:
+            self._live_rows(node.branches[values[0]], column, live, name)
+
+    def _wrappers(self, node: Union, null: int, column: pa.StructArray, name: str) -> None:
+        """
+        Write a union of records of one field each, from a struct as the reader builds it.
+
+        A child of the struct is named as the record whose field it holds. At most one child of a
+        row has a value; a row without any is null.
+        """
+        children = dict(zip((each.name for each in column.type), column.flatten(), strict=True))
+        chosen = np.full(self._rows, null, np.uint64)
+        held = []
+        for number, branch in enumerate(node.branches):
+            if isinstance(branch, Record) and branch.title in children:
+                child = children[branch.title]
+                live = np.asarray(child.is_valid())
+                chosen[live] = number
+                held.append((branch.nodes[0], child, live))
+        self._short(chosen << np.uint64(1), 1, 1)
+        for value, child, live in held:
+            self._live_rows(value, child, live, name)
+
+    def _live_rows(
+        self, node: Node, column: pa.Array, live: npt.NDArray[np.bool_], name: str
+    ) -> None:
+        """Write a value in some rows, and nothing in the others."""
+        if not live.any():
             return
-        value = node.branches[values[0]]
-        if isinstance(value, Leaf):
-            self._leaf(value, column, live, name)
+        if isinstance(node, Leaf):
+            self._leaf(node, column, live, name)
             return
         inner = RowWriter(int(live.sum()))
-        inner.value(value, column.filter(pa.array(live)), name)
+        inner.value(node, column.filter(pa.array(live)), name)
         places = pa.array(np.cumsum(live) - 1, mask=~live)
         self.put(inner.rows().take(places))
 
@@ -292,6 +321,22 @@ class RowWriter:
         piece = pa.Array.from_buffers(pa.binary(width), self._rows, buffers)
         piece = piece.cast(pa.binary())
         self.put(piece if live is None else pc.if_else(pa.array(live), piece, None))
+
+
+def shortest_bytes(decimals: pa.Decimal128Array) -> pa.Array:
+    """Return decimals as two's complement in the fewest bytes, as Java writes them."""
+    _, content = decimals.buffers()
+    little = np.frombuffer(content, np.uint8).reshape(-1, 16)
+    big = little[decimals.offset : decimals.offset + len(decimals), ::-1]
+    sign = np.where(big[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
+    # A byte is dropped if it repeats the sign and the next byte begins with the sign's bit.
+    spare = (big[:, :-1] == sign) & ((big[:, 1:] ^ sign) < 0x80)
+    dropped = np.cumprod(spare, axis=1, dtype=np.int64).sum(axis=1)
+    offsets = np.append(0, np.cumsum(16 - dropped)).astype(np.int32)
+    kept = big[np.arange(16) >= dropped[:, None]]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
+    found = pa.Array.from_buffers(pa.binary(), len(decimals), buffers)
+    return pc.if_else(decimals.is_valid(), found, None) if decimals.null_count else found
 
 
 def _numbers(column: pa.Array, kind: Any) -> Any:
