@@ -12,7 +12,7 @@ from filegroups.files.delete_block import encode_deletes
 from filegroups.index.lookup import RecordIndex, open_record_index
 from tests.interop import golden_tables
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
-from timeline.errors import CorruptTableError, UnsupportedTableError
+from timeline.errors import CorruptTableError
 
 NAMES = ("v8_cow_mdt_record_index", "v9_cow_mdt_record_index")
 METADATA = ".hoodie/metadata"
@@ -88,7 +88,7 @@ def test_a_deleted_key_is_missing_once_its_instant_completed_in_both_tables(path
     (timelines[1] / f"{LATER}.commit.requested").touch()
     assert there(), "the table itself has not completed it"
     (timelines[1] / f"{LATER}.commit.requested").unlink()
-    assert there(), "the table has no instant so late yet"
+    assert index_of(path) is None, "the metadata table has an instant that its table lacks"
     (timelines[1] / f"{LATER}_{COMPLETED}.commit").touch()
     index = index_of(path)
     assert index is not None
@@ -102,13 +102,35 @@ def test_a_table_without_the_index_has_none(tmp_path: Path) -> None:
     assert index_of(golden_tables.unpack("v9_cow_part", tmp_path)) is None
 
 
-def test_an_index_kept_for_each_partition_is_refused_by_name(path: Path) -> None:
+@pytest.mark.parametrize("name", ["v9_cow_partitioned_ri", "v9a_cow_partitioned_ri"])
+def test_an_index_of_each_partition_finds_a_key_in_its_partition(name: str, tmp_path: Path) -> None:
+    table = golden_tables.unpack(name, tmp_path)
+    index = index_of(table)
+    assert index is not None
+    assert located(index, table) == expected(table)
+
+
+def test_an_index_without_one_of_its_file_groups_is_refused(path: Path) -> None:
     folder = path / METADATA / "record_index"
-    for file in folder.glob(".record-index-0000-0_*"):
-        file.rename(folder / file.name.replace("record-index-0000-0", "p-record-index-0000-0"))
-    with pytest.raises(UnsupportedTableError) as caught:
-        index_of(path)
-    assert caught.value.kind == "record_index"
+    for file in folder.glob("*record-index-0000-0_*"):
+        file.rename(folder / file.name.replace("-0000-0_", "-0001-0_"))
+    index = index_of(path)
+    assert index is not None
+    with pytest.raises(CorruptTableError) as caught:
+        located(index, path)
+    assert caught.value.kind == "metadata_file_groups"
+
+
+@pytest.mark.parametrize("path", ["v9_cow_mdt_record_index"], indirect=True)
+def test_an_index_that_lacks_a_commit_is_not_used(path: Path) -> None:
+    timelines = path / METADATA / ".hoodie/timeline", path / ".hoodie/timeline"
+    newest = max(timelines[1].glob("*_*.commit")).name.split("_")[0]
+    for file in timelines[0].glob(f"{newest}_*"):
+        file.unlink()
+    assert index_of(path) is None
+    with hoodoo.open_table(path) as table:
+        keys = sorted(key for key, _, _ in expected(path))
+        assert table.get_rows(keys).num_rows == len(keys)
 
 
 def test_a_damaged_index_is_named(path: Path) -> None:

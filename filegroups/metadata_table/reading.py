@@ -1,0 +1,525 @@
+"""
+Read the metadata table as of a snapshot of its table.
+
+The metadata table is a merge-on-read table with a timeline of its own. A commit of the table has a
+deltacommit of the same requested time there, which completes first. So two timelines decide what
+counts (``getValidInstantTimestamps`` in Java Hudi): the instant is completed in the metadata table,
+and not pending on the table. Instants that only the metadata table has count, too: those that
+built it, its services, and the deltacommit after a restore.
+
+A commit that began after the snapshot is on neither timeline of the reader. Such instants are found
+by one more listing of the table's timeline, and do not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.log_files import VisibleInstants, opened, read_blocks
+from filegroups.metadata_table.decode import SHAPE_OF_KIND, decode_block, decode_hfile
+from filegroups.metadata_table.index_definitions import (
+    IndexDefinition,
+    bad_definitions_error,
+    read_index_definitions,
+)
+from filegroups.metadata_table.keys import (
+    FileGroupNumber,
+    IndexVersion,
+    PartitionKind,
+    kind_of,
+    parse_file_group_id,
+    shards,
+)
+from filegroups.metadata_table.merge import live_files, merge_layers
+from filegroups.metadata_table.records import (
+    ALL_PARTITIONS,
+    BLOOM_FILTERS,
+    COLUMN_STATS,
+    NO_PARTITION,
+)
+from filegroups.schema.casting import one_array, rows_by_number
+from timeline.archived import ArchivedTimeline
+from timeline.errors import (
+    CorruptTableError,
+    MissingFileError,
+    SnapshotExpiredError,
+    UnsupportedTableError,
+)
+from timeline.model.commit_metadata import FileGroupId
+from timeline.model.file_names import (
+    METADATA_TABLE,
+    PROPERTIES,
+    BaseFile,
+    FileSlice,
+    LogFile,
+    check_relative_path,
+    merged_slice,
+    slice_files,
+)
+from timeline.model.instant import EARLIEST, Action, Instant, InstantTime
+from timeline.model.table_config import TableConfig
+from timeline.ports.ports import ObjectMissingError, Storage
+from timeline.properties.properties_file import parse_properties
+from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
+from timeline.storage.subfolder import SubfolderStorage
+from timeline.system import NullEvents
+
+_COMPLETE: Final = "hoodie.table.metadata.partitions"
+_VERSION: Final = "hoodie.table.version"
+#: Requested times of the deltacommits that built a partition: 0, 1, 2 and so on.
+_BUILDING: Final = EARLIEST[:-3]
+#: The actions of the table that have a deltacommit in the metadata table.
+_RECORDED: Final = frozenset(
+    {Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLEAN}
+)
+_OWN_BASE: Final = f"{METADATA_TABLE}/"
+_FILE_ID: Final = r"[^_/\\\x00-\x1f]+"
+_TOKEN: Final = r"\d+-\d+-\d+"  # noqa: S105 - a file name part
+_BASE: Final = re.compile(rf"({_FILE_ID})_{_TOKEN}_(\d{{17}})\.hfile", re.ASCII)
+# A file id of a record index per partition may contain dots, unlike one of the table.
+_LOG: Final = re.compile(rf"\.({_FILE_ID})_(\d{{17}})\.log\.(\d+)_({_TOKEN})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """
+    The difference between the timelines of the table and of its metadata table.
+
+    Args:
+        behind: Completed instants of the table that the metadata table lacks. Their files and keys
+            are missing in it.
+        pending: Completed in the metadata table and pending on the table: a commit in progress, or
+            one that crashed. They do not count.
+        unknown: Completed in the metadata table and unknown to the table, for example rolled back on
+            the table only. They count, as in Java.
+    """
+
+    behind: tuple[InstantTime, ...] = ()
+    pending: tuple[InstantTime, ...] = ()
+    unknown: tuple[InstantTime, ...] = ()
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the metadata table has all of the table, and nothing else."""
+        return not self.behind and not self.unknown
+
+
+@dataclass(kw_only=True)
+class MetadataTable:
+    """
+    The metadata table of a table, as of a snapshot; partitions are listed when first needed.
+
+    ``partitions`` are the complete ones, which readers may use. ``own`` is the snapshot of its own timeline, and ``visible`` has the instants whose blocks count. ``lag``
+    compares the timelines. ``is_newer``: a compaction merged commits that the snapshot does not
+    have, so only the list of files can still be read.
+    """
+
+    storage: Storage
+    partitions: tuple[str, ...]
+    own: Snapshot
+    visible: VisibleInstants
+    lag: Lag
+    is_newer: bool = False
+    _slices: dict[str, dict[FileGroupNumber, FileSlice]] = field(default_factory=dict)
+
+    @cached_property
+    def definitions(self) -> Mapping[str, IndexDefinition]:
+        """The indexes that the table defines. Errors and calls outside: ``read_index_definitions``."""
+        return read_index_definitions(self.storage)
+
+    def slices(self, partition: str) -> dict[FileGroupNumber, FileSlice]:
+        """
+        Return the newest slice of each file group, by data partition and number.
+
+        Raises:
+            MissingFileError: The partition has no file group (``metadata_table_missing``).
+            CorruptTableError: File groups are missing (``metadata_file_groups``).
+
+        Outside: 1 list.
+        """
+        known = self._slices.get(partition)
+        if known is None:
+            known = self._slices[partition] = self._listed(partition)
+        return known
+
+    def read(self, partition: str) -> Iterator[pa.Table]:
+        """
+        Yield the merged records of a partition, one file group at a time.
+
+        Tables have the schema of the partition's kind in ``records``, by ascending bytes of the key.
+        They include tombstones of files that are not listed.
+
+        Raises:
+            CorruptTableError: A file is damaged.
+            MissingFileError: A file was deleted since; open the metadata table again.
+            SnapshotExpiredError: ``is_newer``, and the partition is not the list of files.
+            UnsupportedTableError: The partition is of a kind that this release does not know.
+
+        Outside: 1 list, 1 open_input for each file.
+        """
+        shape = self._shape(partition)
+        for one in self.slices(partition).values():
+            yield self._merged(one, shape, None)
+
+    def look_up(
+        self, partition: str, keys: pa.Array | pa.ChunkedArray, data_partition: str | None = None
+    ) -> pa.Table:
+        """
+        Return the records of some keys; unknown keys are left out.
+
+        Args:
+            partition: A partition of the metadata table.
+            keys: No nulls; may repeat.
+            data_partition: In a record index per partition, the partition of the keys. None: all,
+                and then a key may have a record in each.
+
+        Shapes: keys (n,) -> the schema of the partition's kind, in no order.
+
+        Errors as ``read``. Outside: 1 list, 1 open_input for each file of the keys' file groups.
+        """
+        shape = self._shape(partition)
+        kind = kind_of(partition) or PartitionKind.EXPRESSION_INDEX
+        wanted = pc.unique(one_array(pc.cast(keys, pa.string())))
+        version = IndexVersion.V2
+        if kind is PartitionKind.SECONDARY_INDEX:
+            version = self._definition(partition).version
+        by_partition: dict[str | None, list[FileSlice]] = {}
+        for place, one in self.slices(partition).items():
+            by_partition.setdefault(place.data_partition, []).append(one)
+        if data_partition is not None and None not in by_partition:
+            by_partition = {data_partition: by_partition.get(data_partition, [])}
+        found = [shape.empty_table()]
+        for group in by_partition.values():
+            if not group or not len(wanted):
+                continue
+            numbers = shards(
+                wanted, len(group), kind, index_version=version, path=_folder(partition)
+            )
+            for number, rows in rows_by_number(numbers).items():
+                some = wanted.take(pa.array(rows))
+                found.append(self._merged(group[number], shape, some))
+        return pa.concat_tables(found)
+
+    def partition_paths(self) -> list[str]:
+        """
+        Return the partitions of the table that ``files`` lists, sorted; "" for the base folder.
+
+        Errors and calls outside: as ``look_up``.
+        """
+        rows = live_files(self.look_up(PartitionKind.FILES.value, pa.array([ALL_PARTITIONS])))
+        paths = rows.column("name").to_pylist()
+        return sorted("" if path == NO_PARTITION else path for path in paths)
+
+    def files_of(self, partition_paths: Iterable[str]) -> pa.Table:
+        """
+        Return the files of some partitions of the table, also of replaced and of old slices.
+
+        Shapes: -> columns ``partition_path``, ``name`` and ``size`` in bytes, in no order.
+
+        Errors and calls outside: as ``look_up``.
+        """
+        keys = pa.array([path or NO_PARTITION for path in partition_paths], pa.string())
+        rows = live_files(self.look_up(PartitionKind.FILES.value, keys))
+        paths = pc.if_else(pc.equal(rows.column("key"), NO_PARTITION), "", rows.column("key"))
+        names = ["partition_path", "name", "size"]
+        return pa.table([paths, rows.column("name"), rows.column("size")], names=names)
+
+    def _shape(self, partition: str) -> pa.Schema:
+        kind = kind_of(partition)
+        if self.is_newer and kind is not PartitionKind.FILES:
+            raise SnapshotExpiredError(
+                "a compaction of the metadata table merged commits that are newer than the "
+                "snapshot: take a new snapshot, then look the keys up again",
+                partition=partition,
+            )
+        if kind is None or partition not in self.partitions:
+            why = "does not know" if kind is None else "does not read, because it is not complete,"
+            raise UnsupportedTableError(
+                f"this release {why} this partition of the metadata table: use another index: "
+                f"{partition}",
+                kind="metadata_partition",
+                partition=partition,
+            )
+        if kind is PartitionKind.EXPRESSION_INDEX:
+            is_stats = self._definition(partition).index_type == PartitionKind.COLUMN_STATS.value
+            return COLUMN_STATS if is_stats else BLOOM_FILTERS
+        return SHAPE_OF_KIND[kind]
+
+    def _definition(self, partition: str) -> IndexDefinition:
+        found = self.definitions.get(partition)
+        if found is None:
+            raise bad_definitions_error(f"it does not define the index {partition!r}")
+        return found
+
+    def _merged(self, one: FileSlice, shape: pa.Schema, keys: pa.Array | None) -> pa.Table:
+        layers = []
+        base_time = None
+        if one.base_file is not None:
+            base_time, path = one.base_file.requested_time, one.base_file.path
+            with opened(self.storage, path) as source:
+                size = one.base_file.size_bytes
+                layers.append(decode_hfile(source, size, shape, keys, path=path))
+        layers += read_blocks(
+            self.storage,
+            NullEvents(),
+            one.log_files,
+            self.visible,
+            partial(decode_block, shape=shape, keys=keys),
+            base_time=base_time,
+        )
+        return merge_layers(layers, shape)
+
+    def _listed(self, partition: str) -> dict[FileGroupNumber, FileSlice]:
+        folder = _folder(partition)
+        bases, logs = [], []
+        for entry in self.storage.list(folder):
+            if (base := _BASE.fullmatch(entry.name)) is not None:
+                bases.append(
+                    BaseFile(
+                        file_group=FileGroupId(folder, base[1]),
+                        name=entry.name,
+                        requested_time=base[2],
+                        size_bytes=entry.size_bytes,
+                    )
+                )
+            elif (log := _LOG.fullmatch(entry.name)) is not None:
+                logs.append(
+                    LogFile(
+                        file_group=FileGroupId(folder, log[1]),
+                        name=entry.name,
+                        instant_time=log[2],
+                        log_version=int(log[3]),
+                        write_token=log[4],
+                        size_bytes=entry.size_bytes,
+                    )
+                )
+        own = self.own
+        slices = slice_files(
+            self._only([one for one in bases if self._shows(one.requested_time, one)]),
+            [one for one in logs if self._shows(one.instant_time, one)],
+            # Without a known time, an old instant completed when it began.
+            completion_of=lambda time: (
+                own.completions.get(time) or own.archived.completions.get(time, time)
+            ),
+        )
+        found: dict[FileGroupNumber, FileSlice] = {}
+        for group, some in slices.items():
+            number = parse_file_group_id(partition, group.file_id)
+            if number is None:
+                raise _strange_file_group(partition, group.file_id)
+            found[number] = merged_slice(some)
+        return _in_order(partition, found)
+
+    def _shows(self, time: InstantTime, file: BaseFile | LogFile) -> bool:
+        return time in self.visible and self.own.shows(file)
+
+    def _only(self, bases: Sequence[BaseFile]) -> list[BaseFile]:
+        """Leave out base files of failed tasks: of two of one instant, its metadata names one."""
+        found: dict[tuple[FileGroupId, InstantTime], list[BaseFile]] = {}
+        for one in bases:
+            found.setdefault((one.file_group, one.requested_time), []).append(one)
+        return [self._named(time, some) for (_, time), some in found.items()]
+
+    def _named(self, time: InstantTime, bases: Sequence[BaseFile]) -> BaseFile:
+        instant = self.own.active.find(time) if len(bases) > 1 else None
+        named = self.own.commits.read(instant).written_paths() if instant is not None else ()
+        return next((one for one in bases if one.path.removeprefix(_OWN_BASE) in named), bases[0])
+
+
+def open_metadata_table(
+    storage: Storage, config: TableConfig, snapshot: Snapshot
+) -> MetadataTable | None:
+    """
+    Open the metadata table of a table; None if the table has none.
+
+    Args:
+        storage: Storage of the table.
+        config: Its configuration, which lists the complete partitions.
+        snapshot: Instants that it does not have do not count, even if the metadata table has them.
+
+    Raises:
+        MissingFileError: The metadata table is missing (``metadata_table_missing``).
+        UnsupportedTableError: It has another version than the table (``metadata_table_version``).
+        CorruptTableError: Its properties or the index definitions are damaged.
+
+    Outside: 1 list, 1 get; 1 list more if the metadata table has instants that are unknown to the
+    snapshot; the archived timelines if instants are older than the active ones.
+    """
+    listed = (one.strip() for one in config.raw.get(_COMPLETE, "").split(","))
+    partitions = tuple(sorted(one for one in listed if one))
+    if not partitions:
+        return None
+    below = SubfolderStorage(storage, METADATA_TABLE)
+    _check_version(storage, config)
+    active = TimelineReader(below).read()
+    own = Snapshot(
+        active=active,
+        head=0,
+        commits=CommitReader(below),
+        history=ArchivedTimeline(below, NullEvents()),
+    )
+    hidden = _hidden(storage, own, snapshot)
+    done = {one.requested_time for one in active.instants if one.completed}
+    first_hidden = min((own.completions[time] for time in hidden), default=None)
+    newest_base = max(
+        (one.requested_time for one in active.completed_writes if one.action is Action.COMMIT),
+        default="",
+    )
+    return MetadataTable(
+        storage=storage,
+        partitions=partitions,
+        own=own,
+        visible=VisibleInstants(
+            times=frozenset(done - hidden), archived_below=active.archived_below
+        ),
+        lag=_lag(own, snapshot, hidden),
+        is_newer=first_hidden is not None and first_hidden < newest_base,
+    )
+
+
+def _check_version(storage: Storage, config: TableConfig) -> None:
+    path = f"{METADATA_TABLE}/{PROPERTIES}"
+    try:
+        properties = parse_properties(storage.read(path), path=path)
+    except ObjectMissingError as error:
+        raise MissingFileError(
+            "the metadata table is missing, and the table's properties list its partitions: open "
+            "the table again, or set hoodie.metadata.enable=false for all writers, and the next "
+            f"write switches the metadata table off: {path}",
+            kind="metadata_table_missing",
+            path=path,
+        ) from error
+    version = properties.get(_VERSION, "")
+    if version != str(config.table_version):
+        raise UnsupportedTableError(
+            "the metadata table has another version than its table: let Java Hudi upgrade both "
+            f"with one write, or set hoodie.metadata.enable=false for all writers: version "
+            f"{version!r} of the metadata table, {config.table_version} of the table",
+            kind="metadata_table_version",
+            path=path,
+            version=version,
+            table_version=config.table_version,
+        )
+
+
+# ---- Compare the two timelines
+
+
+def _hidden(storage: Storage, own: Snapshot, snapshot: Snapshot) -> frozenset[InstantTime]:
+    """Return the completed instants of the metadata table that the snapshot does not have."""
+    known = {one.requested_time for one in snapshot.active.instants}
+    pending = {one.requested_time for one in snapshot.active.pending}
+    newest = snapshot.active.newest_time or ""
+    hidden = {time for time in own.completions if time in pending}
+    later = {
+        time
+        for time, completed in own.completions.items()
+        if time not in known and completed > newest and not time.startswith(_BUILDING)
+    }
+    if later:
+        now = TimelineReader(storage).read()
+        hidden |= later & {one.requested_time for one in now.instants}
+    return frozenset(hidden)
+
+
+def _lag(own: Snapshot, snapshot: Snapshot, hidden: frozenset[InstantTime]) -> Lag:
+    active = snapshot.active
+    done = {one.requested_time for one in own.active.instants if one.completed}
+    pending = {one.requested_time for one in active.pending}
+    known = {one.requested_time for one in active.instants}
+    missing = [
+        one
+        for one in active.instants
+        if one.completed and one.action.completes_as in _RECORDED and one.requested_time not in done
+    ]
+    if missing:  # older than the metadata table, or than its active timeline
+        built = _built_at(own)
+        missing = [
+            one
+            for one in missing
+            if (one.completion_time or "") > built
+            and one.requested_time not in own.archived.completions
+        ]
+    strange = [
+        one.requested_time
+        for one in own.active.completed_writes
+        if one.requested_time not in known
+        and one.requested_time not in hidden
+        and not _is_own(own.active, one)
+        and not active.is_archived(one.requested_time, lambda: snapshot.archived)
+    ]
+    return Lag(
+        behind=tuple(one.requested_time for one in missing),
+        pending=tuple(sorted(hidden & pending)),
+        unknown=tuple(strange),
+    )
+
+
+def _built_at(own: Snapshot) -> InstantTime:
+    """Return when the metadata table was built; instants that completed before are part of it."""
+    times = own.completions.get(EARLIEST) or own.archived.completions.get(EARLIEST)
+    return times or min(own.completions.values(), default="")
+
+
+def _is_own(active: ActiveTimeline, instant: Instant) -> bool:
+    """Return whether an instant of the metadata table belongs to no instant of the table."""
+    time = instant.requested_time
+    if time.startswith(_BUILDING) or instant.action is not Action.DELTACOMMIT:
+        return True
+    if f"{time}.{Action.LOGCOMPACTION.value}.requested" in active.file_names:
+        return True
+    before = [one for one in active.instants if one.requested_time < time]
+    return bool(before) and before[-1].action is Action.RESTORE
+
+
+# ---- File groups
+
+
+def _folder(partition: str) -> str:
+    return check_relative_path(f"{METADATA_TABLE}/{partition}")
+
+
+def _in_order(
+    partition: str, found: Mapping[FileGroupNumber, FileSlice]
+) -> dict[FileGroupNumber, FileSlice]:
+    """Return file groups by data partition and number; a missing number would misplace keys."""
+    numbers: dict[str | None, list[int]] = {}
+    for one in found:
+        numbers.setdefault(one.data_partition, []).append(one.number)
+    if not numbers:
+        path = _folder(partition)
+        raise MissingFileError(
+            "a partition of the metadata table has no files, and the table's properties list it as "
+            "complete: open the table again, or set hoodie.metadata.enable=false for all writers, "
+            f"and the next write switches the metadata table off: {path}",
+            kind="metadata_table_missing",
+            path=path,
+        )
+    for data_partition, some in numbers.items():
+        if sorted(some) != list(range(len(some))):
+            raise CorruptTableError(
+                "a partition of the metadata table lacks some of its file groups: set "
+                "hoodie.metadata.enable=false for all writers, and the next write switches the "
+                f"metadata table off: {_folder(partition)} has {sorted(some)}"
+                + (f" for partition {data_partition!r}" if data_partition is not None else ""),
+                kind="metadata_file_groups",
+                path=_folder(partition),
+            )
+    order = sorted(found, key=lambda one: (one.data_partition or "", one.number))
+    return {one: found[one] for one in order}
+
+
+def _strange_file_group(partition: str, file_id: str) -> UnsupportedTableError:
+    return UnsupportedTableError(
+        "this release does not know the file groups of this partition of the metadata table: use "
+        f"a newer release of hoodoo, or another index: {_folder(partition)} has {file_id}",
+        kind="metadata_partition",
+        partition=partition,
+    )
