@@ -64,20 +64,25 @@ def explain(
         raise click.UsageError(
             "name a TABLE and an INSTANT, or a TABLE and --contention, or use --matrix"
         )
+    if not resolve:
+        with invocation.open_timeline(address) as context:
+            summary = explain_instant(context, instant_named(context, instant))
+        invocation.printer.result(summary.as_document(), *summary.lines())
+        return
     with invocation.open_table(address) as opened:
-        instant = instant_named(opened.context, instant)
-        resolution = opened.resolve(instant) if resolve else None
-        summary = explain_instant(opened.context, instant)
-    document, lines = summary.as_document(), summary.lines()
-    if resolution is not None:
-        document |= {"outcome": resolution.outcome.value, "why": resolution.why}
-        lines = [resolution.text, *lines]
-    invocation.printer.result(document, *lines)
+        named = instant_named(opened.context, instant)
+        resolution = opened.resolve(named)
+        summary = explain_instant(opened.context, named)
+    document = summary.as_document() | {
+        "outcome": resolution.outcome.value,
+        "why": resolution.why,
+    }
+    invocation.printer.result(document, resolution.text, *summary.lines())
 
 
 def _print_contention(invocation: Invocation, address: str) -> None:
-    with invocation.open_table(address) as opened:
-        found = measure_contention(opened.context, archived=True)
+    with invocation.open_timeline(address) as context:
+        found = measure_contention(context, archived=True)
     invocation.printer.result(found.as_document(), *found.lines())
 
 

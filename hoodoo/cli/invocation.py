@@ -113,7 +113,7 @@ class Invocation:
     @contextmanager
     def open_timeline(self, address: str) -> Iterator[TableContext]:
         """
-        Open a table to show its timeline; this imports no code that reads or writes rows.
+        Open a table to show its timeline or its writers; no code for rows is imported.
 
         If the caller gives options, it opens the whole table, which checks the options of all its
         parts. Errors: as ``open_table``.

@@ -90,9 +90,9 @@ def show(invocation: Invocation, *, address: str) -> None:
 
     A writer is alive if its last heartbeat is recent enough.
     """
-    with invocation.open_table(address) as opened:
-        found = registered_writers(opened.context)
-        readers = registered_readers(opened.context)
+    with invocation.open_timeline(address) as context:
+        found = registered_writers(context)
+        readers = registered_readers(context)
     if invocation.printer.for_people:
         invocation.printer.grid(
             ("writer", "state", "last heartbeat (UTC)", "process", "buckets", "application"),
