@@ -370,7 +370,6 @@ class Services:
     ) -> None:
         self._context = context
         self._register_writer = register_writer
-        self._is_registered = False
         self._properties = properties
         self._settings = settings
         self._running = WorkerSettings.from_properties(properties)
@@ -392,7 +391,7 @@ class Services:
             LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: The lock or the
                 storage did not answer.
         """
-        self._join_writers()
+        self._register_writer()
         return clean(self._context, self._cleaning)
 
     def compact(self) -> ServiceResult | None:
@@ -494,7 +493,6 @@ class Services:
         ``hoodoo.services.beside.writers=false`` leaves these services to workers.
         Errors: as ``start``.
         """
-        self._is_registered = True  # by the writer
         if self._announced_changes:
             return
         self._announced_changes = True
@@ -514,7 +512,7 @@ class Services:
             context=TableContext.of(ports, config, self._context.limits),
             services=services,
         )
-        self._join_writers()
+        self._register_writer()
         started = BackgroundServices(served, interval_ms=interval_ms or self._running.interval_ms)
         self._started.append(started)
         return started
@@ -529,13 +527,7 @@ class Services:
             one.stop()
         last = self.take_failures()
         self._started.clear()
-        self._is_registered = False
         return last
-
-    def _join_writers(self) -> None:
-        if not self._is_registered:
-            self._register_writer()
-            self._is_registered = True
 
     def _at_work(self) -> TableContext:
         if self._working is None:
@@ -565,7 +557,7 @@ class Services:
         planned = find_plan(self._context, requested_time)
         for service in planned_services_of(self._properties, settings=self._settings):
             if service.action is planned.action:
-                self._join_writers()
+                self._register_writer()
                 wait = self._running.wait_ms if wait_ms is None else wait_ms
                 return run_plan(self._at_work(), service, planned, wait_ms=wait)
         raise _no_service(planned.action.value)
@@ -585,7 +577,7 @@ class Services:
             Others: As ``compact``.
         """
         planned = find_plan(self._context, requested_time)
-        self._join_writers()
+        self._register_writer()
         return cancel_pending_plan(self._context, planned) is not None
 
     def _run(
@@ -594,7 +586,7 @@ class Services:
         given = properties or self._properties
         for service in planned_services_of(given, settings=self._settings):
             if service.name == name:
-                self._join_writers()
+                self._register_writer()
                 return run_round(
                     self._at_work(), service, part, now=True, wait_ms=self._running.wait_ms
                 )
@@ -613,7 +605,7 @@ class Services:
             LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: The lock or the
                 storage did not answer; the next archive continues from there.
         """
-        self._join_writers()
+        self._register_writer()
         return archive(self._context, ArchiveRules.from_properties(self._properties))
 
     def expire_partitions(self) -> TtlResult | None:
@@ -628,7 +620,7 @@ class Services:
             SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
                 OutcomeUnknownError: As ``clean``.
         """
-        self._join_writers()
+        self._register_writer()
         return expire(self._context, TtlSettings.from_properties(self._properties))
 
     def rollback_dead_writers(
@@ -640,7 +632,7 @@ class Services:
         Args:
             timeline: A recent timeline of the caller; None to read it.
         """
-        self._join_writers()
+        self._register_writer()
         return rollback_dead_writers(self._context, timeline)
 
     def after_commit(self) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.services import Services
 from hoodoo.verify.verify import Verification, verify
 from hoodoo.write_requests import operation_of, write_request_of
-from hoodoo.writer import TableWriter, register_writer, unregister_writer
+from hoodoo.writer import TableWriter
 from tableservices.archiving.execute import archive
 from tableservices.archiving.plan import ArchiveRules
 from tableservices.restoring.restore import RestoreResult, finish_restore, restore
@@ -603,13 +603,17 @@ class Table(TableReader):
     # ---- registration and closing
 
     def _register_writer(self) -> None:
-        register_writer(self._context, self._properties, self._settings)
+        self._writer.register()
 
     def close(self) -> None:
-        """Stop background services, leave the writer registry and close connections."""
+        """
+        Stop background services, leave the writer registry and close connections.
+
+        A write of another thread commits or fails as without the close. A later call registers
+        and connects again; close the table once more after it.
+        """
         failures = self._services.close()
         self._writer.close()
-        unregister_writer(self._context)
         super().close()
         for warning in failures:
             warnings.warn(warning, stacklevel=2)

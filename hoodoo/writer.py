@@ -73,6 +73,7 @@ class TableWriter:
         self._services = services
         self._is_registered = False
         self._beginning = threading.Lock()  # threads that share one group commit
+        self._registering = threading.Lock()  # two entries would stay until they expire
         self._group: GroupCommit | None = None
         if settings.group_service or settings.group_writes_max > 1:
             self._group = group_commit_of(
@@ -111,11 +112,16 @@ class TableWriter:
             rules = bucket_rules(settings, context.config)
         if rules is not None:  # before the registry records these rules
             refuse_other_buckets(context, rules)
-        register_writer(context, self._properties, settings, bucket_range_text(settings))
+        self.register(bucket_range_text(settings))
         if rules is not None:
             record_bucket_rules(context, rules)
         if may_misplace_rows(settings, context.config):
             record_misplaced_rows(context)
+
+    def register(self, buckets: str = "") -> None:
+        """Register this process once, also if threads do so at a time. As ``register_writer``."""
+        with self._registering:
+            register_writer(self._context, self._properties, self._settings, buckets)
 
     def refuse(self) -> None:
         """
@@ -153,8 +159,11 @@ class TableWriter:
             warnings.warn(warning, stacklevel=3)
 
     def close(self) -> None:
-        """End the group commit; a later write registers again."""
-        self._is_registered = False
+        """Leave the registry and end the group commit; a later write registers again."""
+        with self._beginning:  # a thread that is registering would mark it as done afterwards
+            self._is_registered = False
+            with self._registering:
+                unregister_writer(self._context)
         if self._group is not None:
             self._group.close()
 
