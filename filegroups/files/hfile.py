@@ -7,7 +7,7 @@ only the row counts. Layout: data blocks; the parts loaded on opening (root inde
 info); a trailer of 4096 bytes at the end with the offsets.
 
 Bytes are untrusted: every length is checked against the data, and blocks have a maximum size. The
-entries of a block are a chain of lengths, which a plain loop reads within one small block.
+entries of a block are a chain of lengths, which a plain loop walks within one small block.
 Everything else works on whole columns.
 """
 
@@ -21,7 +21,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timeline.codecs.log_blocks import ByteSource
 from timeline.errors import CorruptTableError, UnsupportedTableError
@@ -38,8 +41,14 @@ _ENTRY: Final = struct.Struct(">ii")
 _BLOCK_BYTES_MAX: Final = 256 * 1024 * 1024
 _LEVELS_MAX: Final = 16
 _GZIP, _NONE = 1, 2
+_ROW_LENGTH_BYTES: Final = 2
+# Hadoop's variable-length integers of one byte are outside of these, as unsigned bytes.
+_SHORT_MAX, _SHORT_NEGATIVE_MIN = 127, 144
+_ENTRIES: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _MEMSTORE_KEY: Final = b"KEY_VALUE_VERSION"
 _MEMSTORE_VERSION: Final = (1).to_bytes(4, "big")
+
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +131,10 @@ class HFile:
             CorruptTableError: The file is damaged.
         """
         if not self.entry_count:
-            return _table(())
-        found = _table(entry for offset in self._data_blocks() for entry in self._entries(offset))
+            return _ENTRIES.empty_table()
+        found = pa.Table.from_batches(
+            (self._entries(offset) for offset in self._data_blocks()), schema=_ENTRIES
+        )
         if found.num_rows != self.entry_count:
             raise _damaged(self.path, f"{found.num_rows} entries instead of {self.entry_count}")
         return found
@@ -141,11 +152,9 @@ class HFile:
         if self.entry_count:
             for offset, some in self._blocks_of(keys, self._root, max(1, self._trailer.levels)):
                 wanted.setdefault(offset, set()).update(some)
-        return _table(
-            entry
-            for offset in sorted(wanted)
-            for entry in self._entries(offset)
-            if entry[0] in wanted[offset]
+        return pa.Table.from_batches(
+            (self._some_entries(offset, wanted[offset]) for offset in sorted(wanted)),
+            schema=_ENTRIES,
         )
 
     def _data_blocks(self) -> Iterator[int]:
@@ -195,23 +204,32 @@ class HFile:
         except struct.error as error:
             raise _damaged(self.path, "a short index block") from error
 
-    def _entries(self, offset: int) -> Iterator[tuple[bytes, bytes]]:
+    def _some_entries(self, offset: int, keys: Iterable[bytes]) -> pa.RecordBatch:
+        entries = self._entries(offset)
+        wanted = pa.array(list(keys), pa.binary())
+        return entries.filter(pc.is_in(entries.column(0), value_set=wanted))
+
+    def _entries(self, offset: int) -> pa.RecordBatch:
         content = self._blocks.content(offset, _DATA_MAGICS)
         # HBase's writer, and Hudi's after it, may put a version after each value.
         versioned = self.info.get(_MEMSTORE_KEY) == _MEMSTORE_VERSION
-        at, end = 0, len(content)
-        while at < end:
-            if at + _ENTRY.size > end:
-                raise _damaged(self.path, "a short entry")
-            key_bytes, value_bytes = _ENTRY.unpack_from(content, at)
-            key_at = at + _ENTRY.size
-            value_at = key_at + key_bytes
-            at = value_at + value_bytes
-            if key_bytes < 0 or value_bytes < 0 or at > end:
-                raise _damaged(self.path, "an entry beyond its block")
-            yield _row(content[key_at:value_at], self.path), content[value_at:at]
-            if versioned:
-                at += _variable_int_bytes(content, at, self.path)
+        starts, lengths = _borders(content, self.path, versioned=versioned)
+        key_at = starts + _ENTRY.size
+        value_at = key_at + lengths[:, 0]
+        data = np.frombuffer(content, np.uint8)
+        # Only the row of an HBase key counts; its length is before it.
+        short = lengths[:, 0] < _ROW_LENGTH_BYTES
+        if short.any():
+            raise _damaged(self.path, "a short key")
+        rows = data[key_at].astype(np.int64) << 8 | data[key_at + 1]
+        row_at = key_at + _ROW_LENGTH_BYTES
+        if (row_at + rows > value_at).any():
+            raise _damaged(self.path, "a short key")
+        columns = [
+            _slices(content, row_at, row_at + rows),
+            _slices(content, value_at, value_at + lengths[:, 1]),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=_ENTRIES)
 
 
 def open_hfile(source: ByteSource, size_bytes: int, *, path: str) -> HFile:
@@ -324,14 +342,42 @@ def _file_info(blocks: _Blocks, offset: int) -> dict[bytes, bytes]:
     raise _damaged(blocks.path, "no file info")
 
 
-def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
-    found = list(entries)
-    return pa.table(
-        {
-            "key": pa.array([key for key, _ in found], pa.binary()),
-            "value": pa.array([value for _, value in found], pa.binary()),
-        }
-    )
+def _borders(content: bytes, path: str, *, versioned: bool) -> tuple[Integers, Integers]:
+    """
+    Walk the chain of lengths in a block.
+
+    Shapes: -> starts (n,) of the entries, and (n, 2) bytes of key and of value.
+    """
+    starts: list[int] = []
+    lengths: list[tuple[int, int]] = []
+    unpack, head, end = _ENTRY.unpack_from, _ENTRY.size, len(content)
+    at = 0
+    while at < end:
+        if at + head > end:
+            raise _damaged(path, "a short entry")
+        both = unpack(content, at)
+        starts.append(at)
+        lengths.append(both)
+        at += head + both[0] + both[1]
+        if both[0] < 0 or both[1] < 0 or at > end:
+            raise _damaged(path, "an entry beyond its block")
+        if versioned:
+            one_byte = at < end and not _SHORT_MAX < content[at] < _SHORT_NEGATIVE_MIN
+            at += 1 if one_byte else _variable_int_bytes(content, at, path)
+    return np.array(starts, np.int64), np.array(lengths, np.int64).reshape(-1, 2)
+
+
+def _slices(content: bytes, starts: Integers, ends: Integers) -> pa.Array:
+    """Return ranges of bytes that ascend and do not overlap. Shapes: (n,), (n,) -> (n,)."""
+    # The whole content becomes one array: each second element is a range, the others lie between.
+    offsets = np.empty(2 * len(starts) + 2, np.int32)
+    offsets[0] = 0
+    offsets[1:-1:2] = starts
+    offsets[2::2] = ends
+    offsets[-1] = len(content)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    both = pa.Array.from_buffers(pa.binary(), 2 * len(starts) + 1, buffers, null_count=0)
+    return both.take(pa.array(np.arange(1, 2 * len(starts) + 1, 2)))
 
 
 def _row(key: bytes, path: str) -> bytes:
