@@ -154,7 +154,7 @@ def new_table(
     stores_keys: bool = True,
 ) -> TableReader:
     """Create an empty table; copy-on-write and in memory by default."""
-    kept = storage or MemoryStorage()
+    used = storage or MemoryStorage()
     properties = new_table_properties(
         "t",
         table_type=table_type,
@@ -169,7 +169,7 @@ def new_table(
         url_encode=url_encode,
         populate_meta_fields=stores_keys,
     )
-    return create_table_files(world_of(kept, clock=clock), properties, limits)
+    return create_table_files(world_of(used, clock=clock), properties, limits)
 
 
 def opened(
@@ -181,8 +181,8 @@ def opened(
     clock: Any = None,
 ) -> TableReader:
     """Open the same table for another writer, perhaps through another storage."""
-    seen = storage or table.context.ports.storage
-    return open_reader(world_of(seen, application=application, clock=clock), limits)
+    used = storage or table.context.ports.storage
+    return open_reader(world_of(used, application=application, clock=clock), limits)
 
 
 def planned(

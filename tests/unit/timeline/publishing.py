@@ -112,7 +112,7 @@ def validate_early(
     context: TableContext,
     started_write: StartedWrite,
     write_set: WriteSet,
-    seen: BaseState,
+    base_state: BaseState,
     *,
     logs_may_conflict: bool = False,
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
@@ -120,4 +120,4 @@ def validate_early(
     planned = PendingCommit(
         write_set=write_set, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
     )
-    return validate_unlocked(context, started_write, planned, seen)
+    return validate_unlocked(context, started_write, planned, base_state)

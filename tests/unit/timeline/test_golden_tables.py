@@ -241,7 +241,7 @@ def committed(account: dict[str, Any]) -> list[dict[str, Any]]:
             return not parsed.is_cdc and (by_name or parsed.instant_time not in pending)
         return parsed is not None and parsed.requested_time not in pending
 
-    def shown(one: dict[str, Any]) -> dict[str, Any]:
+    def normalized(one: dict[str, Any]) -> dict[str, Any]:
         base = one["base_file"]
         return {
             "base_instant": one["base_instant"],
@@ -251,7 +251,7 @@ def committed(account: dict[str, Any]) -> list[dict[str, Any]]:
 
     found = []
     for group in account["slices"]:
-        slices = [shown(one) for one in group["slices"]]
+        slices = [normalized(one) for one in group["slices"]]
         kept = [
             one
             for one in slices
@@ -259,7 +259,7 @@ def committed(account: dict[str, Any]) -> list[dict[str, Any]]:
         ]
         if kept:
             merged = group["latest_merged"]
-            found.append({**group, "slices": kept, "latest_merged": merged and shown(merged)})
+            found.append({**group, "slices": kept, "latest_merged": merged and normalized(merged)})
     return found
 
 

@@ -28,7 +28,7 @@ NAMES = (
 )
 
 
-def place(storage: MemoryStorage, *names: str) -> None:
+def create_files(storage: MemoryStorage, *names: str) -> None:
     for name in names:
         storage.create(timeline_path(name), b"")
 
@@ -43,15 +43,15 @@ def test_names_in_any_order_of_appearance_give_the_same_timeline(seed: int) -> N
     while count < len(order):
         appeared = order[count : count + chance.choice((1, 1, 3))]
         count += len(appeared)
-        place(storage, *appeared)
-        seen, reread = reader.read(), ActiveTimeline.of(order[:count])
-        assert seen == reread
-        assert seen.newest_time == reread.newest_time
-        assert seen.newest_decided_time == reread.newest_decided_time
-        assert seen.completed_times == reread.completed_times
-        assert seen.pending == reread.pending
-        assert seen.completed_writes == reread.completed_writes
-        assert seen.newest_completed_write == reread.newest_completed_write
+        create_files(storage, *appeared)
+        refreshed, reread = reader.read(), ActiveTimeline.of(order[:count])
+        assert refreshed == reread
+        assert refreshed.newest_time == reread.newest_time
+        assert refreshed.newest_decided_time == reread.newest_decided_time
+        assert refreshed.completed_times == reread.completed_times
+        assert refreshed.pending == reread.pending
+        assert refreshed.completed_writes == reread.completed_writes
+        assert refreshed.newest_completed_write == reread.newest_completed_write
 
 
 def test_an_own_file_is_known_without_a_listing() -> None:
@@ -59,35 +59,35 @@ def test_an_own_file_is_known_without_a_listing() -> None:
     reader = TimelineReader(storage)
     reader.add(NAMES[0])
     assert reader.last is None, "no instant is known before the first refresh"
-    place(storage, *NAMES[:2])
+    create_files(storage, *NAMES[:2])
     reader.read()
     reader.add(NAMES[2])
     reader.add(NAMES[2])
     assert reader.last == ActiveTimeline.of(NAMES[:3])
-    place(storage, NAMES[2], NAMES[3])
+    create_files(storage, NAMES[2], NAMES[3])
     assert reader.read() == ActiveTimeline.of(NAMES[:4])
 
 
 def test_unchanged_names_give_the_very_same_timeline() -> None:
     storage = MemoryStorage()
-    place(storage, *NAMES)
+    create_files(storage, *NAMES)
     reader = TimelineReader(storage)
     assert reader.read() is reader.read()
 
 
 def test_a_removed_name_is_detected_although_another_appeared() -> None:
     storage = MemoryStorage()
-    place(storage, NAMES[0], NAMES[1])
+    create_files(storage, NAMES[0], NAMES[1])
     reader = TimelineReader(storage)
     reader.read()
     storage.delete(timeline_path(NAMES[0]))
     storage.delete(timeline_path(NAMES[1]))
-    place(storage, NAMES[-2], NAMES[8])
+    create_files(storage, NAMES[-2], NAMES[8])
     assert reader.read() == ActiveTimeline.of([NAMES[-2], NAMES[8]])
 
 
 def test_too_many_files_are_refused() -> None:
     storage = MemoryStorage()
-    place(storage, *NAMES[:3])
+    create_files(storage, *NAMES[:3])
     with pytest.raises(UnsupportedTableError, match="Archive with a higher limit"):
         TimelineReader(storage, files_max=2).read()

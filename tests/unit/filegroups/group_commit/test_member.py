@@ -86,7 +86,7 @@ def together(table: TableReader, *channels: Loopback) -> list[CommitResult | Not
     return commit_offers(table.context, channels)
 
 
-def published(answer: CommitResult | NotCommitted) -> CommitResult:
+def committed(answer: CommitResult | NotCommitted) -> CommitResult:
     assert isinstance(answer, CommitResult)
     return answer
 
@@ -110,7 +110,7 @@ def test_writers_of_other_processes_share_an_instant() -> None:
         Loopback(member(table, [row("b", "y", 2)])),
         Loopback(member(table, [row("c", "z", 2)], batch_id="s/3")),
     ]
-    answers = [published(one) for one in together(table, *channels)]
+    answers = [committed(one) for one in together(table, *channels)]
     assert [(one.rows_inserted, one.rows_updated, one.group) for one in answers] == [
         (1, 1, 3),
         (0, 1, 3),
@@ -128,9 +128,9 @@ def test_rows_of_a_bucket_index_find_their_file_groups() -> None:
     table = new_table(table_type=TableType.MERGE_ON_READ)
     buckets = BucketRules(buckets=4, hash_fields=("id",))
     one = Loopback(member(table, [row(f"k{n}", "x", 1) for n in range(20)], buckets=buckets))
-    assert published(together(table, one)[0]).rows_inserted == 20
+    assert committed(together(table, one)[0]).rows_inserted == 20
     two = Loopback(member(table, [row(f"k{n}", "x", 2) for n in range(10)], buckets=buckets))
-    assert published(together(table, two)[0]).rows_updated == 10
+    assert committed(together(table, two)[0]).rows_updated == 10
     assert {value for _, value in rows_of(table, "id", "v")} == {1, 2}
 
 
@@ -290,7 +290,7 @@ def test_a_committer_that_paused_is_rejected_after_its_writer_resolved_the_write
     assert not any(isinstance(one, CommitResult) for one in answers)
     assert other.member.resolve(other.member.work.context) is None
     assert rows_of(table, "id") == [("a",)]
-    assert published(together(table, other)[0]).rows_inserted == 1
+    assert committed(together(table, other)[0]).rows_inserted == 1
     assert rows_of(table, "id") == [("a",), ("b",)]
 
 
@@ -301,16 +301,16 @@ def test_a_member_that_conflicts_is_not_in_the_instant_of_the_group() -> None:
     upsert(table, [row("k", "x", 1), row("l", "x", 1)])
     channels = [Loopback(member(table, [row(key, "x", 2)], DELETE)) for key in "kl"]
     [one, two] = together(table, *channels)
-    assert published(one).rows_deleted == 1
+    assert committed(one).rows_deleted == 1
     assert two is NotCommitted.CONFLICTS
-    assert channels[1].member.requested_time == published(one).requested_time, (
+    assert channels[1].member.requested_time == committed(one).requested_time, (
         "the member knows the time of the group"
     )
     assert channels[0].member.resolve(channels[0].member.work.context) is not None
     assert channels[1].member.resolve(channels[1].member.work.context) is None
     assert rows_of(table, "id") == [("l",)]
     before = channels[1].member.requested_time
-    assert published(together(table, channels[1])[0]).rows_deleted == 1
+    assert committed(together(table, channels[1])[0]).rows_deleted == 1
     assert channels[1].member.requested_time != before
     assert rows_of(table, "id") == []
 
@@ -323,7 +323,7 @@ def test_an_unknown_outcome_does_not_report_the_instant_of_the_group_as_that_of_
     wire = Disconnected(table.context.ports.storage)
     first = Loopback(member(table, [row("k", "x", 2)], DELETE))
     conflicting = Loopback(member(table, [row("l", "x", 2)], DELETE, storage=wire, batch_id="s/1"))
-    time = published(together(table, first, conflicting)[0]).requested_time
+    time = committed(together(table, first, conflicting)[0]).requested_time
     wire.is_down = True
     with pytest.raises(OutcomeUnknownError) as caught:
         conflicting.member.resolve(conflicting.member.work.context)
@@ -340,7 +340,7 @@ def test_a_slot_of_a_dropped_table_hides_no_commit_from_its_writer() -> None:
     """A writer with the dropped table open may take a slot here, with much older times."""
     table = new_table()
     mine = Loopback(member(table, [row("a", "x", 1)]))
-    result = published(together(table, mine)[0])
+    result = committed(together(table, mine)[0])
     late = commit_slot(table.context.commit_log.head() + 1, "dropped")
     assert late.completion_time < result.requested_time
     table.context.ports.storage.create(slot_path(late.number), encode_slot(late))
@@ -354,7 +354,7 @@ def test_a_write_that_cannot_be_resolved_has_an_unknown_outcome() -> None:
     table = new_table()
     wire = Disconnected(table.context.ports.storage)
     mine = Loopback(member(table, [row("a", "x", 1)], storage=wire))
-    result = published(together(table, mine)[0])
+    result = committed(together(table, mine)[0])
     wire.is_down = True
     with pytest.raises(OutcomeUnknownError) as caught:
         mine.member.resolve(mine.member.work.context)

@@ -25,10 +25,10 @@ from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from tests.unit.filegroups.group_commit.test_member import (
     as_message,
+    committed,
     dead_committer,
     lost,
     member,
-    published,
     row,
     together,
 )
@@ -72,7 +72,7 @@ def test_rows_of_several_processes_of_one_partition_make_one_file() -> None:
         offering(table, row("b", "y", 3)),
         offering(table, row("c", "z", 3)),
     ]
-    answers = [published(one) for one in together(table, *channels)]
+    answers = [committed(one) for one in together(table, *channels)]
     assert [counts(one) for one in answers] == [(1, 1, 4), (0, 1, 4), (0, 1, 4), (1, 0, 4)]
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 3), ("n", 2)]
     assert len(data_files(table)) == len(before) + 3
@@ -92,7 +92,7 @@ def test_rows_of_several_processes_of_one_partition_make_one_file() -> None:
 def test_new_rows_are_written_for_every_operation(operation: WriteOperation) -> None:
     table = new_table()
     channels = [offering(table, row(key, p, 1), operation=operation) for key, p in ("ax", "by")]
-    answers = [published(one) for one in together(table, *channels)]
+    answers = [committed(one) for one in together(table, *channels)]
     assert [counts(one) for one in answers] == [(1, 0, 2)] * 2
     assert rows_of(table, "id") == [("a",), ("b",)]
     assert [found(one) for one in channels] == answers
@@ -106,11 +106,11 @@ def test_deletes_in_event_time_order_are_not_coalesced_and_wait_for_the_next_gro
     first = offering(table, row("a", "x", 2) | shape)
     second = offering(table, row("b", "x", 2) | {"_hoodie_is_deleted": True})
     answers = together(table, first, second)
-    assert counts(published(answers[0])) == (0, 1, 1)
+    assert counts(committed(answers[0])) == (0, 1, 1)
     assert answers[1] is NotCommitted.CONFLICTS
     assert found(second) is None
     before = second.member.requested_time
-    result = published(together(table, second)[0])
+    result = committed(together(table, second)[0])
     assert second.member.requested_time != before
     assert (result.rows_deleted, found(second)) == (1, result)
     assert second.asked == ["join", "join"]
@@ -129,7 +129,7 @@ def test_rows_of_a_rejected_instant_are_looked_up_in_the_next_one() -> None:
     assert answers == [NotCommitted.ALONE] * 2
     named = channels[0].member.requested_time
     assert found(channels[0]) is None
-    assert [counts(published(one)) for one in together(table, *channels)] == [(0, 1, 2), (0, 1, 2)]
+    assert [counts(committed(one)) for one in together(table, *channels)] == [(0, 1, 2), (0, 1, 2)]
     assert channels[0].member.requested_time != named
 
 
@@ -146,7 +146,7 @@ def test_rows_of_a_writer_that_does_not_know_their_instant_are_not_committed() -
     assert answers[:2] == [NotCommitted.LOST] * 2
     assert dead.closed
     assert liar.closed
-    assert [published(one).group for one in answers[2:]] == [2, 2]
+    assert [committed(one).group for one in answers[2:]] == [2, 2]
     assert rows_of(table, "id") == [("b",), ("c",)]
     assert leftovers(table) == []
     assert found(dead) is None
@@ -168,7 +168,7 @@ def test_silent_writers_are_waited_for_together() -> None:
     well = offering(table, row("d", "d", 1))
     answers = together(table, *silent, well)
     assert answers[:3] == [NotCommitted.LOST] * 3
-    assert counts(published(answers[3])) == (1, 0, 1)
+    assert counts(committed(answers[3])) == (1, 0, 1)
     assert [one.waits[0] for one in (*silent, well)] == [1000, 100, 100, 100]
 
 
@@ -253,7 +253,7 @@ def test_threads_of_one_process_record_no_results() -> None:
     """Their writers know the outcome from the answer alone."""
     table = new_table()
     works = [member(table, [row("a", "x", value)]).work for value in (1, 2)]
-    assert [counts(published(one)) for one in commit_group(table.context, works)] == [
+    assert [counts(committed(one)) for one in commit_group(table.context, works)] == [
         (1, 0, 2),
         (0, 1, 2),
     ]

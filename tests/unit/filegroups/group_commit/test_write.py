@@ -88,7 +88,7 @@ def newest_slot(table: TableReader) -> Slot:
     return slot
 
 
-def published(answer: Answer) -> CommitResult:
+def committed(answer: Answer) -> CommitResult:
     assert isinstance(answer, CommitResult)
     return answer
 
@@ -103,7 +103,7 @@ def test_on_a_high_latency_store_all_members_are_announced_before_the_first_data
     ports = replace(table.context.ports, executor=executor)
     storage.forget()
     answers = commit_group(replace(table.context, ports=ports), works)
-    assert [published(one).group for one in answers] == [3, 3, 3]
+    assert [committed(one).group for one in answers] == [3, 3, 3]
     # The inflight file, three markers, three partitions' metadata, and three precomputed files.
     assert executor.most == 10
     asked = storage.operations()
@@ -120,7 +120,7 @@ def test_on_a_high_latency_store_all_members_are_announced_before_the_first_data
 def test_a_running_process_caches_no_commit_of_a_group_that_ended() -> None:
     table = new_table()
     answers = together(table, *(member(table, [row(f"k{one}", "x", 1)]) for one in range(2)))
-    times = {published(one).requested_time for one in answers}
+    times = {committed(one).requested_time for one in answers}
     assert not any(map(table.context.commit_log.may_have_committed, times))
 
 
@@ -214,7 +214,7 @@ def test_a_write_that_arrives_while_the_instant_begins_joins_it() -> None:
 
     answers = commit_group(table.context, [member(table, [row("a", "x", 1)])], join=join)
     assert pending == [1]
-    assert [published(one).group for one in answers[:2]] == [2, 2]
+    assert [committed(one).group for one in answers[:2]] == [2, 2]
     assert answers[2] is NotCommitted.CONFLICTS
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
 
@@ -225,7 +225,7 @@ def test_deferred_cleanup_runs_later_and_its_failure_is_an_event() -> None:
     left: list[Callable[[], None]] = []
     work = member(table, [row("a", "x", 1)])
     [answer] = commit_group(table.context, [work], later=left.append)
-    rt = published(answer).requested_time
+    rt = committed(answer).requested_time
     assert leftovers(table) != []
     [tidy_up] = left
     tidy_up()
@@ -253,7 +253,7 @@ def test_members_share_the_instant_and_have_results_of_their_own() -> None:
         member(table, [row("b", "y", 2), row("c", "y", 2)], batch_id="s/2"),
         member(table, [row("d", "z", 2)], batch_id="s/3"),
     )
-    one, two, three = map(published, answers)
+    one, two, three = map(committed, answers)
     assert {(each.requested_time, each.completion_time) for each in (two, three)} == {
         (one.requested_time, one.completion_time)
     }
@@ -297,7 +297,7 @@ def test_a_member_that_conflicts_in_a_base_file_waits_for_the_next_group() -> No
     first, second, third = together(
         table, member(table, [row("a", "x", 2)]), later, member(table, [row("c", "y", 2)])
     )
-    assert (published(first).group, second, published(third).group) == (
+    assert (committed(first).group, second, committed(third).group) == (
         2,
         NotCommitted.CONFLICTS,
         2,
@@ -312,7 +312,7 @@ def test_members_that_would_fill_one_small_file_get_files_of_their_own() -> None
     table = new_table()
     upsert(table, [row("a", "x", 1)])
     works = [member(table, [row(key, "x", 2)], operation=INSERT) for key in ("b", "c", "d")]
-    assert {published(answer).group for answer in together(table, *works)} == {3}
+    assert {committed(answer).group for answer in together(table, *works)} == {3}
     assert rows_of(table, "id") == [("a",), ("b",), ("c",), ("d",)]
     assert len(table.file_slices()) == 3
 
@@ -322,7 +322,7 @@ def test_one_new_key_of_two_members_is_inserted_once() -> None:
     table = new_table()
     twin = member(table, [row("a", "x", 3), row("f", "x", 3)])
     first, second = together(table, member(table, [row("a", "x", 2)]), twin)
-    assert (published(first).group, second) == (1, NotCommitted.CONFLICTS)
+    assert (committed(first).group, second) == (1, NotCommitted.CONFLICTS)
     assert len(data_files(table)) == 1  # the other member's file is deleted (PUB-1)
     write_prepared(twin)
     assert rows_of(table, "id", "v") == [("a", 3), ("f", 3)]
@@ -334,7 +334,7 @@ def test_one_batch_is_committed_once_in_a_group() -> None:
     first, second = together(table, *works)
     assert second is NotCommitted.CONFLICTS
     assert write_prepared(works[1]) == replace(
-        published(first),
+        committed(first),
         already_published=True,
         files_written=0,
         bytes_written=0,
@@ -353,7 +353,7 @@ def test_a_member_that_fails_leaves_nothing_in_the_group() -> None:
     first, second, third = together(
         table, member(table, [row("a", "x", 2)]), broken, member(table, [row("c", "z", 2)])
     )
-    assert (published(first).group, second, published(third).group) == (2, NotCommitted.ALONE, 2)
+    assert (committed(first).group, second, committed(third).group) == (2, NotCommitted.ALONE, 2)
     assert len(heard(table, "group.left")) == 1
     assert rows_of(table, "id") == [("a",), ("c",)]
     assert write_prepared(broken).rows_inserted == 1
@@ -408,7 +408,7 @@ def test_members_append_to_one_bucket_in_their_order() -> None:
         member(table, [row("a", "x", value), row(f"b{value}", "x", value)], buckets=buckets)
         for value in (1, 2, 3)
     ]
-    assert {published(answer).group for answer in together(table, *works)} == {3}
+    assert {committed(answer).group for answer in together(table, *works)} == {3}
     (one,) = table.file_slices()
     assert len(one.log_files) == 3
     assert rows_of(table, "id", "v") == [("a", 3), ("b1", 1), ("b2", 2), ("b3", 3)]
@@ -422,7 +422,7 @@ def test_more_than_ten_tasks_of_a_group_keep_the_order_of_their_members() -> Non
     buckets = BucketRules(buckets=6, hash_fields=("id",))
     keys = [f"k{number}" for number in range(40)]
     works = [member(table, [row(k, "x", value) for k in keys], buckets=buckets) for value in (1, 2)]
-    assert {published(answer).group for answer in together(table, *works)} == {2}
+    assert {committed(answer).group for answer in together(table, *works)} == {2}
     assert sum(len(one.log_files) for one in table.file_slices()) == 12
     assert rows_of(table, "id", "v") == sorted((key, 2) for key in keys)
 

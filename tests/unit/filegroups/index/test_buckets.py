@@ -361,8 +361,8 @@ def test_lookups_in_logs_duplicate_no_key_and_lose_none(
             new = [one for one in rows if one["id"] not in expected]
             if not new:
                 continue
-            said = as_updates if lying else as_inserts
-            insert_into_log(table, new, said, profile=not lying)
+            stats = as_updates if lying else as_inserts
+            insert_into_log(table, new, stats, profile=not lying)
             expected |= {str(one["id"]): version for one in new}
         elif what == "upsert":
             upsert(opened(table), rows, lookup=lookup)

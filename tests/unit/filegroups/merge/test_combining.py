@@ -116,10 +116,10 @@ def test_partial_rows_of_one_key_are_put_together(properties, rows, expected) ->
     ],
 )
 def test_payload_classes_of_older_tables_mean_the_same(version, payload, expected) -> None:
-    said = {**BY_PAYLOAD, "hoodie.compaction.payload.class": MODEL + payload}
+    options = {**BY_PAYLOAD, "hoodie.compaction.payload.class": MODEL + payload}
     if version == 9 or payload == "DefaultHoodieRecordPayload":
-        said = {key: text for key, text in said.items() if "merge" not in key}
-    assert combined(said, row(2, None, "y"), row(1, "x", "late"), version=version) == expected
+        options = {key: text for key, text in options.items() if "merge" not in key}
+    assert combined(options, row(2, None, "y"), row(1, "x", "late"), version=version) == expected
 
 
 def test_other_keys_stay_apart() -> None:

@@ -229,8 +229,8 @@ def test_a_time_before_the_table_is_refused():
         table.as_of("2020-01-01")
     assert caught.value.kind == "time_travel_too_early"
     fields = caught.value.fields
-    said = f"you asked for {fields['time']}; the first instant is {fields['first']}. "
-    assert said in caught.value.message
+    expected_text = f"you asked for {fields['time']}; the first instant is {fields['first']}. "
+    assert expected_text in caught.value.message
 
 
 def test_a_time_after_a_pending_write_is_refused():

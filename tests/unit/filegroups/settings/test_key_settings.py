@@ -197,8 +197,8 @@ def test_the_encoding_of_a_complex_key_of_one_field_in_version_8(
             "t", table_version=8, record_key_fields=("id",), key_generator_type="COMPLEX"
         )
     )
-    said = {} if new is None else {"hoodie.write.complex.keygen.new.encoding": new}
-    assert key_spec_of(write(said), config).prefixes_keys is prefixed
+    stored = {} if new is None else {"hoodie.write.complex.keygen.new.encoding": new}
+    assert key_spec_of(write(stored), config).prefixes_keys is prefixed
 
 
 # merging of new tables
@@ -224,8 +224,8 @@ def test_a_new_table_stores_the_requested_merge_definition(
     version: int, properties: dict[str, str]
 ) -> None:
     asked = merge_definition_of_settings(write(properties))
-    said = new_table_properties("t", table_version=version, merge=asked)
-    found = merge_definition_of(said, table_version=version)
+    stored = new_table_properties("t", table_version=version, merge=asked)
+    found = merge_definition_of(stored, table_version=version)
     for field in (
         "mode",
         "ordering_fields",
@@ -239,25 +239,27 @@ def test_a_new_table_stores_the_requested_merge_definition(
 
 def test_version_8_stores_a_payload_as_java_1_0_does() -> None:
     asked = merge_definition_of_settings(write({PAYLOAD: MODEL + "AWSDmsAvroPayload"}))
-    said = new_table_properties("t", table_version=8, merge=asked)
-    assert said["hoodie.record.merge.mode"] == "CUSTOM"
-    assert said["hoodie.record.merge.strategy.id"] == "00000000-0000-0000-0000-000000000000"
-    assert said["hoodie.compaction.payload.class"] == MODEL + "AWSDmsAvroPayload"
+    stored = new_table_properties("t", table_version=8, merge=asked)
+    assert stored["hoodie.record.merge.mode"] == "CUSTOM"
+    assert stored["hoodie.record.merge.strategy.id"] == "00000000-0000-0000-0000-000000000000"
+    assert stored["hoodie.compaction.payload.class"] == MODEL + "AWSDmsAvroPayload"
 
 
 def test_version_9_stores_a_payload_as_java_1_2_does() -> None:
     payload = MODEL + "debezium.PostgresDebeziumAvroPayload"
-    said = new_table_properties("t", merge=merge_definition_of_settings(write({PAYLOAD: payload})))
+    stored = new_table_properties(
+        "t", merge=merge_definition_of_settings(write({PAYLOAD: payload}))
+    )
     prefix = "hoodie.record.merge.property."
-    assert {key: text for key, text in said.items() if "merge" in key or "payload" in key} == {
+    assert {key: text for key, text in stored.items() if "merge" in key or "payload" in key} == {
         "hoodie.record.merge.mode": "EVENT_TIME_ORDERING",
         "hoodie.table.legacy.payload.class": payload,
         prefix + "hoodie.payload.delete.field": "_change_operation_type",
         prefix + "hoodie.payload.delete.marker": "d",
         prefix + "hoodie.write.partial.update.unavailable.value": "__debezium_unavailable_value",
     }
-    assert said["hoodie.table.partial.update.mode"] == "FILL_UNAVAILABLE"
-    assert said["hoodie.table.ordering.fields"] == "_event_lsn"
+    assert stored["hoodie.table.partial.update.mode"] == "FILL_UNAVAILABLE"
+    assert stored["hoodie.table.ordering.fields"] == "_event_lsn"
 
 
 def test_partial_updates_without_a_payload_need_version_9() -> None:

@@ -106,10 +106,10 @@ def test_of_equal_rows_the_one_with_the_greater_requested_time_counts(
     upsert(mine, START, buckets=ONE)
     first = begun(mine, WriteOperation.UPSERT, [row("a", 6, 10)], buckets=ONE)
     second = begun(other, WriteOperation.UPSERT, [row("a", 6, 20)], buckets=ONE)
-    published = second()
+    committed = second()
     late = first()
-    assert late.requested_time < published.requested_time
-    assert late.completion_time > published.completion_time
+    assert late.requested_time < committed.requested_time
+    assert late.completion_time > committed.completion_time
     assert rows_of(mine, "id", "v") == [("a", 20), ("b", 1)]
 
 
@@ -205,14 +205,16 @@ def test_partial_updates_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "key"),
+    ("options", "key"),
     [
         ({"hoodie.datasource.write.table.type": "COPY_ON_WRITE"}, "table.type"),
         ({"hoodie.index.type": "BLOOM"}, "hoodie.index.type"),
         ({"hoodie.table.cdc.enabled": "true"}, "cdc"),
     ],
 )
-def test_tables_without_support_for_it_are_refused_by_name(said: dict[str, str], key: str) -> None:
+def test_tables_without_support_for_it_are_refused_by_name(
+    options: dict[str, str], key: str
+) -> None:
     fitting = {
         "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",
         "hoodie.datasource.write.table.type": "MERGE_ON_READ",
@@ -221,7 +223,7 @@ def test_tables_without_support_for_it_are_refused_by_name(said: dict[str, str],
     }
     WriteSettings.from_properties(fitting)
     with pytest.raises(SettingError, match="OPTIMISTIC_CONCURRENCY_CONTROL") as refused:
-        WriteSettings.from_properties({**fitting, **said})
+        WriteSettings.from_properties({**fitting, **options})
     assert refused.value.kind == "setting_contradiction"
     assert key in refused.value.fields["key"]
 

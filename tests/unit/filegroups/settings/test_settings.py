@@ -341,9 +341,9 @@ def test_every_refused_property_is_listed() -> None:
 
 
 def test_no_default_of_hudis_is_refused() -> None:
-    said = {known.key: known.default for known in hudi_keys().values() if known.default}
+    defaults = {known.key: known.default for known in hudi_keys().values() if known.default}
     for rules in (UNSUPPORTED, UNSUPPORTED_READS):
-        assert unsupported_keys(as_property_set(said), rules) == ()
+        assert unsupported_keys(as_property_set(defaults), rules) == ()
 
 
 # keys

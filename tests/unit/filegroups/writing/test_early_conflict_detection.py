@@ -342,7 +342,7 @@ def test_an_inflight_file_announces_writer_and_write_set(kind: TableType, access
 
 
 @pytest.mark.parametrize(
-    ("said", "waits_for_announced"),
+    ("strategy", "waits_for_announced"),
     [
         ("published", False),
         ("announced", True),
@@ -354,10 +354,10 @@ def test_an_inflight_file_announces_writer_and_write_set(kind: TableType, access
         ),
     ],
 )
-def test_classes_of_hudi_compare_announcements(said: str, waits_for_announced: bool):
-    settings = WriteSettings.from_properties({STRATEGY: said})
+def test_classes_of_hudi_compare_announcements(strategy: str, waits_for_announced: bool):
+    settings = WriteSettings.from_properties({STRATEGY: strategy})
     assert (
-        limits_of(settings, as_property_set({STRATEGY: said})).waits_for_announced
+        limits_of(settings, as_property_set({STRATEGY: strategy})).waits_for_announced
         is waits_for_announced
     )
 

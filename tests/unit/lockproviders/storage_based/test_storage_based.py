@@ -649,7 +649,7 @@ def test_every_spelling_of_the_table_is_one_lock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "key"),
+    ("options", "key"),
     [
         ({"validity.timeout.secs": "299"}, "validity.timeout.secs"),
         ({"renew.interval.secs": "31"}, "validity.timeout.secs"),
@@ -659,10 +659,12 @@ def test_every_spelling_of_the_table_is_one_lock() -> None:
         ({"validity.timeout.secs": "99999999"}, "validity.timeout.secs"),
     ],
 )
-def test_settings_follow_java_s_rule(said: dict[str, str], key: str) -> None:
+def test_settings_follow_java_s_rule(options: dict[str, str], key: str) -> None:
     prefix = "hoodie.write.lock.storage."
     with pytest.raises(SettingError) as refused:
-        StorageLockSettings.from_properties({prefix + name: value for name, value in said.items()})
+        StorageLockSettings.from_properties(
+            {prefix + name: value for name, value in options.items()}
+        )
     assert refused.value.fields["key"] == prefix + key
 
 

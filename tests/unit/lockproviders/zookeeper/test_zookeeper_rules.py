@@ -170,16 +170,16 @@ def test_implicit_node_is_named_by_the_hash_of_the_path(machine) -> None:
 
 @pytest.mark.parametrize("missing", [URL, BASE, "hoodie.table.name"])
 def test_a_missing_setting_is_named(machine, missing: str) -> None:
-    said = {key: value for key, value in LEAST.items() if key != missing}
+    options = {key: value for key, value in LEAST.items() if key != missing}
     with pytest.raises(SettingError, match=missing.replace(".", r"\.")):
-        settings(machine, **said)
+        settings(machine, **options)
 
 
 @pytest.mark.parametrize(("url", "port"), [("zk1", "2181"), ("zk1:2182", "2181")])
 def test_a_port_option_with_a_url_has_no_effect_as_in_java(machine, url: str, port: str) -> None:
-    said = {**LEAST, URL: url}
-    with_port = settings(machine, **said, **{PORT: port})
-    assert with_port.model_copy(update={"port": None}) == settings(machine, **said)
+    options = {**LEAST, URL: url}
+    with_port = settings(machine, **options, **{PORT: port})
+    assert with_port.model_copy(update={"port": None}) == settings(machine, **options)
 
 
 def test_port_that_java_would_not_use_is_refused(machine) -> None:
@@ -212,8 +212,8 @@ def test_request_time_follows_the_session_within_bounds() -> None:
 def test_sasl_with_a_password_needs_one(machine) -> None:
     with pytest.raises(SettingError, match=r"identity\.file"):
         settings(machine, **LEAST, **{"hoodoo.lock.zookeeper.sasl": "digest-md5"})
-    said = {"hoodoo.lock.zookeeper.sasl": "GSSAPI"}
-    assert settings(machine, **LEAST, **said).sasl == "GSSAPI"
+    options = {"hoodoo.lock.zookeeper.sasl": "GSSAPI"}
+    assert settings(machine, **LEAST, **options).sasl == "GSSAPI"
 
 
 def with_secret(machine, file: Path) -> ZooKeeperSettings:

@@ -42,7 +42,7 @@ class Aged:
         self.clock = StillClock(NEW_YEAR_MS)
         self.storage = MemoryStorage(ports=MemoryWorld(self.clock))
 
-    def place(self, name: str, data: bytes = b"{}", *, at_ms: int) -> None:
+    def create(self, name: str, data: bytes = b"{}", *, at_ms: int) -> None:
         self.clock.wall = at_ms
         self.storage.create(timeline_path(name), data)
 
@@ -52,8 +52,8 @@ class Aged:
 
 def test_a_legacy_instant_completes_at_the_age_of_its_file() -> None:
     aged = Aged()
-    aged.place("20260101000000000.commit.requested", at_ms=NEW_YEAR_MS)
-    aged.place("20260101000000000.commit", at_ms=NEW_YEAR_MS + 61_005)
+    aged.create("20260101000000000.commit.requested", at_ms=NEW_YEAR_MS)
+    aged.create("20260101000000000.commit", at_ms=NEW_YEAR_MS + 61_005)
     (instant,) = TimelineReader(aged.storage).read().instants
     assert instant == Instant(
         action=Action.COMMIT,
@@ -67,16 +67,16 @@ def test_a_legacy_instant_completes_at_the_age_of_its_file() -> None:
 
 def test_no_instant_completes_before_it_was_requested() -> None:
     aged = Aged()
-    aged.place(f"{T1}.commit", at_ms=NEW_YEAR_MS)  # restored with an old date
+    aged.create(f"{T1}.commit", at_ms=NEW_YEAR_MS)  # restored with an old date
     assert TimelineReader(aged.storage).read().instants[0].completion_time == T1
 
 
 def test_a_legacy_instant_that_appears_later_is_dated_too() -> None:
     aged = Aged()
-    aged.place("20260101000000000.commit", at_ms=NEW_YEAR_MS + 1)
+    aged.create("20260101000000000.commit", at_ms=NEW_YEAR_MS + 1)
     reader = TimelineReader(aged.storage)
     reader.read()
-    aged.place("20260101000000500.clean", at_ms=NEW_YEAR_MS + 700)
+    aged.create("20260101000000500.clean", at_ms=NEW_YEAR_MS + 700)
     assert [one.completion_time for one in reader.read().instants] == [
         "20260101000000001",
         "20260101000000700",

@@ -37,7 +37,7 @@ def plan(**fields: Any) -> Slot:
 
 @pytest.mark.spec("RST-3")
 @pytest.mark.parametrize(
-    ("names", "settled"),
+    ("names", "expected"),
     [
         pytest.param([f"{T}.clustering.requested"], True, id="it is there"),
         pytest.param(
@@ -53,28 +53,28 @@ def plan(**fields: Any) -> Slot:
     ],
 )
 def test_a_plan_without_its_file_is_applied_only_if_the_file_existed(
-    names: list[str], settled: bool
+    names: list[str], expected: bool
 ) -> None:
-    assert is_applied(plan(), ActiveTimeline.of(names)) is settled
+    assert is_applied(plan(), ActiveTimeline.of(names)) is expected
 
 
 @pytest.mark.parametrize(
-    ("saved", "archived", "settled"),
+    ("saved", "archived", "expected"),
     [(LATER, False, True), (EARLIER, True, True), (EARLIER, False, False)],
 )
 def test_the_archived_timeline_decides_whether_a_slot_is_applied_under_savepoints(
-    saved: str, archived: bool, settled: bool
+    saved: str, archived: bool, expected: bool
 ) -> None:
     timeline = ActiveTimeline.of([f"{saved}_{saved}.commit", f"{saved}_{LATER}.savepoint"])
     storage = MemoryStorage()
     if archived:
         row = ArchivedInstant(requested_time=T, completion_time=LATER, action="replacecommit")
         append_to_archive(storage, [row])
-    assert is_applied(plan(), timeline, ArchivedTimeline(storage, NullEvents())) is settled
+    assert is_applied(plan(), timeline, ArchivedTimeline(storage, NullEvents())) is expected
 
 
 @pytest.mark.parametrize(
-    ("names", "shown"),
+    ("names", "expected"),
     [
         ([], False),
         ([f"{LATER}_{LATER}.commit"], False),
@@ -84,9 +84,9 @@ def test_the_archived_timeline_decides_whether_a_slot_is_applied_under_savepoint
     ],
 )
 def test_any_file_of_an_instant_shows_that_a_listing_is_not_older(
-    names: list[str], shown: bool
+    names: list[str], expected: bool
 ) -> None:
-    assert has_instant_file(commit_slot(1), ActiveTimeline.of(names)) is shown
+    assert has_instant_file(commit_slot(1), ActiveTimeline.of(names)) is expected
 
 
 # ---- a storage that does not answer

@@ -192,10 +192,10 @@ def test_a_requested_time_below_a_concurrent_commit_is_drawn_again():
     storage.acts.append(lambda: upsert(ahead, ROWS))
     started_write = begin(table.context, Action.COMMIT)
     end(started_write)
-    published = ahead.context.active().completed_writes[0].newest_time
-    assert started_write.requested_time > published
+    committed = ahead.context.active().completed_writes[0].newest_time
+    assert started_write.requested_time > committed
     [redrawn] = heard(table, "begin.redrawn")
-    assert redrawn == {"rt": "20260921141320000", "decided": published}
+    assert redrawn == {"rt": "20260921141320000", "decided": committed}
     assert files_below(base, TIMELINE)[-1].endswith(
         f"{started_write.requested_time}.commit.requested"
     )
@@ -447,11 +447,11 @@ def test_a_stale_snapshot_costs_a_second_draw_and_keeps_the_order_of_times():
     table = new_table(clock=StillClock(NOW))
     context = table.context
     old = context.snapshot()
-    published = upsert(table, ROWS)
+    committed = upsert(table, ROWS)
     started_write = begin(context, Action.COMMIT, old)
     end(started_write)
-    assert started_write.requested_time > published.completion_time
-    assert published.requested_time in started_write.snapshot.completions
+    assert started_write.requested_time > committed.completion_time
+    assert committed.requested_time in started_write.snapshot.completions
 
 
 def test_a_fresh_snapshot_saves_one_listing():

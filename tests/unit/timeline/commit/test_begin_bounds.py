@@ -87,7 +87,7 @@ class Scene:
         ports = replace(mine.context.ports, executor=self.beats)
         self.mine: TableContext = replace(mine.context, ports=ports)
 
-    def others_publish(self) -> None:
+    def others_commit(self) -> None:
         upsert(self.other, ROWS)
 
     def requested(self) -> list[str]:
@@ -174,7 +174,7 @@ def test_two_begins_from_one_old_snapshot_create_different_names() -> None:
 @pytest.mark.spec("BEG-5")
 def test_a_time_is_drawn_again_when_slots_were_truncated_after_the_snapshot() -> None:
     scene = Scene()
-    scene.others_publish()
+    scene.others_commit()
     upsert(scene.other, [{**ROWS[0], "ts": 2}])
     mine = opened(scene.other, clock=StillClock(NOW + 9_000)).context
     before = replace(mine.snapshot(), head=0)
@@ -189,7 +189,7 @@ def test_a_time_is_drawn_again_when_slots_were_truncated_after_the_snapshot() ->
 @pytest.mark.parametrize("keeps", [TIMELINE, ""])
 def test_a_begin_whose_time_cannot_be_deleted_fails_and_stops_its_heartbeat(keeps: str) -> None:
     scene = Scene()
-    scene.storage.before, scene.storage.keeps = scene.others_publish, keeps
+    scene.storage.before, scene.storage.keeps = scene.others_commit, keeps
     if not keeps:
         started_write = begin(scene.mine, Action.COMMIT)
         started_write.heartbeat.stop()

@@ -120,9 +120,9 @@ def conflicts_of(
     slots: list[Slot] | None = None,
 ) -> list[ConcurrentCommit]:
     """Return the conflicts of a write whose base snapshot precedes the clean."""
-    seen = shared_table().active()
+    base_timeline = shared_table().active()
     refused = foreign_clean_conflict(
-        context, seen, context.active(), slots or [], concurrent_commits
+        context, base_timeline, context.active(), slots or [], concurrent_commits
     )
     return [] if refused is None else [*refused.concurrent_commits]
 
@@ -169,11 +169,13 @@ def test_a_known_clean_or_one_with_a_slot_is_no_foreign_clean_conflict() -> None
 def test_known_instants_of_other_actions_hide_no_clean() -> None:
     context = shared_table()
     context.ports.storage.create(f"{TIMELINE}/{CLEAN}.commit.requested", b"")
-    seen = context.active()
+    base_timeline = context.active()
     cleaned(context, BASE)
     commit = slot(SlotKind.COMMIT)
     assert (
-        foreign_clean_conflict(context, seen, context.active(), [commit], [concurrent(SECOND)])
+        foreign_clean_conflict(
+            context, base_timeline, context.active(), [commit], [concurrent(SECOND)]
+        )
         is not None
     )
 

@@ -184,12 +184,12 @@ def test_an_archived_commit_is_applied():
     for number in range(2):
         upsert(table, [{**ROWS[0], "ts": number}])
     slot = table.context.commit_log.read(1)
-    kept = table.context.ports.storage
+    storage = table.context.ports.storage
     name = slot.file_name
     assert name is not None
-    for path in files_below(kept, TIMELINE):
+    for path in files_below(storage, TIMELINE):
         if slot.requested_time in path.rpartition("/")[2][:17]:
-            kept.delete(path)
+            storage.delete(path)
     assert is_applied(slot, table.context.active())
 
 
@@ -251,13 +251,13 @@ def test_a_commit_section_may_end_without_a_slot():
 def test_a_commit_of_a_hoodoo_writer_during_a_refresh_is_not_another_engines():
     table = new_table()
     context = table.context
-    seen = BaseState.by(table.snapshot)
+    base_state = BaseState.by(table.snapshot)
     head = context.commit_log.head()
     result = upsert(opened(table), ROWS)
-    found_commits, seen = commits_since(context, seen, context.active(), head=head)
+    found_commits, base_state = commits_since(context, base_state, context.active(), head=head)
     assert found_commits == []
     found_commits, _ = commits_since(
-        context, seen, context.active(), head=context.commit_log.head()
+        context, base_state, context.active(), head=context.commit_log.head()
     )
     assert [one.requested_time for one in found_commits] == [result.requested_time]
     assert "another engine" not in found_commits[0].writer

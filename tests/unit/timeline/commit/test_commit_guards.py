@@ -127,19 +127,19 @@ def test_a_slot_contains_the_validated_write_set_base_schemas_and_batches():
     mine, other = two_writers()
     started_write = started(mine)
     publish_one(other, B)
-    published = commit_write(
+    committed = commit_write(
         mine.context,
         started_write,
         pending_commit(A, schema_before="s1", schema_after="s2", batches=(Batch(batch_id="b"),)),
         seen_by(started_write),
     )
-    assert isinstance(published, CommittedWrite)
-    slot = published.slot
+    assert isinstance(committed, CommittedWrite)
+    slot = committed.slot
     assert (slot.number, slot.base, slot.kind) == (2, 1, SlotKind.COMMIT)
     assert (slot.action, slot.requested_time) == (Action.COMMIT, started_write.requested_time)
     assert (slot.schema_before, slot.schema_after) == ("s1", "s2")
     assert (slot.write_set, slot.batches) == (touching(A), (Batch(batch_id="b"),))
-    assert (published.completion_time, published.lost_slots) == (slot.completion_time, 0)
+    assert (committed.completion_time, committed.lost_slots) == (slot.completion_time, 0)
     assert int(slot.completion_time) % 4 == 3
     assert slot.completion_time > started_write.requested_time
 
@@ -234,33 +234,33 @@ def test_a_commit_to_other_file_groups_during_the_wait_becomes_the_base():
     mine, other = two_writers()
     started_write = started(mine)
     while_it_waits(mine, lambda: publish_one(other, B))
-    published = commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
-    assert isinstance(published, CommittedWrite)
-    assert (published.slot.number, published.slot.base) == (2, 1)
+    committed = commit_write(mine.context, started_write, pending_commit(A), seen_by(started_write))
+    assert isinstance(committed, CommittedWrite)
+    assert (committed.slot.number, committed.slot.base) == (2, 1)
 
 
 def test_a_commit_in_the_base_state_does_not_conflict_again():
     mine, _ = two_writers()
     publish_one(mine, A)
     started_write = started(mine)
-    concurrent_commits, seen = commits_since(
+    concurrent_commits, base_state = commits_since(
         mine.context,
         seen_by(started_write),
         mine.context.active(),
         head=mine.context.commit_log.head(),
     )
-    assert (concurrent_commits, seen) == ([], seen_by(started_write))
+    assert (concurrent_commits, base_state) == ([], seen_by(started_write))
 
 
 def test_concurrent_commits_have_the_order_of_their_slots():
     mine, other = two_writers()
     started_write = started(mine)
     times = [publish_one(other, group).slot.requested_time for group in (B, A, B)]
-    concurrent_commits, seen = commits_since(
+    concurrent_commits, base_state = commits_since(
         mine.context, seen_by(started_write), mine.context.active(), head=3
     )
     assert [one.requested_time for one in concurrent_commits] == times
-    assert (seen.head, len(seen.completed)) == (3, 3)
+    assert (base_state.head, len(base_state.completed)) == (3, 3)
 
 
 def test_slots_above_the_requested_head_are_left_to_the_next_refresh():
@@ -360,13 +360,13 @@ def test_a_check_without_objection_lets_the_write_commit():
     mine, other = two_writers()
     started_write = started(mine)
     publish_one(other, B)
-    published = commit_write(
+    committed = commit_write(
         mine.context,
         started_write,
         pending_commit(A, check=lambda *asked: None),
         seen_by(started_write),
     )
-    assert isinstance(published, CommittedWrite)
+    assert isinstance(committed, CommittedWrite)
 
 
 def test_early_validation_finds_commits_after_the_base_snapshot():
@@ -377,10 +377,15 @@ def test_early_validation_finds_commits_after_the_base_snapshot():
         seen_by(started_write),
     )
     publish_one(other, A)
-    verdict, seen = validate_early(mine.context, started_write, touching(A), seen_by(started_write))
+    verdict, base_state = validate_early(
+        mine.context, started_write, touching(A), seen_by(started_write)
+    )
     assert isinstance(verdict, Rebase | Rejected)
-    assert seen.head == 1
-    assert validate_early(mine.context, started_write, touching(A), seen) == (NoConflict(), seen)
+    assert base_state.head == 1
+    assert validate_early(mine.context, started_write, touching(A), base_state) == (
+        NoConflict(),
+        base_state,
+    )
     assert isinstance(
         validate_early(mine.context, started_write, touching(B), seen_by(started_write))[0],
         NoConflict,

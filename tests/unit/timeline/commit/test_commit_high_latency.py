@@ -225,7 +225,7 @@ def test_the_wait_for_the_lock_checks_known_slots_without_requests() -> None:
         both.mine.context, my_write, both.pending_commit(touching(A)), seen_by(my_write)
     )
     assert isinstance(ended, Conflict)
-    assert both.lock.wanted == [True], "the turn's look tells it"
+    assert both.lock.wanted == [True], "the refresh of the commit section shows the conflict"
     assert asked[0] == asked[1]
 
 
@@ -306,13 +306,13 @@ def test_a_refresh_precedes_the_commit_section_where_it_may_save_a_wait(
     both.let_other_commit(*[touching(B)] * 7)
     with inside(both.mine.context) as context:
         my_write = started(both.mine)
-        seen = seen_by(my_write)
+        base_state = seen_by(my_write)
         if not busy:
             for _ in range(4):
                 context.commit_log.head()
         assert context.commit_log.is_contended is (busy and refresh_before != "always")
         publish_one(both.other, B)
-        ended = commit_write(context, my_write, both.pending_commit(touching(A)), seen)
+        ended = commit_write(context, my_write, both.pending_commit(touching(A)), base_state)
     assert isinstance(ended, CommittedWrite)
     before = refresh_before == "always" or (busy and refresh_before == "busy")
     assert both.check_calls.times == (2 if before else 1)
@@ -352,12 +352,15 @@ def test_early_validation_counts_an_unapplied_slot_only_without_a_conflict() -> 
     with pytest.raises(OutcomeUnknownError):
         publish_one(other, A)
     [slot] = not_applied(mine.context, 1, mine.context.active())
-    shown = (slot.requested_time, slot.completion_time)
-    seen = seen_by(my_write)
-    assert validate_early(mine.context, my_write, touching(A), seen) == (NoConflict(), seen)
-    assert validate_early(mine.context, my_write, touching(B), seen) == (
+    times = (slot.requested_time, slot.completion_time)
+    base_state = seen_by(my_write)
+    assert validate_early(mine.context, my_write, touching(A), base_state) == (
         NoConflict(),
-        replace(seen, head=1, completed=frozenset({shown})),
+        base_state,
+    )
+    assert validate_early(mine.context, my_write, touching(B), base_state) == (
+        NoConflict(),
+        replace(base_state, head=1, completed=frozenset({times})),
     )
 
 
@@ -414,11 +417,11 @@ def test_a_commit_does_not_read_the_table_descriptor_again(far: bool) -> None:
 @pytest.mark.parametrize("far", [True, False])
 def test_a_committed_write_is_not_read_back_after_its_slot_left_the_cache(far: bool) -> None:
     both = writers(far=far)
-    published = publish_one(both.mine, A)
-    assert isinstance(published, CommittedWrite)
+    committed = publish_one(both.mine, A)
+    assert isinstance(committed, CommittedWrite)
     context = both.mine.context
     [instant] = context.active().completed_writes
-    context.commit_log.forget(published.slot.number)
+    context.commit_log.forget(committed.slot.number)
     both.storage.forget()
     context.commits.read(instant)
     assert both.storage.operations() == []

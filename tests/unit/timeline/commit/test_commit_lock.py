@@ -1,4 +1,4 @@
-"""A retry that keeps the commit lock on a high-latency store: what it knows and what it reads."""
+"""A retry that keeps the commit lock on a high-latency store: the known slots and the reads."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def times(found_commits: list[ConcurrentCommit]) -> list[tuple[str, str]]:
 
 @pytest.mark.spec("FOR-6")
 @pytest.mark.parametrize(
-    ("first", "known", "left"),
+    ("first", "known", "remaining"),
     [
         (T1, [], [(T1, T1), (T2, T3), (T4, T5)]),
         (T2, [], [(T2, T3), (T4, T5)]),
@@ -79,10 +79,10 @@ def test_archived_writes_that_were_not_known_as_completed_are_concurrent_commits
     story: tuple[TableContext, RecordingStorage],
     first: str,
     known: list[tuple[str, str]],
-    left: list[tuple[str, str]],
+    remaining: list[tuple[str, str]],
 ) -> None:
     found = archived_commits(story[0], first, frozenset(known))
-    assert times(found) == left
+    assert times(found) == remaining
     assert all([item.file_group for item in one.write_set.file_groups] == [F] for one in found)
     assert {one.writer for one in found} <= {"another engine"}
 

@@ -124,10 +124,10 @@ def noop(context: TableContext) -> Callable[[CommitSection], Slot]:
 def test_a_lost_slot_is_read_in_the_round_of_the_next_refresh(
     writes: bool, limits: TableLimits
 ) -> None:
-    kept = MemoryStorage()
-    table = new_table(Far(kept), limits=FREE)
+    base = MemoryStorage()
+    table = new_table(Far(base), limits=FREE)
     upsert(table, ROWS)
-    storage = RecordingStorage(Far(kept))
+    storage = RecordingStorage(Far(base))
     mine = opened(table, storage=storage, limits=limits)
     lock = Leases(mine.context.ports.lock)
     lock.is_shareable = True
@@ -189,9 +189,9 @@ def line(
     commit_log: Chain, *, started_write: str | None = RT.format(500)
 ) -> tuple[ObjectStoreCommit, StillClock]:
     clock = StillClock()
-    kept = MemoryStorage()
-    table = new_table(kept, clock=clock)
-    ports = replace(table.context.ports, storage=Far(kept), clock=clock)
+    base = MemoryStorage()
+    table = new_table(base, clock=clock)
+    ports = replace(table.context.ports, storage=Far(base), clock=clock)
     context: Any = replace(table.context, ports=ports, commit_log=commit_log)
     write = None if started_write is None else write_at(started_write)
     return ObjectStoreCommit(context, "test", write), clock
@@ -307,10 +307,10 @@ def test_a_lost_slot_is_reported_although_the_concurrent_refresh_fails() -> None
                 raise StorageUnavailableError("gone")
             return list(self.inner.names(folder))
 
-    kept = MemoryStorage()
-    table = new_table(Far(kept), limits=FREE)
+    base = MemoryStorage()
+    table = new_table(Far(base), limits=FREE)
     upsert(table, ROWS)
-    storage = Silent(kept)
+    storage = Silent(base)
     mine = opened(table, storage=Far(storage), limits=FREE)
     first = noop(mine.context)
     heads: list[int] = []

@@ -256,7 +256,7 @@ def test_a_table_service_slot_is_applied_before_the_next_slot_is_taken() -> None
 @pytest.mark.spec("PUB-3")
 @pytest.mark.spec("PUB-4")
 @pytest.mark.parametrize(
-    ("dead", "mine", "left"),
+    ("dead", "mine", "remaining"),
     [
         (("a", "x", 2), ("b", "x", 1), [("a", 2), ("b", 1), ("e", 1)]),
         (("n", "q", 1), ("n", "q", 2), [("a", 1), ("e", 1), ("n", 2)]),
@@ -264,14 +264,14 @@ def test_a_table_service_slot_is_applied_before_the_next_slot_is_taken() -> None
     ids=["file groups done again", "begun anew"],
 )
 def test_a_write_rejected_by_an_unapplied_commit_applies_it_and_retries(
-    dead: tuple[str, str, int], mine: tuple[str, str, int], left: list[tuple[str, int]]
+    dead: tuple[str, str, int], mine: tuple[str, str, int], remaining: list[tuple[str, int]]
 ) -> None:
     """Without that completed file each retry would be rejected for the same reason."""
     story = Story()
     first, second = ({"id": key, "p": part, "ts": v, "v": v} for key, part, v in (dead, mine))
     story.dies(first)
     assert upsert(story.open(Far(story.base)), [second]).attempts == 2
-    assert rows_of(story.table, "id", "v") == left
+    assert rows_of(story.table, "id", "v") == remaining
 
 
 @pytest.mark.spec("BATCH-1")
@@ -478,8 +478,8 @@ def test_a_listing_is_repeated_when_the_last_known_slot_is_a_table_service() -> 
 def test_settings_and_storage_choose_the_commit_protocol(
     far: bool, foreign: ForeignWriters, kind: type[CommitProtocol]
 ) -> None:
-    kept = MemoryStorage()
-    context = new_table(Far(kept) if far else kept, limits=BRISK).context
+    base = MemoryStorage()
+    context = new_table(Far(base) if far else base, limits=BRISK).context
     context = replace(context, limits=replace(BRISK, foreign_writers=foreign))
     assert type(open_commit(context, "test")) is kind
 
@@ -507,23 +507,23 @@ def cleaned_meanwhile(story: Story) -> tuple[Any, list[str]]:
     story.dies({"id": "a", "p": "x", "ts": 2, "v": 2})
     hooked = Hooked(story.base)
     mine, other = story.open(Far(hooked)), story.open(Far(story.base))
-    left: list[str] = []
+    remaining: list[str] = []
 
-    def others_go_on() -> None:
+    def concurrent_clean() -> None:
         upsert(other, [{"id": "c", "p": "z", "ts": 1, "v": 1}])
         clean(other.context, CLEANING)
-        left.extend(path for path in data_files(other) if path.startswith("x/"))
+        remaining.extend(path for path in data_files(other) if path.startswith("x/"))
 
-    hooked.act = others_go_on
+    hooked.act = concurrent_clean
     result = upsert(mine, [{"id": "a", "p": "x", "ts": 3, "v": 3}])
     assert rows_of(story.table, "id", "v") == [("a", 3), ("c", 1), ("e", 1)]
-    return result, left
+    return result, remaining
 
 
 @pytest.mark.spec("CLN-2")
 def test_a_clean_keeps_the_slices_of_a_write_that_lacks_the_newest_commits() -> None:
-    result, left = cleaned_meanwhile(Story())
-    assert len(left) == 2, "the clean keeps the slice that the write needs"
+    result, remaining = cleaned_meanwhile(Story())
+    assert len(remaining) == 2, "the clean keeps the slice that the write needs"
     assert result.attempts == 1, "its file group was rebased once"
 
 
@@ -535,7 +535,7 @@ def test_a_write_whose_base_snapshot_was_cleaned_is_retried(
     monkeypatch.setattr(
         facts, "_oldest_needed", lambda *_, **__: None
     )  # a cleaner that deletes too much
-    result, left = cleaned_meanwhile(Story())
-    assert len(left) == 1
+    result, remaining = cleaned_meanwhile(Story())
+    assert len(remaining) == 1
     assert result.attempts == 2
     assert result.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value

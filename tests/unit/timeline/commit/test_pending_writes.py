@@ -37,7 +37,7 @@ def profile(*file_ids: str, **more: object) -> CommitMetadata:
 def begun(
     context: TableContext,
     requested_time: str,
-    said: CommitMetadata | None,
+    announcement: CommitMetadata | None,
     *,
     action: str = "commit",
     beats: bool = True,
@@ -46,9 +46,9 @@ def begun(
     if beats:
         storage.write(heartbeat_path(requested_time), b"")
     storage.create(f"{TIMELINE}/{requested_time}.{action}.requested", b"")
-    if said is not None:
+    if announcement is not None:
         inflight = "inflight" if action == "commit" else f"{action}.inflight"
-        storage.create(f"{TIMELINE}/{requested_time}.{inflight}", encode_commit(said))
+        storage.create(f"{TIMELINE}/{requested_time}.{inflight}", encode_commit(announcement))
 
 
 def marked(context: TableContext, name: str, kind: IOType = IOType.MERGE) -> None:
@@ -66,17 +66,17 @@ def touched(write_set: WriteSet) -> list[tuple[str, Access]]:
 
 @pytest.mark.spec("BEG-6")
 @pytest.mark.parametrize(
-    ("said", "beats"),
+    ("announcement", "beats"),
     [
         pytest.param(profile(F), False, id="seems dead"),
         pytest.param(None, True, id="a writer that has not announced its write set"),
     ],
 )
 def test_a_pending_write_without_announcement_hides_no_other(
-    said: CommitMetadata | None, beats: bool
+    announcement: CommitMetadata | None, beats: bool
 ) -> None:
     context = new_table().context
-    begun(context, FIRST, said, beats=beats)
+    begun(context, FIRST, announcement, beats=beats)
     begun(context, SECOND, profile(G, extra_metadata=WRITER))
     [found] = announced_writes(context, context.active())
     assert (found.requested_time, found.completion_time) == (SECOND, SECOND)
@@ -114,10 +114,10 @@ def test_an_announced_deltacommit_appends_logs_to_the_file_groups_it_names(
 
 def test_an_announced_deltacommit_creates_its_new_file_groups() -> None:
     context = new_table().context
-    said = CommitMetadata(
+    announcement = CommitMetadata(
         partition_to_write_stats={"x": (WriteStat(file_id=F, prev_commit="null", num_inserts=1),)}
     )
-    begun(context, FIRST, said, action="deltacommit")
+    begun(context, FIRST, announcement, action="deltacommit")
     [found] = announced_writes(context, context.active())
     assert touched(found.write_set) == [(F, Access.NEW)]
 

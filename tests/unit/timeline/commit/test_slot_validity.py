@@ -83,7 +83,7 @@ def test_a_slot_is_valid_after_these_instants_of_another_engine(names: tuple[str
 
 @pytest.mark.spec("FOR-9")
 @pytest.mark.parametrize(
-    ("kind", "name", "stands"),
+    ("kind", "name", "is_valid"),
     [
         pytest.param(
             SlotKind.PLAN, f"{MID}.compaction.requested", False, id="plan, another's plan"
@@ -99,10 +99,10 @@ def test_a_slot_is_valid_after_these_instants_of_another_engine(names: tuple[str
     ],
 )
 def test_a_slot_with_a_file_is_valid_by_the_rule_of_its_kind(
-    kind: SlotKind, name: str, stands: bool
+    kind: SlotKind, name: str, is_valid: bool
 ):
     assert is_still_valid(slot(kind=kind), seen()) is True
-    assert is_still_valid(slot(kind=kind), seen(name)) is stands
+    assert is_still_valid(slot(kind=kind), seen(name)) is is_valid
 
 
 def test_a_void_slot_cancels_the_slot_before_it():

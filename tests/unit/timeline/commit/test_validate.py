@@ -62,12 +62,14 @@ def with_an_unsettled_slot() -> tuple[TableReader, Slot]:
     return mine, slot
 
 
-def shown(slot: Slot) -> tuple[InstantTime, InstantTime]:
+def times_of_slot(slot: Slot) -> tuple[InstantTime, InstantTime]:
     return slot.instant_time, slot.completion_time
 
 
-def times_of(mine: TableReader, seen: BaseState, head: int) -> list[InstantTime]:
-    concurrent_commits, _ = commits_since(mine.context, seen, mine.context.active(), head=head)
+def times_of(mine: TableReader, base_state: BaseState, head: int) -> list[InstantTime]:
+    concurrent_commits, _ = commits_since(
+        mine.context, base_state, mine.context.active(), head=head
+    )
     return [concurrent.requested_time for concurrent in concurrent_commits]
 
 
@@ -99,11 +101,11 @@ def test_a_conflict_with_an_applied_slot_is_reported_without_the_lock():
 
 def test_the_last_known_slot_counts_when_its_completed_file_was_not_listed():
     mine, other = two_writers()
-    published = publish_one(other, A)
-    assert isinstance(published, CommittedWrite)
-    slot = published.slot
+    committed = publish_one(other, A)
+    assert isinstance(committed, CommittedWrite)
+    slot = committed.slot
     assert times_of(mine, BaseState(head=1, completed=frozenset()), 1) == [slot.requested_time]
-    assert times_of(mine, BaseState(head=1, completed=frozenset({shown(slot)})), 1) == []
+    assert times_of(mine, BaseState(head=1, completed=frozenset({times_of_slot(slot)})), 1) == []
     [concurrent], _ = commits_since(
         mine.context, BaseState(head=1, completed=frozenset()), mine.context.active(), head=1
     )
@@ -133,11 +135,11 @@ def test_the_last_known_slot_precedes_those_above_it():
 
 def test_the_last_known_slot_does_not_count_when_another_engine_deleted_its_files():
     mine, other = two_writers()
-    published = publish_one(other, A)
-    assert isinstance(published, CommittedWrite)
+    committed = publish_one(other, A)
+    assert isinstance(committed, CommittedWrite)
     storage = mine.context.ports.storage
     for name in storage.names(TIMELINE):
-        if name.startswith(published.slot.requested_time):
+        if name.startswith(committed.slot.requested_time):
             storage.delete(timeline_path(name))
     assert times_of(mine, BaseState(head=1, completed=frozenset()), 1) == []
 
@@ -159,18 +161,18 @@ def test_commits_of_other_engines_have_the_order_of_completion():
     started_write = started(mine)
     theirs = foreign_commit(mine, started_write.requested_time)
     clock_of(other).wall += 1_000
-    published = publish_one(other, A)
-    assert isinstance(published, CommittedWrite)
-    concurrent_commits, seen = commits_since(
+    committed = publish_one(other, A)
+    assert isinstance(committed, CommittedWrite)
+    concurrent_commits, base_state = commits_since(
         mine.context, seen_by(started_write), mine.context.active(), head=1
     )
     assert [one.requested_time for one in concurrent_commits] == [
         theirs[0],
-        published.slot.requested_time,
+        committed.slot.requested_time,
     ]
     assert [one.writer == "another engine" for one in concurrent_commits] == [True, False]
-    completed = frozenset({theirs, shown(published.slot)})
-    assert seen == replace(seen_by(started_write), head=1, completed=completed)
+    completed = frozenset({theirs, times_of_slot(committed.slot)})
+    assert base_state == replace(seen_by(started_write), head=1, completed=completed)
 
 
 @pytest.mark.spec("FOR-2")
@@ -178,12 +180,15 @@ def test_a_known_commit_of_another_engine_does_not_conflict_again():
     mine, _ = two_writers()
     started_write = started(mine)
     theirs = foreign_commit(mine, started_write.requested_time)
-    seen = BaseState(head=0, completed=frozenset({theirs}))
-    assert commits_since(mine.context, seen, mine.context.active(), head=0) == ([], seen)
-    gone = BaseState(
+    base_state = BaseState(head=0, completed=frozenset({theirs}))
+    assert commits_since(mine.context, base_state, mine.context.active(), head=0) == (
+        [],
+        base_state,
+    )
+    missing = BaseState(
         head=0, completed=frozenset({theirs, ("20200101000000000", "20200101000000003")})
     )
-    assert commits_since(mine.context, gone, mine.context.active(), head=0) == ([], gone)
+    assert commits_since(mine.context, missing, mine.context.active(), head=0) == ([], missing)
 
 
 # ---------------------------------------------------------------- SGL-1

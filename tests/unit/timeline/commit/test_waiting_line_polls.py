@@ -67,7 +67,7 @@ class WaitingWriter:
         for time in self.front:
             for state in ("commit.requested", "inflight"):
                 line.base.create(f"{TIMELINE}/{time}.{state}", b"")
-        self.begun = begin(self.context, Action.COMMIT)
+        self.started_write = begin(self.context, Action.COMMIT)
         self.storage.forget()
         line.clock.slept.clear()
 
@@ -79,8 +79,10 @@ class WaitingWriter:
 
     def wait(self) -> WaitResult | None:
         write_set = WriteSet(file_groups=(self.touched,))
-        seen = BaseState.by(self.begun.snapshot)
-        return wait_in_line(self.context, self.begun, write_set, seen, logs_may_conflict=False)
+        base_state = BaseState.by(self.started_write.snapshot)
+        return wait_in_line(
+            self.context, self.started_write, write_set, base_state, logs_may_conflict=False
+        )
 
     def asked(self, *parts: str) -> list[str]:
         return [one for one in self.storage.operations() if all(part in one for part in parts)]
@@ -109,9 +111,9 @@ def test_the_next_writer_in_line_lists_the_timeline_at_each_poll_and_others_once
     in_front: int, listings: int
 ) -> None:
     waiting = WaitingWriter(in_front)
-    place = waiting.wait()
-    assert place is not None
-    assert isinstance(place.verdict, NoConflict)
+    waited_state = waiting.wait()
+    assert waited_state is not None
+    assert isinstance(waited_state.verdict, NoConflict)
     assert len(waiting.asked("names", TIMELINE)) == listings
 
 
@@ -196,12 +198,12 @@ def test_no_lock_is_acquired_in_line_without_a_shared_lock() -> None:
 
 def test_a_polled_state_is_valid_for_as_long_as_four_polls_take() -> None:
     waiting = WaitingWriter(1, takes_ms=20)
-    place = waiting.wait()
-    assert place is not None
+    waited_state = waiting.wait()
+    assert waited_state is not None
     waiting.line.clock.steady += 80
-    assert place.timeline_state(waiting.context) is place.read
+    assert waited_state.timeline_state(waiting.context) is waited_state.read
     waiting.line.clock.steady += 1
-    assert place.timeline_state(waiting.context) is None
+    assert waited_state.timeline_state(waiting.context) is None
 
 
 @pytest.mark.spec("PUB-12")
@@ -223,8 +225,8 @@ def test_a_conflict_with_an_unapplied_slot_is_left_to_the_commit_section(
             base.delete(f"{TIMELINE}/{name}")
 
     waiting.line.clock.meanwhile = overtaken
-    place = waiting.wait()
-    assert (type(place.verdict) if place else None) is verdict
+    waited_state = waiting.wait()
+    assert (type(waited_state.verdict) if waited_state else None) is verdict
 
 
 @pytest.mark.spec("PUB-12")
@@ -240,7 +242,7 @@ def test_a_write_waits_in_line_behind_a_shared_lock(shares: bool) -> None:
 
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize(
-    ("change", "stands"),
+    ("change", "waits"),
     [
         pytest.param({}, True, id="high-latency store without a lock"),
         pytest.param({"publish_lock": CommitLockMode.LOCK}, False, id="a lock orders the writers"),
@@ -249,14 +251,10 @@ def test_a_write_waits_in_line_behind_a_shared_lock(shares: bool) -> None:
         ),
     ],
 )
-def test_a_write_waits_in_line_only_under_these_limits(
-    change: dict[str, Any], stands: bool
-) -> None:
+def test_a_write_waits_in_line_only_under_these_limits(change: dict[str, Any], waits: bool) -> None:
     waiting = WaitingWriter(1)
     context = replace(waiting.context, limits=replace(FREE, **change))
-    assert (
-        protocol_of(context).must_wait_in_line(WriteSet(file_groups=(waiting.touched,))) is stands
-    )
+    assert protocol_of(context).must_wait_in_line(WriteSet(file_groups=(waiting.touched,))) is waits
 
 
 @pytest.mark.spec("PUB-12")

@@ -103,8 +103,8 @@ def test_a_time_with_a_zone_includes_the_commits_until_then(
             since, until = parse_range(as_argument(one), as_argument(one), BERLIN)
             assert since == BERLIN.instant_time(now) <= newest <= str(until)
             assert parse_instant(as_argument(one), BERLIN) == since
-        shown = moment.astimezone(BERLIN.rules).replace(tzinfo=None)
-        assert parse_time_travel(shown, BERLIN) == BERLIN.instant_time(now)
+        local = moment.astimezone(BERLIN.rules).replace(tzinfo=None)
+        assert parse_time_travel(local, BERLIN) == BERLIN.instant_time(now)
 
 
 def test_in_the_repeated_hour_the_bounds_are_those_of_the_hour() -> None:
@@ -218,8 +218,8 @@ def test_without_tz_the_zone_is_that_of_the_machine(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patched:
         patched.delenv("TZ", raising=False)
         time.tzset()  # the library caches the zone of the former TZ
-        shown = datetime.fromtimestamp(now / 1000)  # noqa: DTZ006 - the machine is asked
-        assert process_zone().instant_time(now) == f"{shown:%Y%m%d%H%M%S}000"
+        local = datetime.fromtimestamp(now / 1000)  # noqa: DTZ006 - the machine is asked
+        assert process_zone().instant_time(now) == f"{local:%Y%m%d%H%M%S}000"
     time.tzset()
 
 

@@ -78,8 +78,10 @@ def test_aliases_and_scope_belong_to_the_declaration() -> None:
 
 
 def test_a_default_reads_back_as_the_fields_value() -> None:
-    said = {one.key: one.default for one in Everything.options.values() if one.default is not None}
-    assert Everything.from_properties(said) == Everything()
+    defaults = {
+        one.key: one.default for one in Everything.options.values() if one.default is not None
+    }
+    assert Everything.from_properties(defaults) == Everything()
     assert parse_option(Everything.options["share"], "0.000000001") == Everything().share
 
 

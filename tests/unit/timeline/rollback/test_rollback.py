@@ -64,12 +64,12 @@ def crashed_write(table: TableReader) -> Instant:
     started = begin(table.context, Action.COMMIT)
     make_inflight(table.context, started, CommitMetadata())
     started.heartbeat.stop()
-    kept = table.context.ports.storage
+    storage = table.context.ports.storage
     time = started.requested_time
     written, announced = (f"f-{n}_0-0-0_{time}.parquet" for n in (1, 2))
     for name in (written, announced):
-        create_marker(kept, time, "x", name, IOType.CREATE)
-    kept.create(f"x/{written}", b"half")
+        create_marker(storage, time, "x", name, IOType.CREATE)
+    storage.create(f"x/{written}", b"half")
     [found] = [i for i in table.context.active().pending if i.requested_time == time]
     return found
 
@@ -105,14 +105,14 @@ def test_no_write_is_rolled_back_while_the_metadata_table_is_on(undo: Callable[.
     table = new_table()
     upsert(table, ROWS)
     target = crashed_write(table)
-    kept = table.context.ports.storage
-    update_properties(kept, {"hoodie.table.metadata.partitions": "files"}, now="now")
-    before = data_files(table), kept.names(TIMELINE), files_below(kept, MARKERS)
+    storage = table.context.ports.storage
+    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    before = data_files(table), storage.names(TIMELINE), files_below(storage, MARKERS)
     with pytest.raises(TableConfigConflictError) as caught:
         undo(table.context, target)
     assert caught.value.kind == "metadata_table_on"
-    assert (data_files(table), kept.names(TIMELINE), files_below(kept, MARKERS)) == before
-    update_properties(kept, {"hoodie.table.metadata.partitions": ""}, now="now")
+    assert (data_files(table), storage.names(TIMELINE), files_below(storage, MARKERS)) == before
+    update_properties(storage, {"hoodie.table.metadata.partitions": ""}, now="now")
     assert rollback(table.context, target).slot is not None
 
 
@@ -135,17 +135,17 @@ def test_a_rollback_writes_its_instant_for_other_engines():
     upsert(table, ROWS)
     target = crashed_write(table)
     slot = rollback(table.context, target).slot
-    kept = table.context.ports.storage
+    storage = table.context.ports.storage
     own = slot.instant_time
-    names = [path.rpartition("/")[2] for path in files_below(kept, TIMELINE) if own in path]
+    names = [path.rpartition("/")[2] for path in files_below(storage, TIMELINE) if own in path]
     assert names == [
         f"{own}.rollback.inflight",
         f"{own}.rollback.requested",
         f"{own}_{slot.completion_time}.rollback",
     ]
     plan_path, done_path = (timeline_path(name) for name in names[1:])
-    plan = decode_rollback_plan(kept.read(plan_path), path=plan_path)
-    done = decode_rollback(kept.read(done_path), path=done_path)
+    plan = decode_rollback_plan(storage.read(plan_path), path=plan_path)
+    done = decode_rollback(storage.read(done_path), path=done_path)
     assert plan.instant_to_rollback.requested_time == target.requested_time
     assert done.commits_rollback == (target.requested_time,)
     assert done.total_files_deleted == 2
@@ -157,8 +157,10 @@ def test_a_rollback_writes_its_instant_for_other_engines():
 def test_a_committed_write_is_never_rolled_back():
     table = new_table()
     result = upsert(table, ROWS)
-    seen = Instant(action=Action.COMMIT, requested_time=result.requested_time, state=State.INFLIGHT)
-    done = rollback(table.context, seen)
+    known = Instant(
+        action=Action.COMMIT, requested_time=result.requested_time, state=State.INFLIGHT
+    )
+    done = rollback(table.context, known)
     assert (done.slot, done.why) == (None, "it was published")
     assert rows_of(table, "id") == [("a",)]
 
@@ -166,12 +168,12 @@ def test_a_committed_write_is_never_rolled_back():
 def test_a_rollback_applies_a_committed_write_without_its_completed_file():
     table = new_table()
     result = upsert(table, ROWS)
-    kept = table.context.ports.storage
+    storage = table.context.ports.storage
     name = f"{result.requested_time}_{result.completion_time}.commit"
-    kept.delete(timeline_path(name))
+    storage.delete(timeline_path(name))
     done = rollback(table.context, table.context.active().pending[0])
     assert done.slot is None
-    assert kept.stat(timeline_path(name)) is not None
+    assert storage.stat(timeline_path(name)) is not None
     assert rows_of(table, "id") == [("a",)]
 
 
@@ -234,9 +236,9 @@ def test_files_of_other_instants_are_never_deleted():
     upsert(table, ROWS)
     [kept_file] = data_files(table)
     target = crashed_write(table)
-    kept = table.context.ports.storage
+    storage = table.context.ports.storage
     name = kept_file.rpartition("/")[2]
-    create_marker(kept, target.requested_time, "x", name, IOType.MERGE)  # damaged or malicious
+    create_marker(storage, target.requested_time, "x", name, IOType.MERGE)  # damaged or malicious
     rollback(table.context, target)
     assert data_files(table) == [kept_file]
 
@@ -368,9 +370,11 @@ def test_a_heartbeat_expires_by_the_clock_of_the_storage():
 def test_a_committed_write_without_a_heartbeat_is_not_rolled_back():
     table = new_table()
     finish = begun(table, WriteOperation.UPSERT, ROWS)
-    seen = table.context.active()
+    known = table.context.active()
     finish()
-    assert [each.why for each in rollback_dead_writers(table.context, seen)] == ["it was published"]
+    assert [each.why for each in rollback_dead_writers(table.context, known)] == [
+        "it was published"
+    ]
     assert rows_of(table, "id") == [("a",)]
 
 

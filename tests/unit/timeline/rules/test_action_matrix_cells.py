@@ -114,19 +114,19 @@ BY_NAME = {
 }
 
 
-def shown(cell: object, letter: str) -> tuple[str, MatrixOutcome, str]:
+def as_tuple(cell: object, letter: str) -> tuple[str, MatrixOutcome, str]:
     begins = LEGEND[letter][2]
     return (cell.rule.value, cell.outcome, cell.why[: len(begins)])
 
 
-@pytest.mark.parametrize("standing", OtherProgress)
+@pytest.mark.parametrize("progress", OtherProgress)
 @pytest.mark.parametrize("mine", MatrixAction)
 def test_each_cell_has_its_rule_its_outcome_and_its_reason(
-    mine: MatrixAction, standing: OtherProgress
+    mine: MatrixAction, progress: OtherProgress
 ) -> None:
-    letters = CELLS[standing][mine].replace(" ", "")
+    letters = CELLS[progress][mine].replace(" ", "")
     found = [
-        shown(ACTION_MATRIX[mine, theirs, standing], letter)
+        as_tuple(ACTION_MATRIX[mine, theirs, progress], letter)
         for theirs, letter in zip(MatrixAction, letters, strict=True)
     ]
     assert found == [LEGEND[letter] for letter in letters]
@@ -136,10 +136,10 @@ def test_each_cell_has_its_rule_its_outcome_and_its_reason(
 def test_a_strategy_differs_in_these_cells_and_no_other(strategy: str) -> None:
     table = BY_STRATEGY[strategy]
     assert list(table) == [
-        (mine, theirs, standing) for mine, theirs, standing, _ in BY_NAME[strategy]
+        (mine, theirs, progress) for mine, theirs, progress, _ in BY_NAME[strategy]
     ]
-    for mine, theirs, standing, letter in BY_NAME[strategy]:
-        assert shown(table[mine, theirs, standing], letter) == LEGEND[letter]
+    for mine, theirs, progress, letter in BY_NAME[strategy]:
+        assert as_tuple(table[mine, theirs, progress], letter) == LEGEND[letter]
 
 
 def test_strategies_are_listed_in_this_order() -> None:
@@ -161,7 +161,7 @@ def test_words_of_the_printed_matrix_are_stable() -> None:
         "savepoint",
         "archiving",
     ]
-    assert [standing.value for standing in OtherProgress] == ["pending", "completed"]
+    assert [progress.value for progress in OtherProgress] == ["pending", "completed"]
     assert [outcome.value for outcome in MatrixOutcome] == [
         "both commit",
         "mine is retried for these file groups",

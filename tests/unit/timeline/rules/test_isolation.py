@@ -39,8 +39,8 @@ SNAPSHOT, SOME, STRICT = Isolation.SNAPSHOT, Isolation.WRITE_SERIALIZABLE, Isola
 BOTH_SERIAL = (SOME, STRICT)
 
 
-def row(key: str, part: str, v: int, ts: int = 1) -> dict[str, object]:
-    return {"id": key, "p": part, "ts": ts, "v": v}
+def row(key: str, partition: str, v: int, ts: int = 1) -> dict[str, object]:
+    return {"id": key, "p": partition, "ts": ts, "v": v}
 
 
 START: Rows = [row("a", "x", 1), row("b", "y", 1)]
@@ -109,18 +109,18 @@ def test_an_insert_that_the_predicate_does_not_match_is_no_conflict():
 
 @pytest.mark.parametrize("level", BOTH_SERIAL)
 @pytest.mark.parametrize(
-    ("key", "v", "stands"),
+    ("key", "v", "passes"),
     [("c", 8, True), ("c", 1, False), ("a", 8, False), ("k", 8, False)],
     ids=["of another file group", "that matches now", "that matched", "next to a row that matched"],
 )
-def test_a_changed_row_conflicts_by_level(level: Isolation, key: str, v: int, stands: bool):
+def test_a_changed_row_conflicts_by_level(level: Isolation, key: str, v: int, passes: bool):
     """The check is by file group: a filter v = 1 reads the file group of a and k."""
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
     put(table, BULK, [row("c", "x", 7)])
     state = table.current_state()
     upsert(other, [row(key, "x", v, 2)])
     reads = state.reads(partitions=("x",), filter=[("v", "==", 1)])
-    if stands:
+    if passes:
         assert from_reads(table, BULK, [row("n", "y", 1)], reads).attempts == 1
         return
     with pytest.raises(WriteConflictError) as refused:

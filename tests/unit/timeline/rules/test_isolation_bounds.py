@@ -52,10 +52,10 @@ def write_set(*items: tuple[str, str, Access], partitions: tuple[str, ...] = ())
 
 
 def concurrent(
-    name: str, content: WriteSet, action: Action = Action.COMMIT, **facts: object
+    name: str, content: WriteSet, action: Action = Action.COMMIT, **more: object
 ) -> ConcurrentCommit:
     return ConcurrentCommit(
-        action=action, requested_time=name, completion_time=name, write_set=content, **facts
+        action=action, requested_time=name, completion_time=name, write_set=content, **more
     )
 
 

@@ -42,8 +42,8 @@ CHANGES = pytest.mark.parametrize(
 )
 
 
-def row(key: str, part: str, v: int, ts: int = 1) -> dict[str, object]:
-    return {"id": key, "p": part, "ts": ts, "v": v}
+def row(key: str, partition: str, v: int, ts: int = 1) -> dict[str, object]:
+    return {"id": key, "p": partition, "ts": ts, "v": v}
 
 
 def two_writers(

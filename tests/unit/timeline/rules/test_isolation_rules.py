@@ -56,10 +56,10 @@ def touched(*items: tuple[str, str, Access], partitions: tuple[str, ...] = ()) -
 
 
 def concurrent(
-    write_set: WriteSet, name: str = "r1", action: Action = Action.COMMIT, **facts: object
+    write_set: WriteSet, name: str = "r1", action: Action = Action.COMMIT, **more: object
 ) -> ConcurrentCommit:
     return ConcurrentCommit(
-        action=action, requested_time=name, completion_time=name, write_set=write_set, **facts
+        action=action, requested_time=name, completion_time=name, write_set=write_set, **more
     )
 
 
@@ -146,7 +146,7 @@ def test_inserts_that_the_filter_does_not_match_are_no_conflict():
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
 @pytest.mark.parametrize(
-    ("access", "missing", "empty", "stands"),
+    ("access", "missing", "empty", "passes"),
     [
         (BASE, True, True, True),
         (BASE, True, False, False),
@@ -156,13 +156,13 @@ def test_inserts_that_the_filter_does_not_match_are_no_conflict():
     ],
 )
 def test_a_change_in_a_file_group_without_matching_rows(
-    level: Isolation, access: Access, missing: bool, empty: bool, stands: bool
+    level: Isolation, access: Access, missing: bool, empty: bool, passes: bool
 ):
     watch = GivenReadWatch(missing={"g"} if missing else set(), empty={"g"} if empty else set())
     found = validate_reads(
         level, MINE_ELSEWHERE, READ, [concurrent(touched(("x", "g", access)))], watch
     )
-    assert (found is None) is stands
+    assert (found is None) is passes
 
 
 def test_an_insert_made_from_reads_cannot_be_passed():

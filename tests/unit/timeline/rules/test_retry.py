@@ -34,46 +34,46 @@ from timeline.properties.options import as_property_set
 START: Rows = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "y", "ts": 1, "v": 1}]
 
 
-def row(key: str, part: str, ts: int, v: int) -> dict[str, object]:
-    return {"id": key, "p": part, "ts": ts, "v": v}
+def row(key: str, partition: str, ts: int, v: int) -> dict[str, object]:
+    return {"id": key, "p": partition, "ts": ts, "v": v}
 
 
 # ---------------------------------------------------------------- properties
 
 
 def test_a_preset_sets_only_options_that_are_not_set() -> None:
-    said = {"hoodoo.retry.preset": "streaming", "hoodie.write.commit.retry.base.ms": "7"}
-    settings = WriteSettings.from_properties(said)
+    options = {"hoodoo.retry.preset": "streaming", "hoodie.write.commit.retry.base.ms": "7"}
+    settings = WriteSettings.from_properties(options)
     assert (settings.conflict_retries, settings.commit_retry_cap_ms) == (8, 50)
     assert settings.commit_retry_base_ms == 7
     assert settings.origin("conflict_retries") == "hoodoo.retry.preset=streaming"
 
 
 def test_the_preset_backfill_has_no_limit_in_time_and_hudis_own_option_wins() -> None:
-    said = {
+    options = {
         "hoodoo.retry.preset": "backfill",
         "hoodie.write.num.retries.on.conflict.failures": "3",
     }
-    settings = WriteSettings.from_properties(said)
+    settings = WriteSettings.from_properties(options)
     assert (settings.conflict_retries, settings.commit_retry_total_ms) == (3, 0)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "options",
     [{"hoodoo.publish.lock": "auto"}, {"hoodoo.foreign.writers": "expected"}],
 )
 @pytest.mark.parametrize("key", ["hoodoo.retry.queue.after", "hoodoo.retry.queue.short.ms"])
 def test_retry_under_lock_is_refused_where_other_writers_take_no_lock(
-    said: dict[str, str], key: str
+    options: dict[str, str], key: str
 ) -> None:
     with pytest.raises(SettingError) as refused:
-        WriteSettings.from_properties({key: "2", **said})
+        WriteSettings.from_properties({key: "2", **options})
     assert refused.value.fields["key"] == key
 
 
 @pytest.mark.spec("PUB-11")
 @pytest.mark.parametrize(
-    ("said", "short_ms"),
+    ("options", "short_ms"),
     [
         ({}, 500),
         ({"hoodoo.retry.queue.short.ms": "0"}, 0),
@@ -83,9 +83,9 @@ def test_retry_under_lock_is_refused_where_other_writers_take_no_lock(
     ],
 )
 def test_retry_under_lock_is_the_default_where_all_writers_take_the_lock(
-    said: dict[str, str], short_ms: int
+    options: dict[str, str], short_ms: int
 ) -> None:
-    properties = as_property_set(said)
+    properties = as_property_set(options)
     limits = limits_of(WriteSettings.from_properties(properties), properties)
     assert (limits.retry.lock_after_conflicts, limits.retry.lock_short_ms) == (0, short_ms)
 

@@ -33,7 +33,7 @@ def log(time: str, version: int = 1, token: str = "0-0-0", group: FileGroupId = 
     )
 
 
-def shown(slices: list[FileSlice]) -> list[tuple[str, bool, list[str]]]:
+def as_tuples(slices: list[FileSlice]) -> list[tuple[str, bool, list[str]]]:
     return [
         (one.base_instant_time, one.base_file is not None, [each.name for each in one.log_files])
         for one in slices
@@ -41,7 +41,7 @@ def shown(slices: list[FileSlice]) -> list[tuple[str, bool, list[str]]]:
 
 
 def sliced(bases, logs, completions, pending=()):
-    return shown(
+    return as_tuples(
         slice_file_group(G, bases, logs, completion_of=completions.get, pending_compactions=pending)
     )
 
@@ -109,8 +109,8 @@ def test_files_of_a_partition_are_grouped_and_sorted():
         pending_compactions={G: ["t60"], FileGroupId("p", "none"): ["t60"]},
     )
     assert list(found) == [G, h]
-    assert [key for key, _, _ in shown(found[G])] == ["t10", "t30", "t60"]
-    assert shown(found[h]) == [("t20", True, [T21])]
+    assert [key for key, _, _ in as_tuples(found[G])] == ["t10", "t30", "t60"]
+    assert as_tuples(found[h]) == [("t20", True, [T21])]
     assert found[h][0].size_bytes == 11
 
 
@@ -118,7 +118,7 @@ def merged(bases, logs, completions, pending=()):
     slices = slice_file_group(
         G, bases, logs, completion_of=completions.get, pending_compactions=pending
     )
-    return shown([merged_slice(slices, pending)])
+    return as_tuples([merged_slice(slices, pending)])
 
 
 def test_a_pending_compaction_is_read_with_the_slice_below():
@@ -149,9 +149,9 @@ def test_slices_of_logs_alone_belong_together():
     logs = [log("t21"), log("t30")]
     slices = slice_file_group(G, [], logs, completion_of=COMPLETIONS.get, slicing=named)
     assert len(slices) == 2
-    assert shown([merged_slice(slices)]) == [("t21", False, [T21, T30])]
+    assert as_tuples([merged_slice(slices)]) == [("t21", False, [T21, T30])]
     slices = slice_file_group(G, [base("t10")], logs, completion_of=COMPLETIONS.get)
-    assert shown([merged_slice(slices)]) == [("t10", True, [T21, T30])]
+    assert as_tuples([merged_slice(slices)]) == [("t10", True, [T21, T30])]
 
 
 def test_nothing_below_a_base_file_belongs_to_its_slice():
@@ -159,14 +159,14 @@ def test_nothing_below_a_base_file_belongs_to_its_slice():
     slices = slice_file_group(
         G, [base("t30")], logs, completion_of=COMPLETIONS.get, slicing=Slicing.BY_NAME
     )
-    assert shown(slices[:2]) == [("t21", False, [T21]), ("t30", True, [])]
-    assert shown([merged_slice(slices[:2])]) == [("t30", True, [])]
-    assert shown([merged_slice(slices[:2], ["t30"])]) == [("t30", True, [])]
+    assert as_tuples(slices[:2]) == [("t21", False, [T21]), ("t30", True, [])]
+    assert as_tuples([merged_slice(slices[:2])]) == [("t30", True, [])]
+    assert as_tuples([merged_slice(slices[:2], ["t30"])]) == [("t30", True, [])]
 
 
 def test_a_file_group_of_logs_alone_is_found_where_nothing_is_pending():
     found = slice_files([base("t10")], [log("t21", group=B)], completion_of=COMPLETIONS.get)
-    assert {group: shown(slices) for group, slices in found.items()} == {
+    assert {group: as_tuples(slices) for group, slices in found.items()} == {
         G: [("t10", True, [])],
         B: [("t21", False, [T21])],
     }

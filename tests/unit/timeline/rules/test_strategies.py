@@ -45,7 +45,7 @@ PARTITION = find_strategy("partition")
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("option", "name"),
     [
         ("simple", "simple"),
         ("Prefer-Writer", "prefer_writer"),
@@ -56,8 +56,8 @@ PARTITION = find_strategy("partition")
         ("partition", "partition"),
     ],
 )
-def test_names_of_ours_and_of_java(said: str, name: str) -> None:
-    found = find_strategy(said)
+def test_names_of_ours_and_of_java(option: str, name: str) -> None:
+    found = find_strategy(option)
     assert found is not None
     assert found.name == name
 
@@ -67,10 +67,10 @@ def test_an_unknown_class_is_no_strategy() -> None:
 
 
 def test_an_unknown_strategy_is_refused_with_a_list_of_the_known_ones() -> None:
-    said = {KEY: "com.acme.MineStrategy"}
-    settings = WriteSettings.from_properties(said)
+    option = {KEY: "com.acme.MineStrategy"}
+    settings = WriteSettings.from_properties(option)
     with pytest.raises(SettingError, match="simple, bucket, prefer_writer, partition") as caught:
-        conflict_strategy(settings, as_property_set(said))
+        conflict_strategy(settings, as_property_set(option))
     assert caught.value.fields["key"] == KEY
 
 

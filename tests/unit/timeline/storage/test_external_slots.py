@@ -72,7 +72,7 @@ class Slots(MemoryStorage):
         """No resource is open."""
 
 
-class Place:
+class SharedTable:
     """The folder of one table and one slot store, opened by several processes."""
 
     def __init__(self) -> None:
@@ -84,37 +84,37 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place()
+def shared() -> SharedTable:
+    return SharedTable()
 
 
 class TestDecidedStorage(StorageSuite):
     """For other names the storage behaves like the inner one."""
 
     def make_storage(self) -> ExternalSlotStorage:
-        return Place().open()
+        return SharedTable().open()
 
     test_racing_creates_have_exactly_one_winner = None  # of names that a slot decides
 
 
 @pytest.mark.spec("SLOT-6")
-def test_slots_are_never_written_to_the_storage(place: Place) -> None:
-    one, other = place.open(), place.open()
+def test_slots_are_never_written_to_the_storage(shared: SharedTable) -> None:
+    one, other = shared.open(), shared.open()
     one.create(slot_path(1), b"first")
     with pytest.raises(ObjectExistsError):
         other.create(slot_path(1), b"second")
     assert other.read(slot_path(1)) == b"first"
     assert other.names(SLOTS) == [f"{1:020d}"]
-    assert place.folder.names(SLOTS) == []
+    assert shared.folder.names(SLOTS) == []
     other.delete(slot_path(1))
     assert one.names(SLOTS) == []
     with pytest.raises(ObjectMissingError):
         one.read(slot_path(1))
 
 
-def test_a_requested_time_has_one_owner(place: Place) -> None:
+def test_a_requested_time_has_one_owner(shared: SharedTable) -> None:
     """TL-REQ-1, without a conditional write of the storage."""
-    one, other = place.open(), place.open()
+    one, other = shared.open(), shared.open()
     one.create(REQUESTED, b"")
     with pytest.raises(ObjectExistsError):
         other.create(REQUESTED, b"")
@@ -122,46 +122,48 @@ def test_a_requested_time_has_one_owner(place: Place) -> None:
     other.create(REQUESTED, b"")
 
 
-def test_a_name_that_another_engine_took_is_taken(place: Place) -> None:
+def test_a_name_that_another_engine_took_is_taken(shared: SharedTable) -> None:
     """It does not use the slot store; its entry blocks no writer."""
-    place.folder.write(REQUESTED, b"")
+    shared.folder.write(REQUESTED, b"")
     with pytest.raises(ObjectExistsError):
-        place.open().create(REQUESTED, b"")
-    place.folder.delete(REQUESTED)
-    place.open().create(REQUESTED, b"")
+        shared.open().create(REQUESTED, b"")
+    shared.folder.delete(REQUESTED)
+    shared.open().create(REQUESTED, b"")
 
 
-def test_a_reserved_name_whose_owner_died_is_written_by_the_next_writer(place: Place) -> None:
+def test_a_reserved_name_whose_owner_died_is_written_by_the_next_writer(
+    shared: SharedTable,
+) -> None:
     """Without this the number would stay reserved without an object."""
-    owner = place.open()
+    owner = shared.open()
 
     def dies(path: str, data: bytes, *, durable: bool = False) -> None:
         if path == MANIFEST:
             raise StorageUnavailableError("gone")
-        MemoryStorage.write(place.folder, path, data, durable=durable)
+        MemoryStorage.write(shared.folder, path, data, durable=durable)
 
-    place.folder.write = dies
+    shared.folder.write = dies
     with pytest.raises(StorageUnavailableError):
         owner.create(MANIFEST, b"owner's")
-    del place.folder.write
+    del shared.folder.write
     with pytest.raises(ObjectExistsError):
-        place.open().create(MANIFEST, b"another's")
-    assert place.folder.read(MANIFEST) == b"owner's"
+        shared.open().create(MANIFEST, b"another's")
+    assert shared.folder.read(MANIFEST) == b"owner's"
 
 
-def test_a_completed_file_is_written_without_the_slot_store(place: Place) -> None:
-    place.open().create(
+def test_a_completed_file_is_written_without_the_slot_store(shared: SharedTable) -> None:
+    shared.open().create(
         TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="a", slots="s"))
     )
-    calls = RecordingStorage(place.slots)
-    place.slots = calls  # type: ignore[assignment]
-    place.open().create(".hoodie/timeline/1_2.commit", b"body")
+    calls = RecordingStorage(shared.slots)
+    shared.slots = calls  # type: ignore[assignment]
+    shared.open().create(".hoodie/timeline/1_2.commit", b"body")
     assert calls.calls == []
 
 
-def test_long_slots_leave_their_bytes_on_the_storage(place: Place) -> None:
+def test_long_slots_leave_their_bytes_on_the_storage(shared: SharedTable) -> None:
     """DynamoDB limits a row to 400 KiB. The loser deletes its bytes; the winner keeps them."""
-    one, other = place.open(), place.open()
+    one, other = shared.open(), shared.open()
     long, longer = b"a" * 300_000, b"b" * 300_001
     one.create(slot_path(1), long)
     with pytest.raises(ObjectExistsError):
@@ -169,141 +171,143 @@ def test_long_slots_leave_their_bytes_on_the_storage(place: Place) -> None:
     with pytest.raises(ObjectExistsError):
         one.create(slot_path(1), long)  # the second request of one client (UNK-1)
     assert other.read(slot_path(1)) == long
-    assert len(place.folder.names(".hoodie/.hoodoo/bodies")) == 1
+    assert len(shared.folder.names(".hoodie/.hoodoo/bodies")) == 1
     other.delete(slot_path(1))
-    assert place.folder.names(".hoodie/.hoodoo/bodies") == []
+    assert shared.folder.names(".hoodie/.hoodoo/bodies") == []
 
 
-def test_the_age_of_a_slot_starts_at_its_first_stat(place: Place) -> None:
+def test_the_age_of_a_slot_starts_at_its_first_stat(shared: SharedTable) -> None:
     """Only the clock of the storage counts, so no two clocks are compared."""
-    storage = place.open()
+    storage = shared.open()
     storage.create(slot_path(1), b"1234")
     first = storage.stat(slot_path(1))
-    again = place.open().stat(slot_path(1))
+    again = shared.open().stat(slot_path(1))
     assert first is not None
     assert again is not None
     assert first.size_bytes == again.size_bytes == 4
     assert first.modified_ms == again.modified_ms
     assert storage.stat(slot_path(2)) is None
     storage.delete(slot_path(1))
-    assert place.folder.names(".hoodie/.hoodoo/slots_seen") == []
+    assert shared.folder.names(".hoodie/.hoodoo/slots_seen") == []
 
 
 # ------------------------------------------------------------------ identity
 
 
-def test_concurrent_first_writers_create_one_table_id(place: Place) -> None:
+def test_concurrent_first_writers_create_one_table_id(shared: SharedTable) -> None:
     """The second writer uses the table id of the first, even before its file exists."""
-    one, other = place.open(), place.open()
+    one, other = shared.open(), shared.open()
     one.create(slot_path(1), b"1")
-    identity = decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR))
+    identity = decode_table_descriptor(shared.folder.read(TABLE_DESCRIPTOR))
     assert identity.slots == "sql:db#slots#t"
     with pytest.raises(ObjectExistsError):
         other.create(
             TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="mine", slots="s"))
         )
-    assert decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR)) == identity
+    assert decode_table_descriptor(shared.folder.read(TABLE_DESCRIPTOR)) == identity
 
 
-def test_a_table_id_whose_creator_died_is_the_tables(place: Place) -> None:
+def test_a_table_id_whose_creator_died_is_the_tables(shared: SharedTable) -> None:
     born = encode_table_descriptor(TableDescriptor(table_id="first", slots="sql:db#slots#t"))
-    place.slots.create("born/t/000001", born)
-    place.open().create(slot_path(1), b"1")
-    assert decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR)).table_id == "first"
+    shared.slots.create("born/t/000001", born)
+    shared.open().create(slot_path(1), b"1")
+    assert decode_table_descriptor(shared.folder.read(TABLE_DESCRIPTOR)).table_id == "first"
 
 
-def test_a_table_created_after_a_drop_starts_with_an_empty_commit_log(place: Place) -> None:
+def test_a_table_created_after_a_drop_starts_with_an_empty_commit_log(shared: SharedTable) -> None:
     """F27: the new table never reads rows of the old one, and old handles detect the drop."""
-    old = place.open()
+    old = shared.open()
     old.create(PROPERTIES, b"old")
     old.create(slot_path(1), b"old")
-    place.folder.delete_folder(".hoodie")
-    new = place.open()
+    shared.folder.delete_folder(".hoodie")
+    new = shared.open()
     new.create(PROPERTIES, b"new")
-    assert place.folder.read(PROPERTIES) == b"new"
+    assert shared.folder.read(PROPERTIES) == b"new"
     assert new.names(SLOTS) == []
     new.create(slot_path(1), b"new")
     with pytest.raises(TableReplacedError, match="dropped and created again"):
         old.create(slot_path(2), b"old")
 
 
-def test_a_table_is_made_once(place: Place) -> None:
-    place.open().create(PROPERTIES, b"one")
+def test_a_table_is_made_once(shared: SharedTable) -> None:
+    shared.open().create(PROPERTIES, b"one")
     with pytest.raises(ObjectExistsError):
-        place.open().create(PROPERTIES, b"other")
-    assert place.folder.read(PROPERTIES) == b"one"
+        shared.open().create(PROPERTIES, b"other")
+    assert shared.folder.read(PROPERTIES) == b"one"
 
 
-def dies_behind(place: Place, last: str) -> None:
+def dies_behind(shared: SharedTable, last: str) -> None:
     """Let the creator of a table die once the storage has this file."""
 
     def write(path: str, data: bytes, *, durable: bool = False) -> None:
-        MemoryStorage.write(place.folder, path, data, durable=durable)
+        MemoryStorage.write(shared.folder, path, data, durable=durable)
         if path == last:
-            place.slots.create = gone  # type: ignore[method-assign]
+            shared.slots.create = gone  # type: ignore[method-assign]
 
     def gone(path: str, data: bytes, *, durable: bool = True) -> None:
         raise StorageUnavailableError("gone")
 
-    place.folder.write = write  # type: ignore[method-assign]
+    shared.folder.write = write  # type: ignore[method-assign]
     with pytest.raises(StorageUnavailableError):
-        create_properties(place.open(), NEW, now=NOW)
-    del place.folder.write, place.slots.create
+        create_properties(shared.open(), NEW, now=NOW)
+    del shared.folder.write, shared.slots.create
 
 
-def dies_before(place: Place, last: str) -> None:
+def dies_before(shared: SharedTable, last: str) -> None:
     """Let the creator of a table die after it reserves this file and before it writes it."""
 
     def write(path: str, data: bytes, *, durable: bool = False) -> None:
         if path == last:
             raise StorageUnavailableError("gone")
-        MemoryStorage.write(place.folder, path, data, durable=durable)
+        MemoryStorage.write(shared.folder, path, data, durable=durable)
 
-    place.folder.write = write  # type: ignore[method-assign]
+    shared.folder.write = write  # type: ignore[method-assign]
     with pytest.raises(StorageUnavailableError):
-        create_properties(place.open(), NEW, now=NOW)
-    del place.folder.write
+        create_properties(shared.open(), NEW, now=NOW)
+    del shared.folder.write
 
 
-def test_a_table_whose_creator_died_after_the_table_id_is_created_by_the_next(place: Place) -> None:
+def test_a_table_whose_creator_died_after_the_table_id_is_created_by_the_next(
+    shared: SharedTable,
+) -> None:
     """The table has no data yet, so other properties cannot change its meaning."""
-    dies_behind(place, TABLE_DESCRIPTOR)
-    create_properties(place.open(), NEW, now=NOW)
-    assert load_config(place.open()).raw["hoodie.table.name"] == "t"
+    dies_behind(shared, TABLE_DESCRIPTOR)
+    create_properties(shared.open(), NEW, now=NOW)
+    assert load_config(shared.open()).raw["hoodie.table.name"] == "t"
 
 
-def test_a_table_whose_creator_died_before_its_properties_exists(place: Place) -> None:
+def test_a_table_whose_creator_died_before_its_properties_exists(shared: SharedTable) -> None:
     """The reservation holds the properties, so the next writer writes them."""
-    dies_before(place, PROPERTIES)
+    dies_before(shared, PROPERTIES)
     with pytest.raises(InvalidInputError) as refused:
-        create_properties(place.open(), NEW, now=NOW)
+        create_properties(shared.open(), NEW, now=NOW)
     assert refused.value.kind == "table_exists"
-    assert load_config(place.open()).raw["hoodie.table.name"] == "t"
+    assert load_config(shared.open()).raw["hoodie.table.name"] == "t"
 
 
-def test_two_tables_with_one_key_have_different_table_ids(place: Place) -> None:
+def test_two_tables_with_one_key_have_different_table_ids(shared: SharedTable) -> None:
     """Two hosts have a table at the same local path and share one database."""
-    place.open().create(REQUESTED, b"")
-    other = Place()
-    other.slots = place.slots
+    shared.open().create(REQUESTED, b"")
+    other = SharedTable()
+    other.slots = shared.slots
     other.open().create(REQUESTED, b"")
     mine, theirs = (
-        decode_table_descriptor(one.folder.read(TABLE_DESCRIPTOR)) for one in (place, other)
+        decode_table_descriptor(one.folder.read(TABLE_DESCRIPTOR)) for one in (shared, other)
     )
     assert mine.table_id != theirs.table_id
 
 
-def test_an_emptied_slot_store_is_refused(place: Place) -> None:
+def test_an_emptied_slot_store_is_refused(shared: SharedTable) -> None:
     """Without this check every number could be taken a second time."""
-    place.open().create(slot_path(1), b"1")
-    place.slots = Slots()
+    shared.open().create(slot_path(1), b"1")
+    shared.slots = Slots()
     with pytest.raises(UnsafeSetupError) as refused:
-        place.open().create(slot_path(1), b"again")
+        shared.open().create(slot_path(1), b"again")
     assert refused.value.kind == "slots_lost"
 
 
 @pytest.mark.spec("CAP-1")
-def test_the_probe_proves_the_slot_store(place: Place) -> None:
+def test_the_probe_proves_the_slot_store(shared: SharedTable) -> None:
     """CAP-1: a store without guarantees passes; a slot store with false guarantees fails."""
-    prove_atomic_create(place.open(), SystemIds())
-    assert place.folder.names(".hoodie/.hoodoo/probe") == []
+    prove_atomic_create(shared.open(), SystemIds())
+    assert shared.folder.names(".hoodie/.hoodoo/probe") == []

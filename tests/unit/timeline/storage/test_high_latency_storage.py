@@ -343,11 +343,11 @@ def test_files_that_this_process_wrote_or_read_twice_are_cached() -> None:
         file.write(b"mine")
     storage.create("p/read", b"read")
     for name in ("mine", "read"):
-        with open_cached(storage, f"p/{name}") as cache:
-            assert cache.read() == name.encode()
+        with open_cached(storage, f"p/{name}") as cached:
+            assert cached.read() == name.encode()
         delete_externally(storage, f"p/{name}")
-        with open_cached(storage, f"p/{name}") as cache:
-            assert cache.read() == name.encode()
+        with open_cached(storage, f"p/{name}") as cached:
+            assert cached.read() == name.encode()
         with pytest.raises(ObjectMissingError):  # a check for existence requests the store
             storage.open_input(f"p/{name}")
 
@@ -394,17 +394,17 @@ def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kep
 def test_on_a_high_latency_store_a_helped_commit_is_added_without_a_listing(
     far: bool, foreign: ForeignWriters, listings: int
 ) -> None:
-    cache = MemoryStorage()
-    table = new_table(Far(cache) if far else cache)
+    base = MemoryStorage()
+    table = new_table(Far(base) if far else base)
     upsert(table, ROWS)
-    [shown] = [name for name in cache.names(TIMELINE) if name.endswith(".commit")]
-    storage = RecordingStorage(Far(cache) if far else cache)
+    [shown] = [name for name in base.names(TIMELINE) if name.endswith(".commit")]
+    storage = RecordingStorage(Far(base) if far else base)
     mine = opened(table, storage=storage, limits=replace(BRISK, foreign_writers=foreign))
     mine.context.commit_log.head()
-    cache.delete(f"{TIMELINE}/{shown}")  # as if its owner had not created it yet
+    base.delete(f"{TIMELINE}/{shown}")  # as if its owner had not created it yet
     storage.forget()
     section = protocol_of(mine.context).refresh(None)
-    assert shown in cache.names(TIMELINE)
+    assert shown in base.names(TIMELINE)
     assert shown in section.timeline.file_names
     assert [one.state for one in section.timeline.instants] == [State.COMPLETED]
     assert storage.operations().count(f"names {TIMELINE}") == listings

@@ -124,9 +124,9 @@ def test_keys_of_hadoop_and_hudi_are_other_spellings() -> None:
 
 
 def test_hadoops_azure_key_is_found_by_the_account_of_the_address() -> None:
-    place = parse_object_address("abfss://box@acct.dfs.core.windows.net/t")
+    location = parse_object_address("abfss://box@acct.dfs.core.windows.net/t")
     options = {"fs.azure.account.key.acct.dfs.core.windows.net": "a2V5"}
-    assert ObjectSettings.from_properties(options, place).azure_account_key == "a2V5"
+    assert ObjectSettings.from_properties(options, location).azure_account_key == "a2V5"
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,12 @@ def test_plain_http_needs_permission_except_on_this_machine(leave: dict[str, str
 def test_a_client_is_created_for_each_store_without_a_request(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = parse_object_address(address)
-    options = {"hoodoo.storage.azure.account.key": "a2V5"} if place.kind == "az" else {}
-    client = open_client(place, ObjectSettings.from_properties(options, place), retries=False)
+    location = parse_object_address(address)
+    options = {"hoodoo.storage.azure.account.key": "a2V5"} if location.kind == "az" else {}
+    client = open_client(location, ObjectSettings.from_properties(options, location), retries=False)
     assert (
-        type(client).__name__ == {"gs": "GCSStore", "az": "AzureStore", "s3": "S3Store"}[place.kind]
+        type(client).__name__
+        == {"gs": "GCSStore", "az": "AzureStore", "s3": "S3Store"}[location.kind]
     )
 
 
@@ -200,8 +201,10 @@ def test_a_connection_that_is_not_used_is_given_up(monkeypatch: pytest.MonkeyPat
             "hoodoo.storage.s3.access.key": "x",
             "hoodoo.storage.s3.secret.key": "x",
         }
-        place = parse_object_address("s3://lake/t")
-        client = open_client(place, ObjectSettings.from_properties(options, place), retries=False)
+        location = parse_object_address("s3://lake/t")
+        client = open_client(
+            location, ObjectSettings.from_properties(options, location), retries=False
+        )
         assert bytes(get(client, "x").bytes()) == b"1"
         assert given_up.wait(PATIENCE_S)
 
@@ -512,9 +515,9 @@ def ranged(data: bytes, size: int, *, start: int | None = None) -> bytes:
     """Return the last bytes of an object, or those from ``start``."""
     start = size - len(data) if start is None else start
     head = reply(206).replace(b"Content-Length: 0\r\n\r\n", b"")
-    place = b"Content-Range: bytes %d-%d/%d\r\n" % (start, start + len(data) - 1, size)
+    content_range = b"Content-Range: bytes %d-%d/%d\r\n" % (start, start + len(data) - 1, size)
     stamp = b"Last-Modified: Sat, 01 Nov 2025 00:00:00 GMT\r\n"
-    return head + place + stamp + b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
+    return head + content_range + stamp + b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
 
 
 def test_a_small_file_is_one_request() -> None:
@@ -537,7 +540,7 @@ def test_a_file_that_has_no_end_to_get_is_empty(answer: bytes) -> None:
 
 
 def test_azure_has_no_range_from_the_end_and_gets_a_request_for_the_size() -> None:
-    place = parse_object_address("abfss://box@acct.dfs.core.windows.net/t")
+    location = parse_object_address("abfss://box@acct.dfs.core.windows.net/t")
     with answering(_EMPTY) as (port, got):
         client = AzureStore(
             "box",
@@ -548,7 +551,7 @@ def test_azure_has_no_range_from_the_end_and_gets_a_request_for_the_size() -> No
             },
             client_options={"allow_http": True, "timeout": f"{PATIENCE_S}s"},
         )
-        storage = ObjectStorage(place, clock=PlainClock(), clients=(client, client, client))
+        storage = ObjectStorage(location, clock=PlainClock(), clients=(client, client, client))
         with storage.open_input("x") as file:
             assert file.read() == b""
         assert [request.split(b" ")[0] for request in got] == [b"HEAD"]
@@ -620,12 +623,12 @@ def test_without_an_answer_the_own_clock_has_to_do() -> None:
 
 
 def test_a_table_cannot_choose_where_credentials_are_sent() -> None:
-    said = (
+    options = (
         PropertySet()
         .with_layer(TABLE_LAYER, {"fs.s3a.endpoint": "https://thief.example"})
         .with_layer("code", {"fs.s3a.access.key": "a", "fs.s3a.secret.key": "s"})
     )
-    assert ObjectSettings.from_properties(said, PLACE).endpoint_url() is None
+    assert ObjectSettings.from_properties(options, PLACE).endpoint_url() is None
 
 
 def test_a_displayed_error_contains_no_signature_and_no_dump() -> None:
