@@ -351,7 +351,7 @@ def test_on_a_high_latency_store_a_retry_releases_the_lock_along_with_its_comple
     result = upsert(mine, [row("a", "x", 3, 3)], concurrent_write)
     assert result.attempts == 2
     assert [one for one in asked if one.startswith("write again")] == [
-        "write again after 1 conflicts"
+        "write again after 1 conflict"
     ]
     assert still_held[-1] is False
     assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
