@@ -61,7 +61,7 @@ def committer(
         listener = held.enter_context(
             closing(SocketListener(path, clock, send_ms=min(one.answer_ms for one in served)))
         )
-        reporter = _HealthReporter(health, clock)
+        reporter = HealthReporter(health, clock)
         serving = Committer(listener, served, watcher=reporter)
         reporter.write("serving", serving.report)
         invocation.printer.remark(f"commits for writers at {path}")
@@ -74,7 +74,7 @@ def committer(
 
 
 @dataclass(frozen=True, slots=True)
-class _HealthReporter:
+class HealthReporter:
     """Keeps the health file."""
 
     health: Path | None

@@ -6,7 +6,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+
+import click
+
+from hoodoo.cli.app import main
+from tools.reference.json_shapes import WITHOUT_SECTION
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,6 +26,28 @@ def test_generated_pages_of_the_reference_are_up_to_date() -> None:
         check=False,
     )
     assert check.returncode == 0, check.stdout + check.stderr
+
+
+def commands_of(group: click.Command, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the name of each command, such as ``locks break``."""
+    if not isinstance(group, click.Group):
+        yield " ".join(words)
+        return
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        yield from commands_of(found, (*words, name))
+
+
+def test_every_command_with_a_document_has_its_section_in_the_json_page() -> None:
+    page = (ROOT / "docs/reference/json.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (?:hoodoo )?(.*)", page, re.MULTILINE)
+    described = {title.split(" --")[0] for title in titles} | {"committer"}
+    assert {"The health file of a committer", "The health file of a worker"} <= set(titles)
+    commands = set(commands_of(main))
+    assert len(commands) > 30
+    assert commands - described == WITHOUT_SECTION
 
 
 #: Limits that hoodoo cannot remove: the time windows that stay open when Java writes too.

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 #: Titles of sections that are no plain command.
-TITLES = {"errors": "Errors"}
+TITLES = {
+    "errors": "Errors",
+    "services worker --health": "The health file of a worker",
+    "committer --health": "The health file of a committer",
+}
 
 MEANINGS = {
     # ---- instants and commits
@@ -110,6 +114,7 @@ MEANINGS = {
     "changes": "The changed table properties.",
     "file_groups_merged": "File groups whose log files were merged.",
     "upgraded": "Whether the table was changed; false for a dry run.",
+    "next_pin": "The oldest low-water mark of the other live writers; null without one.",
     "forgotten": "The writers of the original that were forgotten.",
     "adopted": "Whether the table was changed; false for a dry run.",
     "rewritten": "Rows that were written with another key.",
@@ -165,6 +170,45 @@ MEANINGS = {
     "restored_to": "The instant of the restored state.",
     "instants_taken_away": "The instants that the restore removed.",
     "rolled_back": "The instant that was rolled back.",
+    # ---- workers and their health files
+    "services worker.file_groups": "The number of file groups; fields of this kind differ by service.",
+    "rows_written": "The rows of the new files.",
+    "log_files_merged": "The number of merged log files.",
+    "log_bytes_merged": "The size of the merged log files.",
+    "at_ms": "The time of the report, ms since 1970.",
+    "services worker --health.state": "at_work, resting or ended.",
+    "committer --health.state": "serving or ended.",
+    "doing": "The table and the service at work; null while none runs.",
+    "rounds": "The rounds so far.",
+    "receipts": "The services that had work so far.",
+    "services worker --health.failures": "The failed services so far.",
+    "idle": "The services that had nothing to do in the newest round.",
+    "service": "The name of the service.",
+    "services worker --health.table": "The address of the table.",
+    "idle[].table": "The address of the table.",
+    "idle[].why": "Why it had nothing to do; may be empty.",
+    "failing": "The services whose newest round failed: table, service and the fields of the error.",
+    "groups": "The committed instants.",
+    "committer --health.writes": "The writes in these instants.",
+    "handed_back": "Writes that their writers had to commit themselves.",
+    "lost": "Connections that ended during an offered write.",
+    "committer --health.failures": "Groups that failed as a whole.",
+    "connections": "The open connections.",
+    "last_failure": "The newest failure in words; empty without one.",
+    # ---- damaged slots and broken locks
+    "holder.text": "The note of the holder as the lock provider stores it.",
+    "broken": "Whether the lock was taken from the holder; false with --dry-run.",
+    "locks break.holder": "The holder before the break, as in hoodoo locks holders.",
+    "audit": "The path of the record for hoodoo locks audit; null if it was not written.",
+    "shared": "Whether writers share the lock.",
+    "ours": "Whether a writer of hoodoo holds it.",
+    "writers forget.forgotten": "Whether the writer was forgotten; false with --dry-run.",
+    "file": "The written file.",
+    "read --to.bytes": "The size of the file.",
+    "table end-slot.number": "The number of the damaged slot.",
+    "table end-slot.path": "The path of the slot.",
+    "table end-slot.why": "The damage in words.",
+    "table end-slot.ended": "Whether the slot was ended; false with --dry-run.",
     # ---- errors
     "kind": "The stable kind; [Errors](errors.md) has an entry for each.",
     "reaction": "What a caller does next: one of the reactions of the errors page.",

@@ -14,11 +14,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, chdir
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from click.testing import CliRunner
 
 import hoodoo
 from hoodoo.cli.app import main
+from hoodoo.cli.committer import HealthReporter
+from hoodoo.committer.server import CommitterReport
+from lockproviders.sql.client import SqlClient
+from lockproviders.sql.settings import SqlSettings
+from timeline.model.file_names import slot_path
+from timeline.system import SystemClock, SystemIds
 from tools.reference.json_meanings import MEANINGS, TITLES
 
 HEAD = """# JSON
@@ -52,6 +59,7 @@ SAMPLES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("explain", ("@-1",)),
     ("explain --contention", ("--contention",)),
     ("timeline show", ()),
+    ("read --to", ("--to", "rows.parquet")),
     ("diff", ("@-2", "@-1")),
     ("files", ()),
     ("table show", ()),
@@ -77,6 +85,22 @@ SAMPLES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("rollback", ("@-1", "--yes")),
     ("table drop", ("--yes",)),
 )
+#: A SQL lock with a holder, for ``locks break``.
+LOCK = (
+    "hoodie.write.lock.provider=sql\nhoodoo.lock.sql.url={path}\n"
+    "hoodoo.lock.sql.create_table=true\n"
+)
+HOLDER = {
+    "owner": "host/9/w2",
+    "host": "host",
+    "pid": 9,
+    "application": "loader",
+    "purpose": "publish 20260101000000000",
+    "since_ms": 1_700_000_000_000,
+    "nonce": "0" * 32,
+}
+#: Commands without a document: help for a shell, the output of another program, a demonstration.
+WITHOUT_SECTION = {"completion", "demo", "locks run"}
 Shape = dict[str, set[str]]
 
 
@@ -123,9 +147,58 @@ def documents() -> Iterator[tuple[str, Any]]:
                 stack.enter_context(_writer_and_reader())
             if command == "config check":
                 stack.close()
-            yield command, run(*command.split(" --")[0].split(), "t", *arguments)
+            if command == "table drop":
+                yield from _documents_of_services()
+                yield from _documents_of_recovery()
+            found = run(*command.split(" --")[0].split(), "t", *arguments)
+            yield command, found
+            if command == "writers show":
+                writer = found["writers"][0]["writer_id"]
+                gone = run("writers", "forget", "t", writer, "--force", "--dry-run")
+                yield "writers forget", gone
         yield "explain --matrix", run("explain", "--matrix")
         yield "errors", run("read", "missing")
+
+
+def _documents_of_services() -> Iterator[tuple[str, Any]]:
+    """Yield the lines and the health files of a worker, and the health file of a committer."""
+    written: list[Any] = []
+    for _ in range(2):
+        run("write", "t", "--input", "more.ndjson")
+    with patch("hoodoo.cli.services.write_health_file", lambda _, one: written.append(one)):
+        found = CliRunner(env={**os.environ, "NO_COLOR": "1"}).invoke(
+            main,
+            ["services", "worker", "t", "--rounds", "1", "--health", "worker.json",
+             "--hoodie-conf", "hoodie.compact.inline.max.delta.commits=1", "-o", "ndjson"],
+        )  # fmt: skip
+    for line in found.stdout.splitlines():
+        yield "services worker", json.loads(line)
+    for document in written:
+        yield "services worker --health", document
+    HealthReporter(Path("committer.json"), SystemClock()).write("serving", CommitterReport())
+    yield "committer --health", json.loads(Path("committer.json").read_text(encoding="utf-8"))
+
+
+def _documents_of_recovery() -> Iterator[tuple[str, Any]]:
+    """Yield the document of a broken lock, and of a damaged slot."""
+    path = Path("locks.db").absolute()
+    Path("sql.properties").write_text(LOCK.format(path=path), encoding="utf-8")
+    settings, ids = SqlSettings(url=str(path), create_table=True, lease_ms=60_000), SystemIds()
+    client = SqlClient(
+        settings.database(ids),
+        f"file:{Path('t').absolute()}",
+        settings=settings,
+        clock=SystemClock(),
+        ids=ids,
+    )
+    client.try_acquire(json.dumps(HOLDER))
+    yield "locks break", run("locks", "break", "t", "--props", "sql.properties", "--yes")
+    with hoodoo.open_table("t") as table:
+        damaged = Path("t", slot_path(table.context.commit_log.head() + 1))
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    damaged.write_bytes(b"damaged")
+    yield "table end-slot", run("table", "end-slot", "t", "--dry-run")
+    damaged.unlink()
 
 
 def _writer_and_reader() -> ExitStack:
