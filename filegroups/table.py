@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from filegroups.metadata_table.listing import metadata_listing
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
 from filegroups.reading.diff import TableDiff, diff_snapshots
 from filegroups.reading.file_system_view import FileSystemView
@@ -143,6 +144,7 @@ class TableSnapshot:
         """Its file slices; each partition is listed when first needed and then cached."""
         if self._view is None:
             self._view = view_of(self._context, self._snapshot)
+            self._view.by_metadata = metadata_listing(self._context, self._snapshot)
         return self._view
 
     @property

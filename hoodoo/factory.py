@@ -205,6 +205,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         rate_limit=settings.rate_limit,
         slot_signing=slot_signing_of(properties),
         without_metadata_table=settings.metadata_enable is False,
+        lists_by_metadata=settings.metadata_enable,
     )
 
 

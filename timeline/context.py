@@ -128,6 +128,7 @@ class TableLimits:
     rate_limit: RateLimit | None = None  # None: no limit
     slot_signing: SlotSigning = NO_SEALS
     without_metadata_table: bool = False  # a commit switches it off (FOR-7)
+    lists_by_metadata: bool | None = None  # reads; None: where that takes fewer requests
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -191,6 +191,13 @@ _KEPT_OPEN_MAX = 64  # log files of a slice, between finding blocks and reading 
 Decoded = TypeVar("Decoded")
 
 
+class InputFiles(Protocol):
+    """The part of a storage that opens files."""
+
+    def open_input(self, path: str) -> IO[bytes]:
+        """As ``Storage.open_input``."""
+
+
 class OpenedFile:
     """An open file of the storage as a ``ByteSource``."""
 
@@ -208,7 +215,7 @@ class OpenedFile:
 
 
 @contextmanager
-def opened(storage: Storage, path: str) -> Iterator[OpenedFile]:
+def opened(storage: InputFiles, path: str) -> Iterator[OpenedFile]:
     """
     Open a file for reads of ranges.
 
@@ -248,7 +255,7 @@ def find_blocks(
 
 
 def read_blocks(
-    storage: Storage,
+    storage: InputFiles,
     events: EventSink,
     logs: Sequence[LogFile],
     visible: Container[InstantTime],

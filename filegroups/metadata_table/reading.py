@@ -14,15 +14,16 @@ by one more listing of the table's timeline, and do not count.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Final
+from io import BytesIO
+from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.log_files import VisibleInstants, opened, read_blocks
+from filegroups.files.log_files import InputFiles, VisibleInstants, opened, read_blocks
 from filegroups.metadata_table.decode import SHAPE_OF_KIND, decode_block, decode_hfile
 from filegroups.metadata_table.index_definitions import (
     IndexDefinition,
@@ -87,6 +88,14 @@ _BASE: Final = re.compile(rf"({_FILE_ID})_{_TOKEN}_(\d{{17}})\.hfile", re.ASCII)
 _LOG: Final = re.compile(rf"\.({_FILE_ID})_(\d{{17}})\.log\.(\d+)_({_TOKEN})", re.ASCII)
 
 
+#: Files up to this size are read whole on a high-latency store, so many of a file group at once.
+_WHOLE_BYTES_MAX: Final = 1024 * 1024
+_WHOLE_FILES_MAX: Final = 64
+
+#: Makes independent calls and returns their results in order, as ``Ports.concurrently``.
+Together = Callable[..., tuple[Any, ...]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """
@@ -111,6 +120,18 @@ class Lag:
         return not self.behind and not self.unknown
 
 
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """The files of a storage, some of them already read."""
+
+    storage: Storage
+    contents: Mapping[str, bytes]
+
+    def open_input(self, path: str) -> IO[bytes]:
+        known = self.contents.get(path)
+        return self.storage.open_input(path) if known is None else BytesIO(known)
+
+
 @dataclass(kw_only=True)
 class MetadataTable:
     """
@@ -118,7 +139,8 @@ class MetadataTable:
 
     ``partitions`` are the complete ones, which readers may use. ``own`` is the snapshot of its own timeline, and ``visible`` has the instants whose blocks count. ``lag``
     compares the timelines. ``is_newer``: a compaction merged commits that the snapshot does not
-    have, so only the list of files can still be read.
+    have, so only the list of files can still be read. ``together`` makes calls in parallel on a
+    high-latency store (``Ports.concurrently``).
     """
 
     storage: Storage
@@ -127,7 +149,9 @@ class MetadataTable:
     visible: VisibleInstants
     lag: Lag
     is_newer: bool = False
+    together: Together | None = None
     _slices: dict[str, dict[FileGroupNumber, FileSlice]] = field(default_factory=dict)
+    _kept: dict[FileGroupId, InputFiles] = field(default_factory=dict)
 
     @cached_property
     def definitions(self) -> Mapping[str, IndexDefinition]:
@@ -261,13 +285,14 @@ class MetadataTable:
     def _merged(self, one: FileSlice, shape: pa.Schema, keys: pa.Array | None) -> pa.Table:
         layers = []
         base_time = None
+        files = self._fetched(one)
         if one.base_file is not None:
             base_time, path = one.base_file.requested_time, one.base_file.path
-            with opened(self.storage, path) as source:
+            with opened(files, path) as source:
                 size = one.base_file.size_bytes
                 layers.append(decode_hfile(source, size, shape, keys, path=path))
         layers += read_blocks(
-            self.storage,
+            files,
             NullEvents(),
             one.log_files,
             self.visible,
@@ -275,6 +300,25 @@ class MetadataTable:
             base_time=base_time,
         )
         return merge_layers(layers, shape)
+
+    def _fetched(self, one: FileSlice) -> InputFiles:
+        """Return the slice's files; on a high-latency store the small ones are read at once."""
+        if (known := self._kept.get(one.file_group)) is not None:
+            return known
+        if self.together is None or not self.storage.capabilities.high_latency:
+            return self.storage
+        files: list[BaseFile | LogFile] = [*one.log_files]
+        files += [one.base_file] if one.base_file is not None else []
+        small = [each.path for each in files if each.size_bytes <= _WHOLE_BYTES_MAX]
+        small = small[:_WHOLE_FILES_MAX]
+        try:
+            contents = self.together(*(partial(self.storage.read, path) for path in small))
+        except ObjectMissingError:
+            return self.storage  # opening it gives the error that names it
+        fetched = _Fetched(self.storage, dict(zip(small, contents, strict=True)))
+        if one.file_group.partition_path == _folder(PartitionKind.FILES.value):
+            self._kept[one.file_group] = fetched  # read for the partitions, then for their files
+        return fetched
 
     def _listed(self, partition: str) -> dict[FileGroupNumber, FileSlice]:
         folder = _folder(partition)
@@ -334,7 +378,11 @@ class MetadataTable:
 
 
 def open_metadata_table(
-    storage: Storage, config: TableConfig, snapshot: Snapshot
+    storage: Storage,
+    config: TableConfig,
+    snapshot: Snapshot,
+    *,
+    together: Together | None = None,
 ) -> MetadataTable | None:
     """
     Open the metadata table of a table; None if the table has none.
@@ -343,6 +391,7 @@ def open_metadata_table(
         storage: Storage of the table.
         config: Its configuration, which lists the complete partitions.
         snapshot: Instants that it does not have do not count, even if the metadata table has them.
+        together: Makes calls in parallel; None makes them one after the other.
 
     Raises:
         MissingFileError: The metadata table is missing (``metadata_table_missing``).
@@ -357,8 +406,10 @@ def open_metadata_table(
     if not partitions:
         return None
     below = SubfolderStorage(storage, METADATA_TABLE)
-    _check_version(storage, config)
-    active = TimelineReader(below).read()
+    reader = TimelineReader(below)
+    calls = (partial(_check_version, storage, config), reader.read)
+    together(*calls) if together is not None else [call() for call in calls]
+    active = reader.last or reader.read()
     own = Snapshot(
         active=active,
         head=0,
@@ -381,6 +432,7 @@ def open_metadata_table(
         ),
         lag=_lag(own, snapshot, hidden),
         is_newer=first_hidden is not None and first_hidden < newest_base,
+        together=together,
     )
 
 

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from filegroups.keys.generators import TimestampKeys
 from filegroups.keys.keys import DEFAULT_PARTITION
 from filegroups.keys.timestamp_keys import span_of_folder
+from filegroups.metadata_table.listing import MetadataListing
 from filegroups.schema.schema import PARTITION_COLUMN
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import FileGroupId
@@ -43,6 +44,7 @@ from timeline.ports.ports import Stats, Storage
 from timeline.snapshot import Snapshot
 
 _LISTED_AT_ONCE = 32  # partitions, on a high-latency store
+_LISTED_BY_METADATA = 10_000  # partitions; the metadata table is read once for them
 
 
 @dataclass(kw_only=True)
@@ -53,6 +55,8 @@ class FileSystemView:
     ``pending_compactions`` maps a file group to the requested times of its pending compactions.
     ``include_replaced`` also includes file groups that a replacecommit hides, for the cleaner.
     ``together`` lists several partitions in parallel on a high-latency store (``World.together``).
+    ``by_metadata`` lists by the metadata table, while that can be trusted; only for reads, because
+    it has no folders.
     """
 
     storage: Storage
@@ -60,6 +64,7 @@ class FileSystemView:
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
     include_replaced: bool = False
     together: Callable[..., tuple[Stats, ...]] | None = None
+    by_metadata: MetadataListing | None = None
     _listed: dict[str, Stats] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
     _marked: set[str] = field(default_factory=set)
@@ -67,6 +72,9 @@ class FileSystemView:
 
     def partition_paths(self, pruner: PartitionPruner | None = None) -> list[str]:
         """Return partition paths with a folder, sorted. Outside: as ``list_partition_paths``."""
+        known = None if self.by_metadata is None else self.by_metadata.partition_paths()
+        if known is not None:
+            return known if pruner is None else pruner.partitions(known)
         if pruner is None:
             return list_partition_paths(self.storage)
         return pruner.partitions(list_partition_paths(self.storage, pruner.folders))
@@ -75,6 +83,8 @@ class FileSystemView:
         """Return the slices of each visible file group, oldest first. Outside: 1 list."""
         known = self._slices.get(partition_path)
         if known is None:
+            if partition_path not in self._listed:
+                self._list_by_metadata([partition_path])
             known = self._slices[partition_path] = self._build(partition_path)
         return known
 
@@ -143,13 +153,26 @@ class FileSystemView:
         else:
             chosen = sorted(set(partitions))
             chosen = chosen if pruner is None else pruner.partitions(chosen)
-        for start in range(0, len(chosen), _LISTED_AT_ONCE):
-            some = chosen[start : start + _LISTED_AT_ONCE]
+        step = _LISTED_AT_ONCE if self.by_metadata is None else _LISTED_BY_METADATA
+        for start in range(0, len(chosen), step):
+            some = chosen[start : start + step]
             self._list([path for path in some if path not in self._slices])
             yield from some
 
+    def _list_by_metadata(self, partition_paths: list[str]) -> bool:
+        """List partitions by the metadata table; return whether it can be trusted."""
+        if self.by_metadata is None:
+            return False
+        for path in partition_paths:
+            check_partition_path(path)
+        found = self.by_metadata.files(partition_paths)
+        self._listed.update(found or {})
+        return found is not None
+
     def _list(self, partition_paths: list[str]) -> None:
         """List partitions in parallel, if the store has a high latency."""
+        if partition_paths and self._list_by_metadata(partition_paths):
+            return
         if self.together is None or not self.storage.capabilities.high_latency:
             return
         for path in partition_paths:

@@ -120,7 +120,8 @@ class WriteSettings(KeySettings, LimitSettings):
         "hoodie.metadata.enable",
         None,
         "Off by default (Hudi: on). An explicit false also switches off an existing "
-        "metadata table.",
+        "metadata table. Reads list files by it with true, and by folders with false; by "
+        "default they use it for a partitioned table on an object store.",
     )
 
     schema_reconcile: bool = option(

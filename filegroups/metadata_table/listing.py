@@ -1,0 +1,112 @@
+"""List partitions and files of a table by its metadata table, while it can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from filegroups.schema.casting import codes_of, rows_by_number
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, SnapshotExpiredError, UnsupportedTableError
+from timeline.model.table_config import TableConfig
+from timeline.ports.ports import FileStat, Ports, Stats
+from timeline.snapshot import Snapshot
+
+_FIRST_VERSION = 8  # of tables whose metadata table is read
+_Found = TypeVar("_Found")
+
+
+@dataclass(kw_only=True)
+class MetadataListing:
+    """
+    The list of files that the metadata table has for a snapshot.
+
+    Each answer is None if the metadata table is damaged, missing, of a version that is not read, or
+    does not have exactly the commits of the snapshot. The caller then lists folders. The event
+    ``metadata_table.not_used`` names the reason once.
+    """
+
+    ports: Ports
+    config: TableConfig
+    snapshot: Snapshot
+    _table: MetadataTable | None = None
+    _is_unusable: bool = field(default=False)
+
+    def partition_paths(self) -> list[str] | None:
+        """Return the partitions, sorted. Outside: as ``MetadataTable.partition_paths``."""
+        return self._ask(lambda table: table.partition_paths())
+
+    def files(self, partition_paths: Sequence[str]) -> dict[str, Stats] | None:
+        """
+        Return the files of partitions, by partition path.
+
+        Their times of change are 0. Outside: as ``MetadataTable.files_of``.
+        """
+        found = self._ask(lambda table: table.files_of(partition_paths))
+        return None if found is None else _by_partition(found, partition_paths)
+
+    def _ask(self, question: Callable[[MetadataTable], _Found]) -> _Found | None:
+        if self._is_unusable:
+            return None
+        try:
+            if self._table is None:
+                self._table = self._opened()
+            if self._table is not None:
+                return question(self._table)
+        except (CorruptTableError, SnapshotExpiredError, UnsupportedTableError) as error:
+            self._note(error.kind)
+        self._is_unusable = True
+        return None
+
+    def _opened(self) -> MetadataTable | None:
+        if self.config.table_version < _FIRST_VERSION:
+            return None
+        ports = self.ports
+        table = open_metadata_table(
+            ports.storage, self.config, self.snapshot, together=ports.concurrently
+        )
+        if table is None or table.lag.is_trusted:
+            return table
+        self._note("behind" if table.lag.behind else "unknown_instants")
+        return None
+
+    def _note(self, reason: str) -> None:
+        self.ports.events.emit("metadata_table.not_used", reason=reason)
+
+
+def metadata_listing(context: TableContext, snapshot: Snapshot) -> MetadataListing | None:
+    """
+    Return the listing that a read uses; None to list folders.
+
+    ``hoodie.metadata.enable`` decides. Without the option, the files of a partitioned table on a
+    high-latency store are listed by the metadata table: that takes fewer requests.
+    """
+    wanted, config = context.limits.lists_by_metadata, context.config
+    if wanted is None:
+        is_far = context.ports.storage.capabilities.high_latency
+        wanted = is_far and bool(config.partition_fields)
+    if not wanted or not config.metadata_table_on:
+        return None
+    return MetadataListing(ports=context.ports, config=config, snapshot=snapshot)
+
+
+def _by_partition(files: pa.Table, partition_paths: Sequence[str]) -> dict[str, Stats]:
+    found: dict[str, Stats] = {path: [] for path in partition_paths}
+    codes, paths = codes_of(files.column("partition_path"))
+    names, sizes = (files.column(name).to_pylist() for name in ("name", "size"))
+    for code, rows in rows_by_number(codes).items():
+        found[paths[code]] = [
+            FileStat(
+                name=names[row],
+                is_folder=False,
+                size_bytes=sizes[row],
+                modified_ms=0,
+                version="metadata table",
+            )
+            for row in rows.tolist()
+        ]
+    return found
