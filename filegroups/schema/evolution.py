@@ -558,7 +558,7 @@ def retains_column(name: str, rules: SchemaRules, new: Iterable[str]) -> bool:
     Args:
         name: The column, dotted inside of nested types.
         rules: The allowed changes.
-        new: The names beside it that the rows have and the table lacks, for the error.
+        new: The other names that the rows have and the table lacks, for the error.
 
     Raises:
         InvalidInputError: No option decides about it (``missing_column``).

@@ -41,7 +41,7 @@ INTERRUPTED: Final = 130  # as a shell reports SIGINT
 
 def exit_code(error: HoodooError) -> int:
     """Return the exit code of an error."""
-    if error.reaction in (Reaction.REDO, Reaction.REOPEN):  # a command opens the table anew
+    if error.reaction in (Reaction.REDO, Reaction.REOPEN):  # each run opens the table
         return REFUSED
     if error.reaction is Reaction.ASK:
         return OUTCOME_UNKNOWN

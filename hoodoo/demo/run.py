@@ -354,7 +354,7 @@ def _repeat(name: str, line: dict[str, Any], report: Report) -> None:
         what = " and ".join(f"{number:,} rows {done}" for done, number in counts if number)
         report(name, f"{line['batch']}: {what or 'nothing changed'} in {line['seconds']} s", "")
         for refusal in line["refusals"]:
-            winners = "; ".join(refusal["winners"]) or "nobody known"
+            winners = "; ".join(refusal["winners"]) or "unknown"
             report(
                 name,
                 f"  was rejected first ({refusal['rule']}): {winners} was faster; "

@@ -29,7 +29,7 @@ from timeline.errors import (
 # with others are refused.
 
 MARK = "hoodoo"
-USER = "hoodoo"  # do not publish the account's name (SEC6)
+USER = "hoodoo"  # do not print the account's name (SEC6)
 NONCE_CHARACTERS = 20
 TEXT_CHARACTERS_MAX = 128
 LEASE_MS_DEFAULT = 300_000  # hive.txn.timeout, if the server does not report it

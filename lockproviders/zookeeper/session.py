@@ -241,7 +241,7 @@ class ZkSession:
             self._client.close()
 
     def _measure(self) -> bool:
-        """Read the granted session time from the handshake, since kazoo does not publish it."""
+        """Read the granted session time from the handshake, since kazoo does not return it."""
         handshake = getattr(self._client, "_connection", None)
         connect = getattr(handshake, "_connect", None)
         if handshake is None or connect is None:

@@ -388,7 +388,7 @@ def test_a_rollback_of_a_committed_write_reports_it_as_committed(table: Path) ->
     (shown,) = (table / ".hoodie" / "timeline").glob("*.commit")
     shown.unlink()
     told = run("rollback", table, shown.name[:17], "--yes").document
-    assert told["why"] == "it was published"
+    assert told["why"] == "it was committed"
     assert (told["rolled_back"], told["files_deleted"]) == (None, [])
     assert shown.exists()
 

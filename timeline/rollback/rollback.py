@@ -273,7 +273,7 @@ def _ending_of(
             break  # its commit slot right below is void (FOR-4)
         if slot.kind is SlotKind.COMMIT:
             restore_completed_file(context, section, slot)
-            return RollbackDecision(target=time, slot=None, why="it was published")
+            return RollbackDecision(target=time, slot=None, why="it was committed")
         if slot.kind is SlotKind.ABORT:
             apply(context, slot)  # RB-5: repeat the deletes
             return RollbackDecision(target=time, slot=slot, why="another process rolled it back")

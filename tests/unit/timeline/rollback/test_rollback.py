@@ -161,7 +161,7 @@ def test_a_committed_write_is_never_rolled_back():
         action=Action.COMMIT, requested_time=result.requested_time, state=State.INFLIGHT
     )
     done = rollback(table.context, known)
-    assert (done.slot, done.why) == (None, "it was published")
+    assert (done.slot, done.why) == (None, "it was committed")
     assert rows_of(table, "id") == [("a",)]
 
 
@@ -373,7 +373,7 @@ def test_a_committed_write_without_a_heartbeat_is_not_rolled_back():
     known = table.context.active()
     finish()
     assert [each.why for each in rollback_dead_writers(table.context, known)] == [
-        "it was published"
+        "it was committed"
     ]
     assert rows_of(table, "id") == [("a",)]
 
