@@ -58,8 +58,8 @@ class IndexedTable:
     Args:
         partitions: Folders of the metadata table to update.
         definitions: From ``index.json``, by name.
-        read: How the table's slices are read; ``columns`` and filters are not used, and ``visible``
-            has the instants whose log blocks count before the write.
+        read: How the table's slices are read; ``columns`` and filters are not used. ``visible``
+            is needed only for log files of table version 6, which have blocks of several instants.
         avro_json: The table's schema without meta columns.
         version: Version of an index without a definition: V1 in table version 8.
     """
@@ -244,9 +244,7 @@ def _with_keys(
     before = _slice_rows(storage, table, change.before, columns)
     if not secondary and _only_updates(storage, table, change, before):
         return found
-    read = replace(table.read, visible=_AndOwn(table.read.visible, requested_time))
-    after_slice = change.after(requested_time)
-    after = _slice_rows(storage, replace(table, read=read), after_slice, columns)
+    after = _slice_rows(storage, table, change.after(requested_time), columns)
     pairs = {}
     for name, column in secondary.items():
         version = table.definitions[name].version
@@ -257,14 +255,14 @@ def _with_keys(
 
 
 @dataclass(frozen=True, slots=True)
-class _AndOwn:
-    """The visible instants, and that of the write."""
+class _VisibleLogs:
+    """The instants whose log blocks count: the visible ones, and those of the slice's log files."""
 
     visible: Container[InstantTime]
-    own: InstantTime
+    own: frozenset[InstantTime]
 
     def __contains__(self, time: object) -> bool:
-        return time == self.own or time in self.visible
+        return time in self.own or time in self.visible
 
 
 def _only_updates(
@@ -299,8 +297,16 @@ def _slice_rows(
         path = one.base_file.path
         held = read_virtual_keys(storage, path, keys) if keys else read_keys(storage, path)
         return pa.table([held], names=[KEY_COLUMN])
+    own = frozenset(log.instant_time for log in one.log_files) if one else frozenset()
     read = replace(
-        read, columns=names, filter=None, base_filter=None, finds_keys=False, whole_filter=None
+        read,
+        columns=names,
+        filter=None,
+        base_filter=None,
+        finds_keys=False,
+        visible=_VisibleLogs(read.visible, own),
+        whole_file_groups=None,
+        whole_filter=None,
     )
     batches = [] if one is None else list(read_slice(storage, NullEvents(), one, read))
     rows = pa.Table.from_batches(batches, schema=read.output_schema)
