@@ -467,9 +467,8 @@ def _check_version(storage: Storage, config: TableConfig) -> None:
 def _hidden(storage: Storage, own: Snapshot, snapshot: Snapshot) -> frozenset[InstantTime]:
     """Return the completed instants of the metadata table that the snapshot does not have."""
     known = {one.requested_time for one in snapshot.active.instants}
-    pending = {one.requested_time for one in snapshot.active.pending}
     newest = snapshot.active.newest_time or ""
-    hidden = {time for time in own.completions if time in pending}
+    hidden = own.completions.keys() & _pending(snapshot.active)
     later = {
         time
         for time, completed in own.completions.items()
@@ -481,10 +480,14 @@ def _hidden(storage: Storage, own: Snapshot, snapshot: Snapshot) -> frozenset[In
     return frozenset(hidden)
 
 
+def _pending(active: ActiveTimeline) -> set[InstantTime]:
+    """Return the times of pending instants; a savepoint has the time of its completed commit."""
+    return {one.requested_time for one in active.pending if one.action is not Action.SAVEPOINT}
+
+
 def _lag(own: Snapshot, snapshot: Snapshot, hidden: frozenset[InstantTime]) -> Lag:
     active = snapshot.active
     done = {one.requested_time for one in own.active.instants if one.completed}
-    pending = {one.requested_time for one in active.pending}
     known = {one.requested_time for one in active.instants}
     missing = [
         one
@@ -509,7 +512,7 @@ def _lag(own: Snapshot, snapshot: Snapshot, hidden: frozenset[InstantTime]) -> L
     ]
     return Lag(
         behind=tuple(one.requested_time for one in missing),
-        pending=tuple(sorted(hidden & pending)),
+        pending=tuple(sorted(hidden & _pending(active))),
         unknown=tuple(strange),
     )
 

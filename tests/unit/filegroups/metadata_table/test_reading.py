@@ -224,6 +224,16 @@ def test_a_commit_that_is_pending_on_the_table_does_not_count(path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["v9_cow_files"], indirect=True)
+def test_a_commit_counts_while_its_savepoint_is_pending(path: Path) -> None:
+    time, _, _ = newest_commit(path)
+    before = listed(opened(path))
+    (timelines(path)[1] / f"{time}.savepoint.inflight").touch()
+    metadata = opened(path)
+    assert metadata.lag == Lag()
+    assert listed(metadata) == before
+
+
+@pytest.mark.parametrize("path", ["v9_cow_files"], indirect=True)
 def test_a_commit_that_the_metadata_table_lacks_is_lag(path: Path) -> None:
     time, own, _ = newest_commit(path)
     own.unlink()
