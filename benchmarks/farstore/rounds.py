@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Requests:
     """The requests of some work to the store."""
 
     requests: tuple[Request, ...]
@@ -113,12 +113,12 @@ class CountedStore:
     @property
     def properties(self) -> dict[str, str]:
         """How a table in it is reached."""
-        told = s3_options(self.url)
+        requests_of = s3_options(self.url)
         return {
-            "fs.s3a.endpoint": told["endpoint"],
-            "fs.s3a.endpoint.region": told["region"],
-            "fs.s3a.access.key": told["access_key_id"],
-            "fs.s3a.secret.key": told["secret_access_key"],
+            "fs.s3a.endpoint": requests_of["endpoint"],
+            "fs.s3a.endpoint.region": requests_of["region"],
+            "fs.s3a.access.key": requests_of["access_key_id"],
+            "fs.s3a.secret.key": requests_of["secret_access_key"],
         }
 
     def address(self, table: str) -> str:
@@ -136,14 +136,14 @@ class CountedStore:
         """Make the next requests independent of those after that round."""
         self._now = number
 
-    def told(self, table: str, work: Callable[[], object]) -> Told:
+    def requests_of(self, table: str, work: Callable[[], object]) -> Requests:
         """Run some work and return its requests to the store."""
         first = self.round()
         start = len(self._rounds)
         work()
         self.round()
         made = zip(self._store.log[start:], self._rounds[start:], strict=True)
-        return Told(
+        return Requests(
             tuple(
                 Request(number - first, row[2], row[3].removeprefix(f"{table}/"), row[4])
                 for row, number in made
@@ -222,7 +222,7 @@ def rows(start: int, part: str, *, stamp: int = 0, count: int = ROWS) -> pa.Tabl
     )
 
 
-def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
+def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Requests]:
     """The requests of the usual calls to a store, in their order; no other process writes."""
     properties = {**store.properties, **WRITERS, "hoodoo.publish.lock": lock}
     made = hoodoo.create_table(
@@ -236,7 +236,9 @@ def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
     made.close()
     first = pa.concat_tables([rows(0, "a"), rows(0, "b")])
     opened: list[Table] = [open_counted(store, table, properties)]
-    told = {"first insert of a table": store.told(table, lambda: opened[0].bulk_insert(first))}
+    requests = {
+        "first insert of a table": store.requests_of(table, lambda: opened[0].bulk_insert(first))
+    }
     opened.pop().close()
     both = pa.concat_tables([rows(0, "a", stamp=3), rows(0, "b", stamp=3)])
     works: dict[str, Callable[[], object]] = {
@@ -248,17 +250,17 @@ def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
         "insert into a new partition": lambda: opened[0].insert(rows(0, "c")),
         "read": lambda: opened[0].to_arrow(columns=["id"]),
     }
-    told |= {title: store.told(table, work) for title, work in works.items()}
-    return {**told, "close": store.told(table, opened[0].close)}
+    requests |= {title: store.requests_of(table, work) for title, work in works.items()}
+    return {**requests, "close": store.requests_of(table, opened[0].close)}
 
 
 def main() -> int:
     """Print the requests of the usual writes to a store."""
     with CountedStore() as store:
         for lock in ("none", "lock"):
-            for title, told in usual_writes(store, f"t-{lock}", lock).items():
-                print(f"--- {lock}: {title}: {told.rounds} rounds, {told.kinds}")
-                for request in told.requests:
+            for title, requests_of in usual_writes(store, f"t-{lock}", lock).items():
+                print(f"--- {lock}: {title}: {requests_of.rounds} rounds, {requests_of.kinds}")
+                for request in requests_of.requests:
                     print(request.text)
     return 0
 

@@ -40,10 +40,10 @@ LATER = "id,name,amount,day,version\n2,bert,3.5,2013-01-02,2\n4,dan,4.5,2013-01-
 
 
 def test_a_write_prints_its_result(table: Path) -> None:
-    receipt = upsert(table, LATER).document
-    assert set(receipt) == RECEIPT
-    assert (receipt["action"], receipt["operation"], receipt["attempts"]) == ("commit", "upsert", 1)
-    assert (receipt["rows_inserted"], receipt["rows_updated"]) == (1, 1)
+    result = upsert(table, LATER).document
+    assert set(result) == RECEIPT
+    assert (result["action"], result["operation"], result["attempts"]) == ("commit", "upsert", 1)
+    assert (result["rows_inserted"], result["rows_updated"]) == (1, 1)
 
 
 def test_read_prints_one_object_a_row(table: Path) -> None:
@@ -177,15 +177,15 @@ def test_explain_names_the_writer(table: Path) -> None:
 
 def test_explain_resolves_a_write_of_unknown_outcome(table: Path) -> None:
     time = run("timeline", "show", table).document["instants"][0]["requested_time"]
-    told = run("explain", table, time, "--resolve").document
-    assert told["outcome"] == "published"
+    document = run("explain", table, time, "--resolve").document
+    assert document["outcome"] == "published"
     assert run("explain", table, "20200101000000000", "--resolve").exit_code == 1
 
 
 def test_explain_sums_up_conflicts_between_writers(table: Path) -> None:
-    told = run("explain", table, "--contention").document
-    assert told["refused_attempts"] == 0
-    assert told["meetings"] == []
+    document = run("explain", table, "--contention").document
+    assert document["refused_attempts"] == 0
+    assert document["meetings"] == []
     assert run("explain", table, "x", "--contention").exit_code == 2
 
 
@@ -270,8 +270,8 @@ def test_a_dry_run_writes_nothing(table: Path) -> None:
 
 def test_deleting_by_key_and_by_partition(table: Path) -> None:
     keys = csv(table.parent, "id,day\n1,2013-01-01\n")
-    receipt = run("write", table, "--input", keys, "--operation", "delete").document
-    assert receipt["rows_deleted"] == 1
+    result = run("write", table, "--input", keys, "--operation", "delete").document
+    assert result["rows_deleted"] == 1
     conf = "hoodie.datasource.write.partitions.to.delete=2013-01-02"
     asked = run("write", table, "--operation", "delete_partition", "--hoodie-conf", conf,
                 "--output", "json")  # fmt: skip
@@ -387,9 +387,9 @@ def test_a_rollback_of_a_committed_write_reports_it_as_committed(table: Path) ->
     """Its writer died between its slot and the file that shows it: the rollback makes the file."""
     (shown,) = (table / ".hoodie" / "timeline").glob("*.commit")
     shown.unlink()
-    told = run("rollback", table, shown.name[:17], "--yes").document
-    assert told["why"] == "it was committed"
-    assert (told["rolled_back"], told["files_deleted"]) == (None, [])
+    document = run("rollback", table, shown.name[:17], "--yes").document
+    assert document["why"] == "it was committed"
+    assert (document["rolled_back"], document["files_deleted"]) == (None, [])
     assert shown.exists()
 
 
@@ -429,8 +429,8 @@ def test_a_savepoint_is_created_restored_and_deleted(table: Path, tmp_path: Path
     assert run("savepoint", "delete", table, made["requested_time"], "--yes").exit_code == 0
     assert run("savepoint", "list", table).document == {"savepoints": []}
     assert run("table", "verify", table).exit_code == 0
-    told = run("explain", table, newest).document
-    assert told["state"] == "rolled back"
+    document = run("explain", table, newest).document
+    assert document["state"] == "rolled back"
 
 
 def test_partitions_expire_by_their_days(table: Path) -> None:

@@ -15,16 +15,16 @@ PROVIDER = "hoodie.write.lock.provider="
 KEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 
 
-def checked(*told: str, table: Path | None = None) -> tuple[int, list[tuple[str, str]]]:
+def checked(*settings: str, table: Path | None = None) -> tuple[int, list[tuple[str, str]]]:
     """The exit code, and kind and key of each error."""
     place = [] if table is None else [table]
-    answer = run("config", "check", *place, *(part for text in told for part in ("--hoodie-conf", text)))  # fmt: skip
+    answer = run("config", "check", *place, *(part for text in settings for part in ("--hoodie-conf", text)))  # fmt: skip
     errors = [one for one in answer.document["problems"] if one["severity"] == "error"]
     return answer.exit_code, [(one["kind"], one["key"]) for one in errors]
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "key"),
+    ("settings", "kind", "key"),
     [
         ([f"{PROVIDER}nosuch"], "unknown_provider", ""),
         ([f"{PROVIDER}zookeeper"], "setting", "hoodie.write.lock.zookeeper.url"),
@@ -50,16 +50,16 @@ def checked(*told: str, table: Path | None = None) -> tuple[int, list[tuple[str,
     ],
 )
 def test_settings_that_no_writer_could_use_are_reported(
-    told: list[str], kind: str, key: str
+    settings: list[str], kind: str, key: str
 ) -> None:
-    code, errors = checked(OCC, *told)
+    code, errors = checked(OCC, *settings)
     assert code == 5
     assert [each for _, each in errors] == [key], errors
     assert [each for each, _ in errors] == [kind]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "settings",
     [
         [],
         [f"{PROVIDER}filesystem"],
@@ -74,18 +74,18 @@ def test_settings_that_no_writer_could_use_are_reported(
         ["hoodie.write.lock.conflict.resolution.strategy=prefer_writer"],
     ],
 )
-def test_settings_that_a_table_may_accept_are_accepted(told: list[str]) -> None:
+def test_settings_that_a_table_may_accept_are_accepted(settings: list[str]) -> None:
     """A name that the table has, and its address, may be absent; no server is asked."""
-    assert checked(OCC, *told) == (0, [])
+    assert checked(OCC, *settings) == (0, [])
 
 
 def test_a_mode_that_is_not_for_the_table_is_a_problem_of_the_settings(tmp_path: Path) -> None:
     table = tmp_path / "t"
     run("table", "create", table, "--key", "id", "--schema", "id string, v long")
     mode = "hoodie.write.concurrency.mode=NON_BLOCKING_CONCURRENCY_CONTROL"
-    told = (mode, f"{PROVIDER}filesystem")
+    settings = (mode, f"{PROVIDER}filesystem")
     kind = ("setting_contradiction", "hoodie.datasource.write.table.type")
-    assert checked(*told, table=table) == (5, [kind])
+    assert checked(*settings, table=table) == (5, [kind])
     assert checked(OCC, f"{PROVIDER}nosuch", table=table) == (5, [("unknown_provider", "")])
     assert checked(OCC, f"{PROVIDER}filesystem", table=table) == (0, [])
 
@@ -122,24 +122,24 @@ def test_a_value_of_a_preset_is_shown_with_the_preset_as_its_layer(
 
 
 @pytest.mark.parametrize(
-    ("told", "key"),
+    ("settings", "key"),
     [
         ("hoodie.write.partial.update.schema={", "hoodie.write.partial.update.schema"),
         ("hoodoo.bucket.index.hash.field=name", "hoodie.bucket.index.hash.field"),
     ],
 )
 def test_settings_that_every_write_to_the_table_would_refuse_are_reported(
-    tmp_path: Path, told: str, key: str
+    tmp_path: Path, settings: str, key: str
 ) -> None:
     table = table_with_rows(tmp_path)
-    bucket = ("hoodie.index.type=BUCKET",) if "bucket" in told else ()
-    code, errors = checked(told, *bucket, table=table)
+    bucket = ("hoodie.index.type=BUCKET",) if "bucket" in settings else ()
+    code, errors = checked(settings, *bucket, table=table)
     assert (code, [each for _, each in errors]) == (5, [key])
 
 
 def test_a_lock_that_another_engine_does_not_take_is_a_problem_where_it_is_expected(
     tmp_path: Path,
 ) -> None:
-    told = (OCC, f"{PROVIDER}filesystem", "hoodoo.foreign.writers=expected")
-    code, errors = checked(*told, table=table_with_rows(tmp_path))
+    settings = (OCC, f"{PROVIDER}filesystem", "hoodoo.foreign.writers=expected")
+    code, errors = checked(*settings, table=table_with_rows(tmp_path))
     assert (code, [kind for kind, _ in errors]) == (5, ["lock_not_shared"])

@@ -58,9 +58,9 @@ def test_a_plan_is_carried_out_by_a_worker_of_several_tables(table: Path, tmp_pa
                  "--rounds", 1, "--health", health)  # fmt: skip
     assert answer.exit_code == 0
     assert answer.document["requested_time"] == planned["requested_time"]
-    told = json.loads(health.read_text())
-    assert told.pop("at_ms") > 0
-    assert told == {
+    reported = json.loads(health.read_text())
+    assert reported.pop("at_ms") > 0
+    assert reported == {
         "state": "ended",
         "doing": None,
         "rounds": 1,
@@ -100,8 +100,8 @@ def test_a_plan_is_cancelled_and_can_be_made_again(table: Path) -> None:
     asked = run("services", "cancel", table, planned, "--output", "json")
     assert (asked.exit_code, asked.error["kind"]) == (1, "not_confirmed")
     assert run("services", "cancel", table, planned, "--yes").document["cancelled"] == planned
-    gone = run("services", "cancel", table, planned, "--yes", "--output", "json")
-    assert gone.error["kind"] == "plan_unknown"
+    cancelled = run("services", "cancel", table, planned, "--yes", "--output", "json")
+    assert cancelled.error["kind"] == "plan_unknown"
     assert run("explain", table, planned, "--output", "json").document["state"] == "cancelled"
     again = run("services", "plan", table).document["requested_time"]
     done = run("services", "run", table, "--instant", again).document
@@ -110,7 +110,7 @@ def test_a_plan_is_cancelled_and_can_be_made_again(table: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "told"),
+    ("service", "expected"),
     [
         ("compact", {"file_groups": 1, "log_files": 1}),
         ("logcompact", {"file_groups": 0}),
@@ -120,11 +120,13 @@ def test_a_plan_is_cancelled_and_can_be_made_again(table: Path) -> None:
         ("ttl", {"would_delete_partitions": [], "file_groups": 0, "bytes": 0}),
     ],
 )
-def test_a_dry_run_reports_each_service(table: Path, service: str, told: dict[str, object]) -> None:
+def test_a_dry_run_reports_each_service(
+    table: Path, service: str, expected: dict[str, object]
+) -> None:
     before = contents(table)
     document = run("services", "plan", table, "--dry-run", "--service", service).document
     found = document.get("would_plan", document)
-    assert {key: found[key] for key in told} == told
+    assert {key: found[key] for key in expected} == expected
     assert contents(table) == before
 
 
@@ -136,9 +138,11 @@ def test_a_dry_run_of_cleaning_reports_file_groups_and_bytes(tmp_path: Path) -> 
     for _ in range(3):
         assert run("write", made, "--input", source, "--key", "id", *conf).exit_code == 0
     retained = ("--hoodie-conf", "hoodie.clean.commits.retained=1")
-    told = run("services", "run", made, "--dry-run", *retained).document
-    assert told["file_groups"] == 1
-    assert told["bytes"] == sum((made / one).stat().st_size for one in told["would_delete"]) > 0
+    dry_run = run("services", "run", made, "--dry-run", *retained).document
+    assert dry_run["file_groups"] == 1
+    assert (
+        dry_run["bytes"] == sum((made / one).stat().st_size for one in dry_run["would_delete"]) > 0
+    )
 
 
 def test_a_plan_of_a_live_executor_is_refused_or_waited_for(table: Path) -> None:

@@ -73,9 +73,13 @@ def test_a_dry_run_names_the_writers_that_would_conflict(table: Path) -> None:
         lambda: contents(table),
     )  # fmt: skip
     assert (same.exit_code, same.document["rows"]) == (5, 1)
-    (met,) = same.document["would_meet"]
-    assert (met["rule"], met["kind"], met["redo"]) == ("C1", "write_conflict", "file groups")
-    assert len(met["winners"]) == 1
+    (conflict,) = same.document["would_meet"]
+    assert (conflict["rule"], conflict["kind"], conflict["redo"]) == (
+        "C1",
+        "write_conflict",
+        "file groups",
+    )
+    assert len(conflict["winners"]) == 1
     assert (other.exit_code, other.document["would_meet"]) == (0, [])
     assert filtered.exit_code == partition.exit_code == 5
     assert filtered.document["rows"] == 1
@@ -89,10 +93,10 @@ def test_a_dry_run_names_the_writers_that_would_conflict(table: Path) -> None:
 
 
 @contextmanager
-def worker(table: Path, *told: str) -> Iterator[subprocess.Popen[str]]:
+def worker(table: Path, *settings: str) -> Iterator[subprocess.Popen[str]]:
     """A process of the command line that stays in the registry."""
     command = [sys.executable, "-m", "hoodoo.cli", "services", "worker", str(table)]
-    for text in told:
+    for text in settings:
         command += ["--hoodie-conf", text]
     process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -109,9 +113,9 @@ def worker(table: Path, *told: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.spec("REG-1")
 def test_a_process_that_disagrees_is_refused_with_the_differences(table: Path) -> None:
-    told = [f"{key}={value}" for key, value in MANY.items()]
-    agreeing = [part for text in told for part in ("--hoodie-conf", text)]
-    with worker(table, *told) as process:
+    settings = [f"{key}={value}" for key, value in MANY.items()]
+    agreeing = [part for text in settings for part in ("--hoodie-conf", text)]
+    with worker(table, *settings) as process:
         (entry,) = run("writers", table).document["writers"]
         assert (entry["pid"], entry["application"]) == (process.pid, "nightly load")
         assert entry["agreement"]["mode"] == "OPTIMISTIC_CONCURRENCY_CONTROL"
@@ -147,12 +151,12 @@ def test_a_killed_process_is_forgotten_and_a_live_one_only_by_force(table: Path)
         assert (refused.exit_code, refused.error["kind"]) == (1, "writer_alive")
         process.kill()
         process.wait(timeout=60)
-        looked = run("writers", "forget", table, entry["writer_id"], "--force", "--dry-run")
-        assert (looked.document["forgotten"], looked.document["pin"]) == (False, entry["pin"])
+        dry_run = run("writers", "forget", table, entry["writer_id"], "--force", "--dry-run")
+        assert (dry_run.document["forgotten"], dry_run.document["pin"]) == (False, entry["pin"])
         assert len(run("writers", "show", table).document["writers"]) == 1
-        gone = run("writers", "forget", table, entry["writer_id"], "--force", "--yes")
-        assert (gone.document["forgotten"], gone.document["pid"]) == (True, process.pid)
-        assert gone.document["next_pin"] is None
+        forgotten = run("writers", "forget", table, entry["writer_id"], "--force", "--yes")
+        assert (forgotten.document["forgotten"], forgotten.document["pid"]) == (True, process.pid)
+        assert forgotten.document["next_pin"] is None
     assert run("writers", table).document["writers"] == []
 
 

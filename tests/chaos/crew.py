@@ -110,7 +110,7 @@ class Crew:
         """Process ids of the running processes, by name."""
         return {name: process.pid for name, process in self.running.items()}
 
-    def look(self) -> None:
+    def record_ended(self) -> None:
         """Record processes that ended unasked; none should."""
         for name, process in list(self.running.items()):
             if process.poll() is not None:

@@ -20,7 +20,7 @@ from tests.chaos.work import Op
 from tests.history_lines import write_line
 
 
-class Told:
+class Journal:
     """The file of one process, opened for more."""
 
     def __init__(self, path: Path) -> None:
@@ -29,7 +29,7 @@ class Told:
         if torn:
             self._out.write(b"\n")
 
-    def tell(self, event: str, **more: Any) -> None:
+    def log(self, event: str, **more: Any) -> None:
         """Add an event."""
         line = json.dumps({"event": event, "at": round(time.monotonic(), 4), **more})
         self._out.write(f"{line}\n".encode())

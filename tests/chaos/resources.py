@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-LOOK_EVERY_S = 5.0
+SAMPLE_EVERY_S = 5.0
 WARM_S = 60.0  # imports, the first read of every slot, Arrow's memory pools
-TOLD_S = 60.0
+CONCLUSIVE_S = 60.0
 OLD_S = 600.0
 GROWTH_MAX = 0.1
 ENDS_AT = 0.9  # share of the later samples that a leak must outlast
@@ -52,7 +52,7 @@ def held_by(pid: int, at: float) -> Held | None:
     place = Path("/proc", str(pid))
     try:
         names = [_opened(one) for one in (place / "fd").iterdir()]
-        said = dict(
+        status = dict(
             line.split(":", 1)
             for line in (place / "status").read_text().splitlines()
             if ":" in line
@@ -60,8 +60,8 @@ def held_by(pid: int, at: float) -> Held | None:
         return Held(
             at=round(at, 2),
             files=len(names),
-            threads=int(said["Threads"]),
-            rss_kb=int(said["VmRSS"].split()[0]),
+            threads=int(status["Threads"]),
+            rss_kb=int(status["VmRSS"].split()[0]),
             kinds=dict(Counter(names)),
         )
     except (OSError, KeyError):
@@ -86,12 +86,12 @@ class Watch:
     seen: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
     _next: float = 0.0
 
-    def look(self, running: Mapping[str, int]) -> None:
+    def sample(self, running: Mapping[str, int]) -> None:
         """Take the samples that are due; ``running`` has process ids by name."""
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + LOOK_EVERY_S
+        self._next = now + SAMPLE_EVERY_S
         for name, pid in running.items():
             held = held_by(pid, now)
             if held is not None:
@@ -101,8 +101,8 @@ class Watch:
         """Write one JSON object a sample, next to the journals."""
         lines = [
             json.dumps({"name": name, "pid": pid, **asdict(one)})
-            for (name, pid), looks in self.seen.items()
-            for one in looks
+            for (name, pid), samples in self.seen.items()
+            for one in samples
         ]
         path.write_text("".join(f"{line}\n" for line in lines))
 
@@ -168,20 +168,20 @@ class Grown:
 def growth(watch: Watch) -> list[Grown]:
     """Every process that lived long enough to have two halves, oldest first."""
     found = []
-    for (name, _), looks in watch.seen.items():
-        born, died = looks[0].at + WARM_S, looks[-1].at
+    for (name, _), samples in watch.seen.items():
+        born, died = samples[0].at + WARM_S, samples[-1].at
         middle = (born + died) / 2
-        first = [one for one in looks if born <= one.at < middle]
-        last = [one for one in looks if one.at >= middle]
-        if died - born < TOLD_S or not first:
+        first = [one for one in samples if born <= one.at < middle]
+        last = [one for one in samples if one.at >= middle]
+        if died - born < CONCLUSIVE_S or not first:
             continue
         ends = _share_of(last, ENDS_AT)
         found.append(Grown(name=name, seconds=died - born, first=_share_of(first, 1.0), last=ends))
     return sorted(found, key=lambda one: (-one.seconds, one.name))
 
 
-def _share_of(looks: Sequence[Held], share: float) -> Held:
+def _share_of(samples: Sequence[Held], share: float) -> Held:
     """The value that this share of the samples did not exceed."""
-    found = np.array([[one.files, one.threads, one.rss_kb] for one in looks])
+    found = np.array([[one.files, one.threads, one.rss_kb] for one in samples])
     files, threads, rss_kb = np.quantile(found, share, axis=0, method="higher")
-    return Held(at=looks[0].at, files=int(files), threads=int(threads), rss_kb=int(rss_kb))
+    return Held(at=samples[0].at, files=int(files), threads=int(threads), rss_kb=int(rss_kb))

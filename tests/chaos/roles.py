@@ -23,7 +23,7 @@ import pyarrow as pa
 import hoodoo
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from hoodoo.services import services_of
-from tests.chaos.journal import Told, events_of
+from tests.chaos.journal import Journal, events_of
 from tests.chaos.mutants import break_engine
 from tests.chaos.setup import RETAINED, Setup
 from tests.chaos.work import NUMBERS, Op
@@ -33,7 +33,7 @@ from timeline.rollback.resolve_unknown import WriteOutcome
 
 #: After such an error a client may try again, as a new write; nothing of the old one exists.
 AGAIN = (Reaction.REDO, Reaction.REOPEN, Reaction.WAIT, Reaction.STOP)
-SETTLED_S_MAX = 180.0
+RESOLVED_S_MAX = 180.0
 PINS = 3
 READ_EVERY_S = 0.7
 
@@ -45,9 +45,9 @@ def main() -> None:
     role, name, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     setup = Setup.load(folder)
     break_engine(setup.mutant)
-    told = Told(folder / f"{name}.ops.jsonl")
-    told.tell("begin", pid=os.getpid())
-    place = Place(name=name, folder=folder, setup=setup, told=told)
+    journal = Journal(folder / f"{name}.ops.jsonl")
+    journal.log("begin", pid=os.getpid())
+    place = Place(name=name, folder=folder, setup=setup, journal=journal)
     {"write": _write, "serve": _serve, "read": _read}[role](place)
 
 
@@ -58,7 +58,7 @@ class Place:
     name: str
     folder: Path
     setup: Setup
-    told: Told
+    journal: Journal
 
     def stops(self) -> bool:
         """Whether the run asked it to end."""
@@ -68,16 +68,16 @@ class Place:
         """Every table of the run."""
         found = {}
         for table, address in self.setup.tables.items():
-            said = {
+            properties = {
                 **self.setup.properties[table],
                 "hoodie.write.application.id": self.name,
             }
-            found[table] = self.insist(partial(hoodoo.open_table, address, properties=said))
+            found[table] = self.insist(partial(hoodoo.open_table, address, properties=properties))
         return found
 
     def insist(self, call: Callable[[], Answer]) -> Answer:
         """Try again as long as it may help."""
-        end = time.monotonic() + SETTLED_S_MAX
+        end = time.monotonic() + RESOLVED_S_MAX
         while True:
             try:
                 return call()
@@ -89,7 +89,7 @@ class Place:
 
     def broken(self, error: HoodooError) -> None:
         """An error that faults do not excuse: the run fails by it."""
-        self.told.tell("violation", what=f"{type(error).__name__} ({error.kind}): {error}")
+        self.journal.log("violation", what=f"{type(error).__name__} ({error.kind}): {error}")
 
 
 def may_repeat(error: HoodooError) -> bool:
@@ -104,16 +104,16 @@ def _write(place: Place) -> None:
     setup = place.setup
     writer = int(place.name.rpartition("-")[2])
     tables = place.open()
-    number, open_op = _went_on(place, writer)
+    number, open_op = _resumed(place, writer)
     if open_op is not None:  # a predecessor was killed before its answer
-        _settle(place, tables, open_op, instant=None)
+        _resolve(place, tables, open_op, instant=None)
     while not place.stops():
         number += 1
         op = Op.of(setup.seed, number, tuple(setup.tables))
         _attempt(place, tables[op.table], tables, op)
 
 
-def _went_on(place: Place, writer: int) -> tuple[int, Op | None]:
+def _resumed(place: Place, writer: int) -> tuple[int, Op | None]:
     """The number of the newest operation in the journal, and the operation if it is open."""
     number, is_open = writer * NUMBERS, False
     for event in events_of(place.folder / f"{place.name}.ops.jsonl"):
@@ -128,34 +128,34 @@ def _went_on(place: Place, writer: int) -> tuple[int, Op | None]:
 def _attempt(place: Place, table: hoodoo.Table, tables: dict[str, hoodoo.Table], op: Op) -> None:
     """One operation up to its answer. A refused one stays refused: the next has another number."""
     try:
-        write = _prepared(table, op, lambda **more: place.told.tell("invoke", **more))
+        write = _prepared(table, op, lambda **more: place.journal.log("invoke", **more))
     except HoodooError as error:  # nothing was begun
         if not may_repeat(error):
             place.broken(error)
         time.sleep(0.1)
         return
     try:
-        receipt = write()
+        result = write()
     except OutcomeUnknownError as error:
         instant = error.fields.get("requested_time")
-        place.told.tell("unknown", op=op.number, instant=instant, error=error.kind)
-        _settle(place, tables, op, instant=instant)
+        place.journal.log("unknown", op=op.number, instant=instant, error=error.kind)
+        _resolve(place, tables, op, instant=instant)
     except HoodooError as error:
         if not may_repeat(error):
             place.broken(error)
         instant = error.fields.get("requested_time")
-        place.told.tell("fail", op=op.number, instant=instant, error=error.kind)
+        place.journal.log("fail", op=op.number, instant=instant, error=error.kind)
         time.sleep(0.2)  # on a full disk, say
     else:
-        place.told.tell("ok", op=op.number, instant=receipt.requested_time)
+        place.journal.log("ok", op=op.number, instant=result.requested_time)
 
 
 def _prepared(
-    table: hoodoo.Table, op: Op, tell: Callable[..., None]
+    table: hoodoo.Table, op: Op, log: Callable[..., None]
 ) -> Callable[[], hoodoo.CommitResult]:
     """The write of an operation; reads its input now and logs it."""
     if not op.adds:
-        tell(op=op.number)
+        log(op=op.number)
         return lambda: table.upsert(op.rows(), batch_id=op.batch_id)
     wanted: Any = [("id", "in", list(op.keys))]
     state = table.current_state()
@@ -163,16 +163,16 @@ def _prepared(
     versions = zip(
         before[KEY_COLUMN].to_pylist(), before[COMMIT_TIME_COLUMN].to_pylist(), strict=True
     )
-    tell(op=op.number, reads=list(versions))
+    log(op=op.number, reads=list(versions))
     reads = state.reads(filter=wanted, partitions=[op.path])
     rows = op.rows(before)
     return lambda: table.upsert(rows, batch_id=op.batch_id, reads=reads)
 
 
-def _settle(place: Place, tables: dict[str, hoodoo.Table], op: Op, *, instant: str | None) -> None:
+def _resolve(place: Place, tables: dict[str, hoodoo.Table], op: Op, *, instant: str | None) -> None:
     """Resolve its outcome: by asking about its instant, or by repeating its batch."""
     table = tables[op.table]
-    end = time.monotonic() + SETTLED_S_MAX
+    end = time.monotonic() + RESOLVED_S_MAX
     why = ""
     while time.monotonic() < end:
         try:
@@ -183,11 +183,11 @@ def _settle(place: Place, tables: dict[str, hoodoo.Table], op: Op, *, instant: s
                     time.sleep(0.3)
                     continue
                 answer = "ok" if found.outcome is WriteOutcome.PUBLISHED else "fail"
-                place.told.tell(answer, op=op.number, instant=instant)
+                place.journal.log(answer, op=op.number, instant=instant)
                 return
-            place.told.tell("repeat", op=op.number)
+            place.journal.log("repeat", op=op.number)
             write = _prepared(table, op, lambda **_: None)
-            place.told.tell("ok", op=op.number, instant=write().requested_time)
+            place.journal.log("ok", op=op.number, instant=write().requested_time)
         except HoodooError as error:
             if not may_repeat(error) and not isinstance(error, OutcomeUnknownError):
                 place.broken(error)
@@ -196,7 +196,7 @@ def _settle(place: Place, tables: dict[str, hoodoo.Table], op: Op, *, instant: s
             time.sleep(0.3)
         else:
             return
-    place.told.tell("violation", what=f"{op.batch_id} could not be settled: {why}")
+    place.journal.log("violation", what=f"{op.batch_id} has no known outcome: {why}")
 
 
 # ---------------------------------------------------------------- services
@@ -213,15 +213,15 @@ def _serve(place: Place) -> None:
                 if place.stops():
                     return
                 try:
-                    receipt = service.run_once(table.context)
+                    result = service.run_once(table.context)
                 except HoodooError as error:
                     if not may_repeat(error) and not isinstance(error, OutcomeUnknownError):
                         place.broken(error)
-                    place.told.tell("refused", service=service.name, error=error.kind)
+                    place.journal.log("refused", service=service.name, error=error.kind)
                     time.sleep(0.1)
                     continue
-                if receipt is not None:
-                    place.told.tell("served", service=service.name, table=name)
+                if result is not None:
+                    place.journal.log("served", service=service.name, table=name)
         time.sleep(0.2)
 
 
@@ -258,10 +258,10 @@ def _read(place: Place) -> None:
         if rows is None or pin.reads > 2 * PINS:
             pins.remove(pin)
         elif not rows.equals(pin.rows):
-            place.told.tell("violation", what=f"{pin.table} as of {pin.since} reads otherwise")
+            place.journal.log("violation", what=f"{pin.table} as of {pin.since} reads otherwise")
             pins.remove(pin)
         else:
-            place.told.tell("read_again", table=pin.table)
+            place.journal.log("read_again", table=pin.table)
 
 
 def _pinned(place: Place, name: str, table: hoodoo.Table) -> Pin | None:
@@ -286,7 +286,7 @@ def _pinned(place: Place, name: str, table: hoodoo.Table) -> Pin | None:
     path = place.folder / f"{place.name}-{os.getpid()}.{name}.history.jsonl"
     with path.open("a") as out:
         out.write(read_line(f"{place.name}-{len(versions)}", versions, at=since, full=True))
-    place.told.tell("read", table=name)
+    place.journal.log("read", table=name)
     return pin
 
 
@@ -298,7 +298,7 @@ def _rows_of(place: Place, table: hoodoo.Table, pin: Pin) -> pa.Table | None:
         newer = _newer(table, pin)
         if newer is not None and newer < RETAINED and error.reaction is not Reaction.WAIT:
             what = f"{pin.table} as of {pin.since} gone after {newer} commits: {error}"
-            place.told.tell("violation", what=what)
+            place.journal.log("violation", what=what)
         return None
 
 

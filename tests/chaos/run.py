@@ -14,7 +14,7 @@ from typing import Any
 import hoodoo
 from tests.chaos.crew import Crew, faketime_library
 from tests.chaos.faults import ON_THE_WIRE, Fault, Kind, counts_for, schedule
-from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
+from tests.chaos.journal import Journal, OpRecord, events_of, operations_of, write_history
 from tests.chaos.judge import check_rows, check_verified, clean_up, leftovers
 from tests.chaos.locks import LOCKS, LockSide
 from tests.chaos.nemesis import Nemesis
@@ -28,8 +28,8 @@ from tests.integration.running.audit import Audit
 from timeline.errors import HoodooError
 
 TABLES: Mapping[str, str] = {"whole": "COPY_ON_WRITE", "logged": "MERGE_ON_READ"}
-LOOK_S = 0.4
-GLANCE_S = 0.1
+SAMPLE_S = 0.4
+COPY_SLOTS_S = 0.1
 ROUND_S = 240.0  # of more faults, while too few operations were acknowledged
 LONGEST = 4  # times as long as it was to be, at most
 FINISH_S = 240.0  # generous: a busy machine is no violation
@@ -148,17 +148,17 @@ class _Run:
             disk=self.wanted.disk,
             started=self.started,
         )
-        Thread(target=self._glance, daemon=True).start()
-        look_at = self.started
+        Thread(target=self._copy_slots, daemon=True).start()
+        sample_at = self.started
         self.ends = self.started + self.wanted.seconds
         while (now := time.monotonic()) < self.ends or not self._is_over():
             self.nemesis.act()
-            self.crew.look()
-            self.watch.look(self.crew.pids())
-            if now >= look_at:
-                self._look()
+            self.crew.record_ended()
+            self.watch.sample(self.crew.pids())
+            if now >= sample_at:
+                self._sample()
                 spent = time.monotonic() - now
-                look_at = now + max(LOOK_S, 4 * spent)  # at most a fifth of a core
+                sample_at = now + max(SAMPLE_S, 4 * spent)  # at most a fifth of a core
             time.sleep(0.05)
         self.nemesis.heal_all()
         self.seconds = time.monotonic() - self.started
@@ -166,7 +166,7 @@ class _Run:
         hung = self.crew.finish(FINISH_S)
         self.violations += [f"{name} did not end within {FINISH_S:g} s" for name in hung]
         self.violations += self.crew.ended.values()
-        self._look()
+        self._sample()
 
     def _faults(self, seed: int, seconds: float) -> list[Fault]:
         counts = {} if self.wanted.mutant else counts_for(seconds, self.possible)
@@ -237,27 +237,27 @@ class _Run:
             path = self.folder / f"{name}.ops.jsonl"
             first = wanted[name.partition("-")[0]]
             while not any(one["event"] == first for one in events_of(path)):
-                self.crew.look()
+                self.crew.record_ended()
                 if name in self.crew.ended or time.monotonic() > end:
                     raise RuntimeError(self.crew.ended.get(name, f"{name} does not begin"))
                 time.sleep(0.05)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         for audit in self.audits.values():
-            audit.look()
+            audit.sample()
 
-    def _glance(self) -> None:
+    def _copy_slots(self) -> None:
         """Runs in a thread of its own to the end: samples take long, and slots are deleted soon."""
-        while not self.judging.wait(GLANCE_S):
+        while not self.judging.wait(COPY_SLOTS_S):
             for audit in self.audits.values():
-                audit.glance()
+                audit.copy_slots()
 
     # ---- the judgement
 
     def judged(self) -> dict[str, Any]:
         """Return all results, after the files of the dead were cleaned up."""
         time.sleep((MISSES + 1) * BEAT_MS / 1_000)
-        told = self._told()
+        counts = self._counts()
         operations = {
             name: operations_of(self._journal(name), self.wanted.seed, tuple(TABLES))
             for name in self.wanted.crew
@@ -282,13 +282,13 @@ class _Run:
         self.violations += [leak for one in growth(self.watch) for leak in one.leaks]
         self.judging.set()
         for name, audit in self.audits.items():
-            audit.look()
+            audit.sample()
             self.violations += [f"{name}: {one}" for one in audit.violations(RETAINED)]
-        return self._document(told, operations, free_ms)
+        return self._document(counts, operations, free_ms)
 
     def _document(
         self,
-        told: Mapping[str, Counter[str]],
+        counts: Mapping[str, Counter[str]],
         operations: Mapping[str, list[OpRecord]],
         free_ms: int,
     ) -> dict[str, Any]:
@@ -330,8 +330,8 @@ class _Run:
             "recovery": recovery(struck, operations),
             "throughput": throughput.as_document(),
             "grown": [one.as_document() for one in grown],
-            "services": dict(told["services"]),
-            "readers": dict(told["readers"]),
+            "services": dict(counts["services"]),
+            "readers": dict(counts["readers"]),
             "lock_free_ms": free_ms,
             "violations": self.violations,
             "machine": machine(),
@@ -342,7 +342,7 @@ class _Run:
             ],
         }
 
-    def _told(self) -> dict[str, Counter[str]]:
+    def _counts(self) -> dict[str, Counter[str]]:
         """Counts of services and readers, and the violations that all processes logged."""
         counts: dict[str, Counter[str]] = {"services": Counter(), "readers": Counter()}
         for name in self.wanted.crew:
@@ -360,7 +360,7 @@ class _Run:
     def _last_writes(self) -> tuple[int, list[OpRecord]]:
         """A write to each table when all is over: the lock is free, and the table takes it."""
         path = self.folder / "last.ops.jsonl"
-        told = Told(path)
+        journal = Journal(path)
         longest = 0.0
         number = self.wanted.writers * NUMBERS
         open_tables = set(TABLES)
@@ -372,9 +372,9 @@ class _Run:
             open_tables.discard(op.table)
             began = time.monotonic()
             with self._guarded(op.table), self._opened(op.table) as table:
-                told.tell("invoke", op=number)
-                receipt = table.upsert(op.rows(), batch_id=op.batch_id)
-                told.tell("ok", op=number, instant=receipt.requested_time)
+                journal.log("invoke", op=number)
+                result = table.upsert(op.rows(), batch_id=op.batch_id)
+                journal.log("ok", op=number, instant=result.requested_time)
             longest = max(longest, time.monotonic() - began)
         return round(longest * 1_000), operations_of(path, self.wanted.seed, tuple(TABLES))
 
@@ -388,8 +388,8 @@ class _Run:
         return found
 
     def _opened(self, name: str) -> hoodoo.Table:
-        said = {**self.setup.properties[name], "hoodie.write.application.id": "judge"}
-        return hoodoo.open_table(self.setup.tables[name], properties=said)
+        properties = {**self.setup.properties[name], "hoodie.write.application.id": "judge"}
+        return hoodoo.open_table(self.setup.tables[name], properties=properties)
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ from hoodoo.history_checker.history import HistoryRecorder
 from hoodoo.history_checker.table_history import read_client_history
 from tests.chaos.crew import Crew
 from tests.chaos.faults import ON_THE_WIRE, Fault, Kind, counts_for, schedule
-from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
+from tests.chaos.journal import Journal, OpRecord, events_of, operations_of, write_history
 from tests.chaos.judge import check_rows
 from tests.chaos.locks import LockSide
 from tests.chaos.nemesis import Nemesis
@@ -98,11 +98,11 @@ def test_a_duplicate_row_is_found(done: tuple[pa.Table, list[OpRecord]]) -> None
 
 def test_a_torn_journal_line_is_ignored_and_the_next_process_continues(tmp_path: Path) -> None:
     path = tmp_path / "write-0.ops.jsonl"
-    Told(path).tell("invoke", op=1, reads=[["5", "20260101000000000"]])
+    Journal(path).log("invoke", op=1, reads=[["5", "20260101000000000"]])
     with path.open("ab") as out:
         out.write(b'{"event": "ok", "op"')
-    Told(path).tell("repeat", op=1)
-    Told(path).tell("ok", op=1, instant="20260102000000000")
+    Journal(path).log("repeat", op=1)
+    Journal(path).log("ok", op=1, instant="20260102000000000")
     assert [one["event"] for one in events_of(path)] == ["invoke", "repeat", "ok"]
     (found,) = operations_of(path, SEED, TABLES)
     assert (found.answer, found.repeated, found.was_unknown) == ("ok", True, True)

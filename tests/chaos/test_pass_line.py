@@ -51,7 +51,7 @@ def verdicts(
     return {one.what: one.verdict for one in lines}
 
 
-def looks(ages: range, *, files: int = 10, threads: int = 5, rss_kb: int = 100_000) -> list[Held]:
+def samples(ages: range, *, files: int = 10, threads: int = 5, rss_kb: int = 100_000) -> list[Held]:
     return [Held(at=float(age), files=files, threads=threads, rss_kb=rss_kb) for age in ages]
 
 
@@ -147,7 +147,7 @@ def test_an_ended_process_has_no_measurements() -> None:
 def test_an_old_process_that_uses_a_tenth_more_in_its_second_half_leaks(
     what: str, more: dict[str, int]
 ) -> None:
-    seen = [*looks(range(0, 600, 5)), *looks(range(600, 665, 5), **more)]
+    seen = [*samples(range(0, 600, 5)), *samples(range(600, 665, 5), **more)]
     [found] = growth(Watch({("write-0", 7): seen}))
     assert found.is_old
     [leak] = found.leaks
@@ -157,8 +157,8 @@ def test_an_old_process_that_uses_a_tenth_more_in_its_second_half_leaks(
 
 
 def test_a_process_that_uses_at_most_as_much_as_before_does_not_leak() -> None:
-    busy, idle = looks(range(300, 305), threads=9), looks(range(0, 300, 5), threads=2)
-    again = looks(range(305, 665, 5), threads=9, files=12)  # two more files than ten are nothing
+    busy, idle = samples(range(300, 305), threads=9), samples(range(0, 300, 5), threads=2)
+    again = samples(range(305, 665, 5), threads=9, files=12)  # two more files than ten are nothing
     [found] = growth(Watch({("read-0", 7): [*idle, *busy, *again]}))
     assert found.is_old
     assert found.leaks == []
@@ -167,23 +167,26 @@ def test_a_process_that_uses_at_most_as_much_as_before_does_not_leak() -> None:
 
 @pytest.mark.parametrize(("often", "leaks"), [(6, 0), (7, 1)])
 def test_a_short_burst_is_no_growth(often: int, leaks: int) -> None:
-    burst = looks(range(600, 600 + 5 * often, 5), files=40)
-    rest = looks(range(600 + 5 * often, 665, 5))
-    [found] = growth(Watch({("read-0", 7): [*looks(range(0, 600, 5)), *burst, *rest]}))
+    burst = samples(range(600, 600 + 5 * often, 5), files=40)
+    rest = samples(range(600 + 5 * often, 665, 5))
+    [found] = growth(Watch({("read-0", 7): [*samples(range(0, 600, 5)), *burst, *rest]}))
     assert len(found.leaks) == leaks
 
 
 def test_use_in_the_first_minute_of_a_process_is_no_growth() -> None:
-    warm = looks(range(60, 665, 5), rss_kb=400_000)
-    [found] = growth(Watch({("serve-0", 7): [*looks(range(0, 60, 5)), *warm]}))
+    warm = samples(range(60, 665, 5), rss_kb=400_000)
+    [found] = growth(Watch({("serve-0", 7): [*samples(range(0, 60, 5)), *warm]}))
     assert found.shares == {"files": 0.0, "threads": 0.0, "rss_kb": 0.0}
 
 
 def test_a_young_process_is_reported_and_not_evaluated() -> None:
     watch = Watch(
         {
-            ("write-1", 8): [*looks(range(0, 200, 5)), *looks(range(200, 280, 5), rss_kb=900_000)],
-            ("write-2", 9): looks(range(0, 100, 5)),
+            ("write-1", 8): [
+                *samples(range(0, 200, 5)),
+                *samples(range(200, 280, 5), rss_kb=900_000),
+            ],
+            ("write-2", 9): samples(range(0, 100, 5)),
         }
     )
     [found] = growth(watch)
@@ -195,7 +198,7 @@ def test_a_young_process_is_reported_and_not_evaluated() -> None:
 def test_a_watch_measures_every_few_seconds_and_keeps_its_measurements(tmp_path: Path) -> None:
     watch = Watch()
     for _ in range(3):
-        watch.look({"write-0": os.getpid(), "gone-0": 2**22 + 1})
+        watch.sample({"write-0": os.getpid(), "gone-0": 2**22 + 1})
     watch.save(tmp_path / "seen.jsonl")
     [line] = (tmp_path / "seen.jsonl").read_text().splitlines()
     assert json.loads(line)["name"] == "write-0"

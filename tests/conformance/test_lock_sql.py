@@ -52,11 +52,11 @@ def make_client(folder: Path) -> SqlClient:
 
 def terms(folder: Path, *, lease_ms: int = LEASE_MS, timeout_ms: int = TIMEOUT_MS) -> None:
     """The settings of clients that are made from now on, in other processes too."""
-    told = {
+    settings = {
         "hoodoo.lock.sql.lease.ms": str(lease_ms),
         "hoodoo.lock.sql.timeout.ms": str(timeout_ms),
     }
-    (folder / TERMS).write_text(json.dumps(told), encoding="ascii")
+    (folder / TERMS).write_text(json.dumps(settings), encoding="ascii")
 
 
 class Suite(LockProviderSuite):
@@ -121,8 +121,8 @@ class Suite(LockProviderSuite):
 
     def test_clock_of_the_database_is_known(self, new_client) -> None:
         before_ms = SystemClock().now_ms()
-        told_ms = new_client().server_now_ms()
-        assert before_ms - 2_000 < told_ms < SystemClock().now_ms() + 2_000
+        server_ms = new_client().server_now_ms()
+        assert before_ms - 2_000 < server_ms < SystemClock().now_ms() + 2_000
 
     def test_renewals_extend_the_end_here_and_in_the_database(
         self, folder: Path, new_lock, new_client

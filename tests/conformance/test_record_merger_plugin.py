@@ -73,7 +73,7 @@ def counting(path: Path, table_type: str) -> Path:
     return path
 
 
-def told(table: hoodoo.Table) -> list[tuple[object, ...]]:
+def rows_of(table: hoodoo.Table) -> list[tuple[object, ...]]:
     found = table.to_arrow(columns=["page", "count_views", "title"])
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
@@ -86,15 +86,15 @@ def test_a_table_of_counters_is_written_and_read(tmp_path: Path, table_type: str
         table.upsert(rows(page("a", 1, "A"), page("b", 2, "B"), page("a", 10, "AA")))
         table.upsert(rows(page("a", 100, "AAA"), page("c", 5, "C")))
         table.upsert(rows(page("a", 1000, "AAAA"), page("b", 0, "", gone=True)))
-        assert told(table) == [("a", 1111, "AAAA"), ("c", 5, "C")]
+        assert rows_of(table) == [("a", 1111, "AAAA"), ("c", 5, "C")]
         assert table.to_arrow(columns=["count_views"])["count_views"].to_pylist() == [1111, 5]
         assert table.to_arrow(columns=["page"], filter=[("count_views", ">", 1000)]).num_rows == 1
         table.delete(rows(page("c", 0, "")))
-        assert told(table) == [("a", 1111, "AAAA")]
+        assert rows_of(table) == [("a", 1111, "AAAA")]
         if table_type == "MERGE_ON_READ":
             assert table.services.compact() is not None
             assert not [one for one in table.file_slices() if one.log_files]
-            assert told(table) == [("a", 1111, "AAAA")]
+            assert rows_of(table) == [("a", 1111, "AAAA")]
 
 
 @pytest.mark.usefixtures("installed")

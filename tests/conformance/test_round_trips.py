@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.farstore.rounds import CountedStore, Told, usual_writes
+from benchmarks.farstore.rounds import CountedStore, Requests, usual_writes
 
 Kinds = dict[str, int]
 
@@ -27,7 +27,7 @@ BUDGET: dict[tuple[str, str], tuple[int, Kinds]] = {
 
 
 @pytest.fixture(scope="module")
-def told() -> Iterator[dict[tuple[str, str], Told]]:
+def requested() -> Iterator[dict[tuple[str, str], Requests]]:
     with CountedStore() as store:
         yield {
             (lock, title): one
@@ -39,37 +39,39 @@ def told() -> Iterator[dict[tuple[str, str], Told]]:
 @pytest.mark.spec("PAR-1")
 @pytest.mark.parametrize("write", sorted(BUDGET))
 def test_a_write_makes_no_request_and_no_round_too_many(
-    told: dict[tuple[str, str], Told], write: tuple[str, str]
+    requested: dict[tuple[str, str], Requests], write: tuple[str, str]
 ) -> None:
-    asked = "\n".join(request.text for request in told[write].requests)
-    assert (told[write].rounds, told[write].kinds) == BUDGET[write], asked
+    asked = "\n".join(request.text for request in requested[write].requests)
+    assert (requested[write].rounds, requested[write].kinds) == BUDGET[write], asked
 
 
-def test_opening_takes_no_more_than_two_requests(told: dict[tuple[str, str], Told]) -> None:
-    assert told["none", "open"].kinds == {"GET": 2}
+def test_opening_takes_no_more_than_two_requests(
+    requested: dict[tuple[str, str], Requests],
+) -> None:
+    assert requested["none", "open"].kinds == {"GET": 2}
 
 
 @pytest.mark.parametrize("write", ["first insert of a table", "first upsert"])
 @pytest.mark.parametrize(("lock", "rounds"), [("none", 18), ("lock", 23)])
 def test_the_first_write_of_a_process_registers_it_within_these_rounds(
-    told: dict[tuple[str, str], Told], lock: str, rounds: int, write: str
+    requested: dict[tuple[str, str], Requests], lock: str, rounds: int, write: str
 ) -> None:
-    assert told[lock, write].rounds <= rounds
+    assert requested[lock, write].rounds <= rounds
 
 
 def test_after_the_data_a_write_needs_refresh_slot_and_completed_file_only(
-    told: dict[tuple[str, str], Told],
+    requested: dict[tuple[str, str], Requests],
 ) -> None:
-    requests = told["none", "upsert"].requests
+    requests = requested["none", "upsert"].requests
     data = next(one.round for one in requests if one.key.startswith("a/") and one.kind == "PUT")
     shown = next(one.round for one in requests if one.key.endswith(".commit"))
     assert shown - data == 3
 
 
 def test_no_data_file_is_started_before_its_marker_and_the_inflight_file_exist(
-    told: dict[tuple[str, str], Told],
+    requested: dict[tuple[str, str], Requests],
 ) -> None:
-    requests = told["none", "upsert of two partitions"].requests
+    requests = requested["none", "upsert of two partitions"].requests
     announced = [
         one.round
         for one in requests

@@ -45,7 +45,7 @@ class TestOnLocalStorage(SlotStoreSuite):
     open_store = staticmethod(open_local)
 
 
-def told_by(url: str) -> dict[str, str]:
+def options_of(url: str) -> dict[str, str]:
     """The properties of a slot store on the server at an address."""
     if url.startswith("http"):
         return {
@@ -61,15 +61,15 @@ def told_by(url: str) -> dict[str, str]:
     }
 
 
-def open_told(folder: Path) -> SlotStore:
+def open_from_file(folder: Path) -> SlotStore:
     """The slot store whose address is in a file, with a table of slots for each folder."""
     written = folder / URL
     url = written.read_text(encoding="ascii") if written.exists() else str(folder / "slots.db")
     table = "slots_" + "".join(each for each in folder.name if each.isalnum())[-40:]
-    said = {**told_by(url), "hoodoo.slots.table": table}
+    options = {**options_of(url), "hoodoo.slots.table": table}
     decided = with_slot_store(
         LocalStorage(folder),
-        PropertySet().with_layer("code", said),
+        PropertySet().with_layer("code", options),
         clock=SystemClock(),
         ids=SystemIds(),
     )
@@ -77,7 +77,7 @@ def open_told(folder: Path) -> SlotStore:
 
 
 class TestOnSqlite(SlotStoreSuite):
-    open_store = staticmethod(open_told)
+    open_store = staticmethod(open_from_file)
 
     def test_slots_survive_a_power_cut(self, store: SlotStore) -> None:
         """Other than locks: the log is synced with every commit."""
@@ -98,7 +98,7 @@ class TestOnSqlite(SlotStoreSuite):
 
 class _OnServer(SlotStoreSuite):
     race_numbers = 30
-    open_store = staticmethod(open_told)
+    open_store = staticmethod(open_from_file)
 
     @pytest.fixture
     def folder(self, tmp_path: Path, server) -> Path:
@@ -118,7 +118,9 @@ class _OnDatabaseServer(_OnServer):
             each.mkdir()
             (each / URL).write_text(server.url, encoding="ascii")
             with contextlib.ExitStack() as opened:
-                clients = [opened.enter_context(closing(open_told(each))) for _ in range(RACERS)]
+                clients = [
+                    opened.enter_context(closing(open_from_file(each))) for _ in range(RACERS)
+                ]
                 for client in clients:
                     assert client.names("a") == []  # connected before they begin
                 together(lambda racer, clients=clients: clients[racer].create(f"a/{racer}", b"x"))
@@ -127,7 +129,7 @@ class _OnDatabaseServer(_OnServer):
     def test_a_read_only_server_is_skipped_for_the_primary(self, folder: Path, server) -> None:
         """After a failover the connection to the old primary stays open and useless for ever."""
         setting, off, on = self.new_connections_only_read
-        with closing(open_told(folder)) as store:
+        with closing(open_from_file(folder)) as store:
             store.create("a/1", b"warm")
             store.close()
             server.execute(setting.format(on))
@@ -146,7 +148,7 @@ class _OnDatabaseServer(_OnServer):
         with FaultProxy(server.port) as proxy:
             url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
             (folder / URL).write_text(url, encoding="ascii")
-            store = open_told(folder)
+            store = open_from_file(folder)
             store.create("a/1", b"warm")
             proxy.drop_one_reply()
             with pytest.raises(AmbiguousWriteError):
@@ -185,7 +187,7 @@ class TestOnMariaDb(_OnDatabaseServer):
         tables = "SELECT table_name, engine FROM information_schema.tables"
         server.execute("SET GLOBAL default_storage_engine = MyISAM")
         try:
-            with closing(open_told(folder)) as store:
+            with closing(open_from_file(folder)) as store:
                 store.create("a/1", b"x")
                 name = store.identity.rpartition("#")[2]
                 made = server.execute(f"{tables} WHERE table_name = '{name}'")
@@ -193,11 +195,13 @@ class TestOnMariaDb(_OnDatabaseServer):
         finally:
             server.execute("SET GLOBAL default_storage_engine = InnoDB")
         server.execute(f"ALTER TABLE locks.{name} ENGINE=MyISAM")
-        with closing(open_told(folder)) as store:
+        with closing(open_from_file(folder)) as store:
             assert store.read("a/1") == b"x"
-            with pytest.raises(UnsafeSetupError, match=f"ALTER TABLE {name} ENGINE=InnoDB") as told:
+            with pytest.raises(
+                UnsafeSetupError, match=f"ALTER TABLE {name} ENGINE=InnoDB"
+            ) as caught:
                 store.create("a/2", b"x")
-            assert told.value.kind == "slot_table_engine"
+            assert caught.value.kind == "slot_table_engine"
             server.execute(f"ALTER TABLE locks.{name} ENGINE=InnoDB")
             store.create("a/2", b"x")
 
@@ -221,7 +225,7 @@ class TestOnPostgres(_OnDatabaseServer):
         with FaultProxy(server.port) as proxy:
             url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
             (folder / URL).write_text(url, encoding="ascii")
-            with closing(open_told(folder)) as store:
+            with closing(open_from_file(folder)) as store:
                 store.create("a/1", b"warm")
                 wire = os.dup(store._table.database._connection.pgconn.socket)
                 with socket.socket(fileno=wire) as same:
@@ -243,7 +247,7 @@ class TestOnPostgres(_OnDatabaseServer):
         try:
             while not taken or taken[-1] < 1_024:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
-            with closing(open_told(folder)) as store:
+            with closing(open_from_file(folder)) as store:
                 store.create("a/1", b"x")
                 assert store.read("a/1") == b"x"
         finally:
@@ -257,7 +261,7 @@ class TestOnPostgres(_OnDatabaseServer):
         """Other than locks: a number whose row is lost would be taken again."""
         server.execute(f"ALTER DATABASE {server.database} SET synchronous_commit = off")
         try:
-            with closing(open_told(folder)) as store:
+            with closing(open_from_file(folder)) as store:
                 for number in range(30):
                     store.create(f"a/{number}", b"x")
                 server.kill()

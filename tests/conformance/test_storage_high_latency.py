@@ -17,12 +17,12 @@ DELAY_MS = 40
 
 
 def storage_at(store: FarStore, table: str) -> Storage:
-    told = s3_options(store.url)
+    served = s3_options(store.url)
     options = {
-        "fs.s3a.endpoint": told["endpoint"],
-        "fs.s3a.endpoint.region": told["region"],
-        "fs.s3a.access.key": told["access_key_id"],
-        "fs.s3a.secret.key": told["secret_access_key"],
+        "fs.s3a.endpoint": served["endpoint"],
+        "fs.s3a.endpoint.region": served["region"],
+        "fs.s3a.access.key": served["access_key_id"],
+        "fs.s3a.secret.key": served["secret_access_key"],
     }
     return storage_for(f"s3://{BUCKET}/{table}", options=options)
 
@@ -73,9 +73,9 @@ def test_reading_the_end_of_a_file_costs_one_request(near: FarStore, size: int, 
 def test_racing_clients_are_delayed_concurrently_and_one_of_them_wins() -> None:
     with FarStore(DELAY_MS) as store:
         won = race(store.url, racers=8, names=10)
-        told = accounts(store.url, "check/")
+        served = accounts(store.url, "check/")
     assert won == [1] * 10
-    assert told["kinds"] == {"PUT": 80}
-    assert told["refused"] == 70
-    assert told["at_once"] > 1
-    assert told["busy_s"] >= 9.5 * DELAY_MS / 1000  # ten races, each behind the one before
+    assert served["kinds"] == {"PUT": 80}
+    assert served["refused"] == 70
+    assert served["at_once"] > 1
+    assert served["busy_s"] >= 9.5 * DELAY_MS / 1000  # ten races, each behind the one before

@@ -49,10 +49,10 @@ def test_two_spark_writers_lose_and_double_nothing(tmp_path: Path) -> None:
     assert document["refused_and_retried"] > 0
     assert applications(document, "commit") == {"loader", "corrector"}
     assert applications(document, "clean") == {"cleaner"}
-    told = [each for each in document["timeline"] if each["refusals"]]
+    refused = [each for each in document["timeline"] if each["refusals"]]
     # the counted instants include these
     assert any(each["archived"] for each in document["timeline"])
-    assert all(each["refusals"][0]["winners"] for each in told)
+    assert all(each["refusals"][0]["winners"] for each in refused)
     with hoodoo.open_table(path) as table:
         assert sum(batch.num_rows for batch in table.scan(columns=["flight"])) == ROWS
 

@@ -49,10 +49,10 @@ def started(
     folder: Path, *arguments: object, properties: dict[str, str] = PROPERTIES
 ) -> subprocess.Popen[str]:
     """A worker of the table, by the properties of its writers."""
-    said = [
+    settings = [
         part for key, value in properties.items() for part in ("--hoodie-conf", f"{key}={value}")
     ]
-    command = [sys.executable, "-m", "hoodoo.cli", "services", *map(str, arguments), *said]
+    command = [sys.executable, "-m", "hoodoo.cli", "services", *map(str, arguments), *settings]
     return subprocess.Popen(
         [*command, "--output", "ndjson"],
         stdout=subprocess.PIPE,
@@ -84,10 +84,10 @@ def test_a_worker_reports_its_health_and_ends_at_sigterm(table: Any, tmp_path: P
     assert json.loads(health.read_text())["state"] == "ended"
     [done] = [json.loads(line) for line in out.splitlines()]
     assert (done["action"], done["file_groups"], done["rows_written"]) == ("compact", 1, 2)
-    told = [line.split()[3] for line in err.splitlines() if " INFO " in line]
-    assert told[0] == "worker.began"
-    assert "service.done" in told
-    assert told[-1] == "worker.ended"
+    events = [line.split()[3] for line in err.splitlines() if " INFO " in line]
+    assert events[0] == "worker.began"
+    assert "service.done" in events
+    assert events[-1] == "worker.ended"
     assert len(registered_writers(table.context)) == 1, "it has left the writers"
     assert not any((tmp_path / "t" / ".hoodie" / ".heartbeat").iterdir())
     assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 2}, {"v": 2}]

@@ -112,7 +112,7 @@ def build(path: Path, version: int = 9, every: int = 56) -> History:
         },
     ).close()
     with opened(path, "loader") as loader, opened(path, "corrector") as corrector:
-        receipts = [loader.bulk_insert(month(rows, *range(1, 5)))]
+        results = [loader.bulk_insert(month(rows, *range(1, 5)))]
         with ThreadPoolExecutor(2) as pool:
 
             def load() -> list[hoodoo.CommitResult]:
@@ -125,15 +125,15 @@ def build(path: Path, version: int = 9, every: int = 56) -> History:
                 ]
 
             for running in [pool.submit(load), pool.submit(correct)]:
-                receipts += running.result()
-        receipts.append(corrector.delete(month(rows, 6).slice(0, 25).select(KEY)))
-        receipts.append(loader.insert_overwrite(month(rows, 8).slice(0, 100)))
-        receipts.append(corrector.upsert(corrected(month(rows, 12).slice(10, 30), 60.0)))
-    receipts.sort(key=lambda receipt: receipt.completion_time)
+                results += running.result()
+        results.append(corrector.delete(month(rows, 6).slice(0, 25).select(KEY)))
+        results.append(loader.insert_overwrite(month(rows, 8).slice(0, 100)))
+        results.append(corrector.upsert(corrected(month(rows, 12).slice(10, 30), 60.0)))
+    results.sort(key=lambda result: result.completion_time)
     return History(
         path=path,
-        times=tuple(sorted(receipt.requested_time for receipt in receipts)),
-        completions=tuple(receipt.completion_time for receipt in receipts),
+        times=tuple(sorted(result.requested_time for result in results)),
+        completions=tuple(result.completion_time for result in results),
         crashed=crash(path, corrected(month(rows, 12), 99.0)),
     )
 

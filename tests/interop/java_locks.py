@@ -75,7 +75,7 @@ class Crash:
 
     seconds: float  # until the other side had it, from the signal on
     woken_thinks_held: bool | None  # the belief of a stopped holder when it continues
-    said: str
+    output: str
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class Arena:
 
     def contend(self) -> str:
         """Each side holds while the other is refused, waits, and gets it by the release."""
-        code, said = self._play("contend", "--cmd", self._command())
-        assert code == 0, said
-        return said
+        code, output = self._play("contend", "--cmd", self._command())
+        assert code == 0, output
+        return output
 
     def counter(self, *, java: int, python: int, times: int) -> tuple[int, str]:
         """
@@ -121,10 +121,10 @@ class Arena:
         words += ["--python-cmd", ours, "--limit", str(GAME_SECONDS_MAX - 30)]
         if self.provider.startswith("zookeeper"):
             words += ["--conf", PATIENT_SESSION]
-        _, said = self._play("counter", *words)
-        found = re.search(r"counter (\d+) of \d+ in [\d.]+ s", said)
-        assert found, said
-        return int(found[1]), said
+        _, output = self._play("counter", *words)
+        found = re.search(r"counter (\d+) of \d+ in [\d.]+ s", output)
+        assert found, output
+        return int(found[1]), output
 
     def sections(self) -> int:
         """How often in the last counter game one language followed the other."""
@@ -140,16 +140,16 @@ class Arena:
             victim: java or python.
         """
         words = ["--signal", how, "--victim", victim, "--cmd", self._command(), "--limit", "60"]
-        code, said = self._play("crash", *words)
-        assert code == 0, said
-        found = re.search(r"got the lock ([\d.]+) s after SIG", said)
-        assert found, said
-        woken = re.search(r"\(woken\) thinks: (\{.*\})", said)
+        code, output = self._play("crash", *words)
+        assert code == 0, output
+        found = re.search(r"got the lock ([\d.]+) s after SIG", output)
+        assert found, output
+        woken = re.search(r"\(woken\) thinks: (\{.*\})", output)
         thinks: dict[str, Any] | None = ast.literal_eval(woken[1]) if woken else None
         return Crash(
             seconds=float(found[1]),
             woken_thinks_held=bool(thinks["ok"]) if thinks else None,
-            said=said,
+            output=output,
         )
 
     def _command(self) -> str:
@@ -184,8 +184,8 @@ def _run(command: Sequence[str]) -> tuple[int, str]:
         env={k: v for k, v in os.environ.items() if k not in {"JAVA_TOOL_OPTIONS", "CLASSPATH"}},
     ) as process:
         try:
-            said, _ = process.communicate(timeout=GAME_SECONDS_MAX)
+            output, _ = process.communicate(timeout=GAME_SECONDS_MAX)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, said
+    return process.returncode, output

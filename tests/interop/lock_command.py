@@ -192,24 +192,24 @@ def answer(side: OurSide, question: Mapping[str, Any], pace_ms: int) -> dict[str
     try:
         match question["op"]:
             case "try":
-                said: dict[str, Any] = {"ok": side.acquire(int(question["ms"]))}
+                reply: dict[str, Any] = {"ok": side.acquire(int(question["ms"]))}
             case "release":
                 side.release()
-                said = {"ok": True}
+                reply = {"ok": True}
             case "state":
                 held, why = side.is_held()
-                said = {"ok": held, "lock": why}
+                reply = {"ok": held, "lock": why}
             case "close":
                 side.close()
-                said = {"ok": True}
+                reply = {"ok": True}
             case "counter":
-                said = count(side, question, pace_ms)
+                reply = count(side, question, pace_ms)
             case other:
-                said = {"ok": False, "error": f"unknown op {other}"}
+                reply = {"ok": False, "error": f"unknown op {other}"}
     except HoodooError as error:
-        said = {"ok": False, "error": f"{error.kind}: {error.message}"}
-    said.setdefault("ms", round((time.monotonic() - began) * 1000))
-    return said
+        reply = {"ok": False, "error": f"{error.kind}: {error.message}"}
+    reply.setdefault("ms", round((time.monotonic() - began) * 1000))
+    return reply
 
 
 def arguments(words: list[str]) -> tuple[OurSide, int]:
@@ -234,8 +234,8 @@ def arguments(words: list[str]) -> tuple[OurSide, int]:
 def main(words: list[str]) -> None:
     side, pace_ms = arguments(words)
 
-    def say(said: Mapping[str, Any]) -> None:
-        print(json.dumps(said), flush=True)
+    def say(reply: Mapping[str, Any]) -> None:
+        print(json.dumps(reply), flush=True)
 
     say({"ready": True, "pid": os.getpid(), "impl": f"hoodoo {side.entry.name}"})
     for line in sys.stdin:

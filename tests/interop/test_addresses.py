@@ -47,8 +47,8 @@ def test_rows_without_key_fields_are_written_back_by_both(
     java.write(path, made, "insert", schema=ddl, conf=conf)
     with hoodoo.open_table(path) as table:
         before = with_meta(table)
-        receipt = table.upsert(with_v(before.slice(0, 2), "ours"))
-        assert (receipt.rows_updated, receipt.rows_inserted) == (2, 0)
+        result = table.upsert(with_v(before.slice(0, 2), "ours"))
+        assert (result.rows_updated, result.rows_inserted) == (2, 0)
         table.delete(before.slice(2, 1))
         theirs = [
             {**row, "v": "java again"}
@@ -130,8 +130,8 @@ def test_the_form_of_complex_keys_that_java_wrote_is_kept(
     made = [{"id": key, "p": "x", "v": 1} for key in "abc"]
     java.write(path, made, schema="id string, p string, v int", conf=conf)
     with hoodoo.open_table(path) as table:
-        receipt = table.upsert([{"id": "a", "p": "x", "v": 2}, {"id": "d", "p": "x", "v": 2}])
-        assert (receipt.rows_updated, receipt.rows_inserted) == (1, 1)
+        result = table.upsert([{"id": "a", "p": "x", "v": 2}, {"id": "d", "p": "x", "v": 2}])
+        assert (result.rows_updated, result.rows_inserted) == (1, 1)
     java.write(path, [{"id": "d", "p": "x", "v": 3}], conf=conf)
     keys = [row["_hoodie_record_key"] for row in java.read(path)]
     assert sorted(keys) == [key if bare else f"id:{key}" for key in "abcd"]

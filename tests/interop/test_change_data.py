@@ -56,14 +56,14 @@ def test_java_returns_the_changes_that_hoodoo_returns(
     java.write(path, [{**newer, "ts": 12, "v": 8}, {**ROWS[0], "id": "j"}], conf=QUIET)
     with hoodoo.open_table(path, properties=QUIET) as table:
         table.upsert([{**ROWS[0], "id": "j", "ts": 99}])
-        mine = told(table.changes("0", images=True).read_all().to_pylist())
+        mine = comparable_images(table.changes("0", images=True).read_all().to_pylist())
         assert [row["op"] for row in mine].count("u") == 4
         assert [row["op"] for row in mine].count("d") == 2
         assert mine[-1]["before"]["ts"] == 10
-        assert in_order(mine) == in_order(told(java.read(path, query_type="cdc")))
+        assert in_order(mine) == in_order(comparable_images(java.read(path, query_type="cdc")))
 
 
-def told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def comparable_images(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "before": image(row["before"]), "after": image(row["after"])} for row in rows]
 
 

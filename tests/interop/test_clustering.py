@@ -41,17 +41,17 @@ def settings(version: str, table_type: str) -> dict[str, str]:
     }
 
 
-def made(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
+def made(path: Path, options: dict[str, str]) -> list[dict[str, object]]:
     """Several file groups, one of them with changed rows; returns their rows."""
-    with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
+    with hoodoo.create_table(path, schema=SCHEMA, properties=options) as table:
         table.insert(arrow(START))
         table.insert(arrow(MORE))
         table.upsert(arrow(CHANGES))
-    return ours(path, told)
+    return ours(path, options)
 
 
-def ours(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
-    with hoodoo.open_table(path, properties=told) as table:
+def ours(path: Path, options: dict[str, str]) -> list[dict[str, object]]:
+    with hoodoo.open_table(path, properties=options) as table:
         return encoded(table.current_state().to_arrow(with_hoodie_columns=True))
 
 
@@ -70,27 +70,27 @@ def test_clustering_plans_cross_between_the_engines(
     table_type: str,
 ) -> None:
     java = java_oracle(release)
-    told = settings(version, table_type)
-    conf = {**told, **JAVA, "hoodie.auto.commit": "true"}  # for 1.0.2
+    options = settings(version, table_type)
+    conf = {**options, **JAVA, "hoodie.auto.commit": "true"}  # for 1.0.2
     for planner in ("ours", "java"):
         path = tmp_path / planner
-        before = made(path, told)
+        before = made(path, options)
         if planner == "ours":
-            with hoodoo.open_table(path, properties=told) as table:
+            with hoodoo.open_table(path, properties=options) as table:
                 planned = table.services.schedule("cluster").requested_time
             java.service(path, "cluster", pending=planned, conf=conf)
         else:
             planned = java.service(path, "cluster", schedule_only=True, conf=conf)["result"]
-            with hoodoo.open_table(path, properties=told) as table:
+            with hoodoo.open_table(path, properties=options) as table:
                 assert table.services.execute(planned) is not None
-        with hoodoo.open_table(path, properties=told) as table:
+        with hoodoo.open_table(path, properties=options) as table:
             active = table.context.active()
             assert active.pending == ()
             assert active.find(planned).action is Action.REPLACECOMMIT
             slices = table.view.latest_slices()
             assert {one.base_instant_time for one in slices} == {planned}
             assert not any(one.log_files for one in slices)
-        mine = ours(path, told)
+        mine = ours(path, options)
         assert but_for_names(mine) == but_for_names(before)
         theirs = java.read(path)
         assert same(comparable(theirs), mine)
@@ -102,18 +102,18 @@ def test_java_continues_on_a_table_that_hoodoo_clustered_during_a_write(
 ) -> None:
     """One group was left to a writer: its unpublished file is named as replaced, then gone."""
     java = java_oracle("1.2.0")
-    told = settings("9", "COPY_ON_WRITE") | {f"{_PLAN}.max.bytes.per.group": "1"}
+    options = settings("9", "COPY_ON_WRITE") | {f"{_PLAN}.max.bytes.per.group": "1"}
     path = tmp_path / "t"
-    made(path, told)
-    with hoodoo.open_table(path, properties=told) as table:
+    made(path, options)
+    with hoodoo.open_table(path, properties=options) as table:
         planned = table.services.schedule("cluster").requested_time
         table.upsert(arrow([row("x", 30, "meanwhile")]))
-        receipt = table.services.execute(planned)
-        assert receipt.groups_left_out == 1
-        assert receipt.groups >= 1
-    assert same(comparable(java.read(path)), ours(path, told))
-    java.write(path, [row("a", 50, "by java")], conf={**told, **JAVA})
-    mine = ours(path, told)
+        result = table.services.execute(planned)
+        assert result.groups_left_out == 1
+        assert result.groups >= 1
+    assert same(comparable(java.read(path)), ours(path, options))
+    java.write(path, [row("a", 50, "by java")], conf={**options, **JAVA})
+    mine = ours(path, options)
     assert same(comparable(java.read(path)), mine)
     assert ("a", "by java") in {(one["id"], one["val"]) for one in mine}
 
@@ -124,27 +124,27 @@ def test_a_preferred_writer_cancels_a_plan_of_java(
 ) -> None:
     """Java's clustering does not validate its input again, so a write into it would be lost."""
     java = java_oracle("1.2.0")
-    told = settings("9", "COPY_ON_WRITE")
-    conf = {**told, **JAVA}
+    options = settings("9", "COPY_ON_WRITE")
+    conf = {**options, **JAVA}
     path = tmp_path / "t"
-    made(path, told)
+    made(path, options)
     planned = java.service(path, "cluster", schedule_only=True, conf=conf)["result"]
     change = arrow([row("x", 30, "meanwhile")])
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         with pytest.raises(ServiceConflictError):
             table.upsert(change)
         assert [one.requested_time for one in table.context.active().pending] == [planned]
     strategy = "org.apache.hudi.client.transaction.PreferWriterConflictResolutionStrategy"
-    first = told | {"hoodie.write.lock.conflict.resolution.strategy": strategy}
+    first = options | {"hoodie.write.lock.conflict.resolution.strategy": strategy}
     with hoodoo.open_table(path, properties=first) as table:
         assert table.upsert(change).attempts == 1
         assert table.context.active().pending == ()
     with pytest.raises(JavaRefusedError):
         java.service(path, "cluster", pending=planned, conf=conf)
-    mine = ours(path, told)
+    mine = ours(path, options)
     assert ("x", "meanwhile") in {(one["id"], one["val"]) for one in mine}
     assert same(comparable(java.read(path)), mine)
     again = java.service(path, "cluster", schedule_only=True, conf=conf)["result"]
     java.service(path, "cluster", pending=again, conf=conf)
-    assert but_for_names(ours(path, told)) == but_for_names(mine)
-    assert same(comparable(java.read(path)), ours(path, told))
+    assert but_for_names(ours(path, options)) == but_for_names(mine)
+    assert same(comparable(java.read(path)), ours(path, options))

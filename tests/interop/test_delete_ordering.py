@@ -66,7 +66,7 @@ def test_java_shows_the_newer_rows_of_our_logs_where_texts_order_them(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, version: str
 ) -> None:
     """The last row of a block is late; Java compares its text for all rows of a Parquet block."""
-    told = {**COMMON, **EVENT_TIME, **SIMPLE, "hoodie.write.table.version": version}
+    options = {**COMMON, **EVENT_TIME, **SIMPLE, "hoodie.write.table.version": version}
     names = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.string())])
     schema = names.append(pa.field("val", pa.int64()))
 
@@ -77,7 +77,7 @@ def test_java_shows_the_newer_rows_of_our_logs_where_texts_order_them(
         ]
         table.upsert(pa.Table.from_pylist(rows, schema))
 
-    with hoodoo.create_table(tmp_path / "t", schema=schema, properties=told) as table:
+    with hoodoo.create_table(tmp_path / "t", schema=schema, properties=options) as table:
         write(table, 1, "mmm")
         write(table, 2, "zza")
         mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
@@ -92,7 +92,7 @@ def test_java_compares_our_deletes_as_we_do(
 ) -> None:
     java, path, kind = java_oracle(release), tmp_path / "t", KINDS[name]
     early, usual, late = kind.values
-    told = {**COMMON, **EVENT_TIME, **SIMPLE, "hoodie.write.table.version": str(version)}
+    options = {**COMMON, **EVENT_TIME, **SIMPLE, "hoodie.write.table.version": str(version)}
     schema = pa.schema(
         [
             pa.field("id", pa.string()),
@@ -110,21 +110,21 @@ def test_java_compares_our_deletes_as_we_do(
         return pa.Table.from_pylist(list(rows), schema)
 
     def theirs(*rows: dict[str, Any]) -> None:
-        told_in_json = [{**each, "ts": in_json(each["ts"])} for each in rows]
+        rows_in_json = [{**each, "ts": in_json(each["ts"])} for each in rows]
         ddl = f"id string, p string, ts {kind.spark}, val string, _hoodie_is_deleted boolean"
-        java.write(path, told_in_json, schema=ddl, conf={**told, **JAVA})
+        java.write(path, rows_in_json, schema=ddl, conf={**options, **JAVA})
 
     def everybody_sees(expected: dict[str, str]) -> None:
-        with hoodoo.open_table(path, properties=told) as table:
+        with hoodoo.open_table(path, properties=options) as table:
             mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         assert {each["id"]: each["val"] for each in mine} == expected
         assert same(comparable(java.read(path)), mine)
         assert same(by_hudi_rs(path), mine)
 
-    with hoodoo.create_table(path, schema=schema, properties=told) as table:
+    with hoodoo.create_table(path, schema=schema, properties=options) as table:
         table.upsert(arrow(*(row(key, usual, "first") for key in "abcdefghijk")))
     theirs(row("a", late, "java"), row("b", early, "java"), row("j", late, "java"))
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         # rows marked as deleted: below, above and equal to the existing ordering values
         table.upsert(
             arrow(
@@ -152,9 +152,9 @@ def test_java_compares_our_deletes_as_we_do(
     )
     now |= {"b": "again", "f": "again", "h": "again"}
     everybody_sees(now)
-    java.service(path, "compact", conf={**told, **JAVA, "hoodie.auto.commit": "true"})
+    java.service(path, "compact", conf={**options, **JAVA, "hoodie.auto.commit": "true"})
     everybody_sees(now)
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         assert not any(each.log_files for each in table.file_slices())
 
 
@@ -170,7 +170,7 @@ def test_java_compares_our_deletes_by_several_fields(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str
 ) -> None:
     java, path = java_oracle(release), tmp_path / "t"
-    told = {**COMMON, **SIMPLE, "hoodie.datasource.write.precombine.field": "day,ts"}
+    options = {**COMMON, **SIMPLE, "hoodie.datasource.write.precombine.field": "day,ts"}
     schema = pa.schema(
         [
             pa.field("id", pa.string()),
@@ -182,15 +182,15 @@ def test_java_compares_our_deletes_by_several_fields(
         ]
     )
 
-    def rows(*told_rows: tuple[str, int, int, str]) -> pa.Table:
+    def rows(*values: tuple[str, int, int, str]) -> pa.Table:
         listed = [
             {"id": key, "p": "x", "day": dt.date(2024, 1, day), "ts": ts, "val": val}
             | {"_hoodie_is_deleted": not val}
-            for key, day, ts, val in told_rows
+            for key, day, ts, val in values
         ]
         return pa.Table.from_pylist(listed, schema)
 
-    with hoodoo.create_table(path, schema=schema, properties=told) as table:
+    with hoodoo.create_table(path, schema=schema, properties=options) as table:
         table.upsert(rows(*((key, 2, 5, "first") for key in "abcd")))
         table.upsert(rows(("a", 2, 4, ""), ("b", 3, 1, "")))
         table.delete(rows(("c", 1, 1, "")))

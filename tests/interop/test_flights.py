@@ -174,19 +174,19 @@ def test_java_continues_on_our_table_and_we_on_javas(
 
     # We continue: slots above instants that have none, on files that Java wrote.
     again = flights.corrected(batch.slice(0, 200), 30.0)
-    receipt = ours.upsert(again)
-    assert (receipt.rows_updated, receipt.rows_inserted) == (200, 0)
+    result = ours.upsert(again)
+    assert (result.rows_updated, result.rows_inserted) == (200, 0)
     newest = ours.timeline[-1]
-    assert (newest.requested_time, newest.state) == (receipt.requested_time, "completed")
-    assert all(entry.completion_time <= receipt.completion_time for entry in finished(ours))
+    assert (newest.requested_time, newest.state) == (result.requested_time, "completed")
+    assert all(entry.completion_time <= result.completion_time for entry in finished(ours))
     expected = upserted(expected, again)
     assert_everybody_reads(pair, expected)
 
     # And Java once more, on top of our write.
     last = flights.corrected(batch.slice(150, 100), 7.0)
     pair.java.write(pair.path, flights.spark_rows(last), conf=conf)
-    receipt = ours.delete(batch.slice(0, 10).select(flights.KEY))
-    assert receipt.rows_deleted == 10
+    result = ours.delete(batch.slice(0, 10).select(flights.KEY))
+    assert result.rows_deleted == 10
     gone = upserted(upserted(expected, last), batch.slice(0, 10), delete=True)
     assert_everybody_reads(pair, gone)
 
@@ -227,8 +227,8 @@ def test_we_continue_on_javas_table_and_roll_its_crash_back(
 
     with flights.opened(path) as table:
         batch = flights.corrected(thousand_rows(rows).slice(0, 300), 12.0)
-        receipt = table.upsert(batch)
-        assert receipt.rows_updated + receipt.rows_inserted == batch.num_rows
+        result = table.upsert(batch)
+        assert result.rows_updated + result.rows_inserted == batch.num_rows
         expected = upserted(expected, batch)
         assert_everybody_reads(java_pair, expected)
         (undone,) = table.services.rollback_dead_writers()

@@ -47,11 +47,11 @@ def test_both_engines_take_the_same_steps_on_tables_made_by_java(
     monkeypatch.setenv("TZ", zone)
     found, stopped = {}, {}
     for number in range(seed, seed + some):
-        told = foreign_table(number, release)
-        ask = partial(java_oracle, zone=zone, clock=told.clock)
-        if apart := take_turns(ask, release, told, tmp_path):
+        table = foreign_table(number, release)
+        ask = partial(java_oracle, zone=zone, clock=table.clock)
+        if apart := take_turns(ask, release, table, tmp_path):
             early = apart[0].startswith(STOPPED)
-            (stopped if early else found)[told.recipe.name] = apart
+            (stopped if early else found)[table.recipe.name] = apart
     print(f"stopped early: {json.dumps(stopped, indent=1, ensure_ascii=False)}")
     assert not found, json.dumps(found, indent=1, ensure_ascii=False)
     assert len(stopped) <= some // 2, "most tables were not judged to their end"

@@ -24,8 +24,12 @@ GROUPED = {"hoodoo.group.commit.max.writes": "8", "hoodoo.group.commit.linger.ms
 def test_logs_of_one_group_mean_the_same_to_all(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, order: dict[str, str]
 ) -> None:
-    java, path, told = java_oracle("1.2.0"), tmp_path / "t", {**COMMON, **order, **FREE, **GROUPED}
-    with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
+    java, path, options = (
+        java_oracle("1.2.0"),
+        tmp_path / "t",
+        {**COMMON, **order, **FREE, **GROUPED},
+    )
+    with hoodoo.create_table(path, schema=SCHEMA, properties=options) as table:
 
         def write(number: int) -> CommitResult:
             mine = [row(key, 10 + number % 2, f"of {number}") for key in "abc"]
@@ -33,10 +37,10 @@ def test_logs_of_one_group_mean_the_same_to_all(
             return table.upsert(arrow(rows))
 
         with ThreadPoolExecutor(4) as threads:
-            receipts = [*threads.map(write, range(4)), *threads.map(write, range(4, 8))]
-        assert max(receipt.group for receipt in receipts) > 2
-    ours, by_java, by_rust = seen_by(path, told, java)
+            results = [*threads.map(write, range(4)), *threads.map(write, range(4, 8))]
+        assert max(result.group for result in results) > 2
+    ours, by_java, by_rust = seen_by(path, options, java)
     assert [key for key, _ in ours] == [*"abc", *(f"k{number}" for number in range(8))]
     assert (by_java, by_rust) == (ours, ours)
     java.service(path, "compact", conf=COMPACTING)
-    assert seen_by(path, told, java) == (ours,) * 3
+    assert seen_by(path, options, java) == (ours,) * 3

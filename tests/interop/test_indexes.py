@@ -98,15 +98,15 @@ def test_both_engines_write_by_one_index(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, kind: str, we_begin: bool
 ) -> None:
     java, path = java_oracle("1.2.0"), tmp_path / "t"
-    told = {**COMMON, **KINDS[kind]}
+    options = {**COMMON, **KINDS[kind]}
 
     def theirs(rows: pa.Table) -> None:
-        java.write(path, rows.to_pylist(), schema=DDL, conf=told)
+        java.write(path, rows.to_pylist(), schema=DDL, conf=options)
 
     def ours(rows: pa.Table) -> None:
         if not path.exists():
-            hoodoo.create_table(path, schema=SCHEMA, properties=told).close()
-        with hoodoo.open_table(path, properties=told) as table:
+            hoodoo.create_table(path, schema=SCHEMA, properties=options).close()
+        with hoodoo.open_table(path, properties=options) as table:
             table.upsert(rows)
 
     first, second = (ours, theirs) if we_begin else (theirs, ours)
@@ -115,13 +115,13 @@ def test_both_engines_write_by_one_index(
     second(pa.concat_tables([batch(range(30, 50), "eu", 20, "second"), late]))
     first(batch(range(20, 35), "us", 30, "third"))
 
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         found = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         slices = table.file_slices()
-    told_by_java = java.read(path)
+    rows_of_java = java.read(path)
     if kind.endswith("stays"):  # Spark returns a row's folder instead of its column
-        found, told_by_java = without_region(found), without_region(told_by_java)
-    assert comparable(told_by_java) == found
+        found, rows_of_java = without_region(found), without_region(rows_of_java)
+    assert comparable(rows_of_java) == found
     by_key = {(r["id"], r["_hoodie_partition_path"]): r["val"] for r in found}
     assert len(by_key) == len(found)
     assert by_key == expected(kind)
@@ -167,7 +167,7 @@ def test_javas_record_index_gives_the_file_group_of_every_key(
         for name, level in (("", ""), ("global.", ".level"))
         for end in ("min", "max")
     }
-    told = {
+    options = {
         **COMMON,
         **shards,
         "hoodie.metadata.enable": "true",
@@ -178,7 +178,7 @@ def test_javas_record_index_gives_the_file_group_of_every_key(
     }
 
     def write(rows: pa.Table, operation: str = "upsert") -> None:
-        java.write(path, rows.to_pylist(), operation, schema=DDL, conf=told)
+        java.write(path, rows.to_pylist(), operation, schema=DDL, conf=options)
 
     write(batch(range(3000), "eu", 1, "first"))
     write(batch(range(2990, 3100), "eu", 2, "second"))

@@ -78,11 +78,11 @@ def test_both_engines_find_each_other_s_keys(
         assert comparable(java.read(path)) == found
 
 
-def rows(*told: tuple[str, int, str]) -> pa.Table:
+def rows(*values: tuple[str, int, str]) -> pa.Table:
     listed = [
         {"id": key, "n": 1, "region": "eu, ü" if key < "c" else "us", "year": 2024, "ts": ts}
         | {"val": val}
-        for key, ts, val in told
+        for key, ts, val in values
     ]
     return pa.Table.from_pylist(listed, schema=SCHEMA)
 
@@ -177,8 +177,8 @@ def test_java_finds_the_keys_of_every_generator(
             }
             theirs = [other("a", 1, "java"), other("b", -1, "late"), other("c", 0, "java")]
             java.write(path, theirs, schema=OTHER_DDL, conf={**conf, **common, **properties})
-            receipt = table.upsert([other("b", 2, "again"), other("c", 1, "again")])
-            assert (receipt.rows_updated, receipt.rows_inserted) == (2, 0), name
+            result = table.upsert([other("b", 2, "again"), other("c", 1, "again")])
+            assert (result.rows_updated, result.rows_inserted) == (2, 0), name
             mine = encoded(table.to_arrow(columns=["id", "val"]))
             assert sorted((row["id"], row["val"]) for row in mine) == [
                 ("a", "java"),

@@ -186,9 +186,9 @@ def test_four_processes_of_both_languages_count_right(
     arena: Callable[[str], Arena], provider: str, times: int
 ) -> None:
     game = arena(provider)
-    number, said = game.counter(java=2, python=2, times=times)
-    print(f"{provider}: {game.sections()} changes of language\n{said}")
-    assert number == 4 * times, said
+    number, output = game.counter(java=2, python=2, times=times)
+    print(f"{provider}: {game.sections()} changes of language\n{output}")
+    assert number == 4 * times, output
     assert game.sections() >= 2, "they hardly met"
 
 
@@ -206,11 +206,11 @@ def test_a_silent_holder_loses_the_lock_and_ours_knows(
     arena: Callable[[str], Arena], provider: str, how: str, victim: str
 ) -> None:
     crash = arena(provider).crash(how, victim)
-    print(crash.said)
-    assert crash.seconds <= LEASE_S[provider] + SLACK_S, crash.said
+    print(crash.output)
+    assert crash.seconds <= LEASE_S[provider] + SLACK_S, crash.output
     if how == "STOP" and victim == "python":
         # Java's providers do not notice, which is why our commit slots do not trust the lock.
-        assert crash.woken_thinks_held is False, crash.said
+        assert crash.woken_thinks_held is False, crash.output
 
 
 @pytest.mark.spec("LOCK-1")
@@ -219,9 +219,9 @@ def test_java_is_excluded_by_a_shared_lock_and_gets_the_lock_in_between(
 ) -> None:
     """One of ours never gives it back; Java counts in between, and no number is lost."""
     game = replace(arena("storage"), shares=True)
-    number, said = game.counter(java=2, python=1, times=SHORT)
-    print(f"{game.sections()} changes of language\n{said}")
-    assert number == 3 * SHORT, said
+    number, output = game.counter(java=2, python=1, times=SHORT)
+    print(f"{game.sections()} changes of language\n{output}")
+    assert number == 3 * SHORT, output
     assert game.sections() >= 2, "they hardly met"
 
 
@@ -230,16 +230,16 @@ def test_a_stopped_member_of_a_shared_lock_loses_it_soon_and_knows(
     arena: Callable[[str], Arena],
 ) -> None:
     crash = replace(arena("storage"), shares=True).crash("STOP", "python")
-    print(crash.said)
-    assert crash.seconds <= SHARED_S + SLACK_S, crash.said
-    assert crash.woken_thinks_held is False, crash.said
+    print(crash.output)
+    assert crash.seconds <= SHARED_S + SLACK_S, crash.output
+    assert crash.woken_thinks_held is False, crash.output
 
 
 @slow
 def test_our_filesystem_lock_counts_right(tmp_path: Path) -> None:
-    number, said = Arena("filesystem", tmp_path, {}).counter(java=0, python=4, times=100)
-    print(said)
-    assert number == 400, said
+    number, output = Arena("filesystem", tmp_path, {}).counter(java=0, python=4, times=100)
+    print(output)
+    assert number == 400, output
 
 
 @slow
@@ -252,8 +252,8 @@ def test_javas_filesystem_lock_does_not_exclude_even_two_jvms(tmp_path: Path) ->
     for game in range(5):
         folder = tmp_path / str(game)
         folder.mkdir()
-        number, said = Arena("filesystem", folder, {}).counter(java=4, python=0, times=100)
-        print(said)
+        number, output = Arena("filesystem", folder, {}).counter(java=4, python=0, times=100)
+        print(output)
         if number < 400:
             return
-    pytest.fail(said)
+    pytest.fail(output)

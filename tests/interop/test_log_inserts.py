@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 DDL = "id string, p string, ts bigint, val string, _hoodie_is_deleted boolean"
 
 
-def told(index: dict[str, str]) -> dict[str, str]:
+def options_for(index: dict[str, str]) -> dict[str, str]:
     return {
         **COMMON,
         **EVENT_TIME,
@@ -30,7 +30,7 @@ def test_keys_of_buckets_are_found_by_a_writer_without_them(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     java, path = java_oracle("1.2.0"), tmp_path / "t"
-    conf = told({**BUCKET, "hoodie.bucket.index.num.buckets": "1"})
+    conf = options_for({**BUCKET, "hoodie.bucket.index.num.buckets": "1"})
     for key in "abcd":  # the first opens the bucket, the others go into its logs as updates
         java.write(path, [row(key, 10, "java")], schema=DDL, conf=conf)
     java.service(path, "compact", conf=conf)

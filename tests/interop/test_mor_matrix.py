@@ -39,7 +39,7 @@ from tests.interop.values import comparable, encoded, same, without_meta
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
-Told = dict[str, str]
+Options = dict[str, str]
 
 RELEASES = (("1.2.0", 9), ("1.2.0", 8), ("1.1.1", 9), ("1.1.1", 8), ("1.0.2", 8))
 ORDERS = {"event": EVENT_TIME, "commit": COMMIT_TIME}
@@ -61,12 +61,14 @@ MATRIX = [
 class Witnesses:
     """All readers of the table; the hudi wheel only if it supports the table."""
 
-    def __init__(self, java: JavaOracle, path: Path, told: Told, *, wheel: bool = True) -> None:
-        self.java, self.path, self.told, self.wheel = java, path, told, wheel
+    def __init__(
+        self, java: JavaOracle, path: Path, options: Options, *, wheel: bool = True
+    ) -> None:
+        self.java, self.path, self.options, self.wheel = java, path, options, wheel
 
     def see(self, expected: Mapping[str, str]) -> None:
         """All readers return exactly these keys and values, and the same meta columns."""
-        with hoodoo.open_table(self.path, properties=self.told) as table:
+        with hoodoo.open_table(self.path, properties=self.options) as table:
             mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         assert {each["id"]: each["val"] for each in mine} == dict(expected)
         assert len(mine) == len(expected)
@@ -75,7 +77,7 @@ class Witnesses:
 
     def see_changes(self, since: str) -> None:
         """The changes in a range of completion times; 1.0 includes its start (fmt 6.6)."""
-        with hoodoo.open_table(self.path, properties=self.told) as table:
+        with hoodoo.open_table(self.path, properties=self.options) as table:
             mine = without_meta(encoded(table.changes(since).read_all()))
         start = str(int(since) + 1) if self.java.version.startswith("1.0") else since
         assert same(without_meta(self.java.read(self.path, incremental=[start])), mine)
@@ -91,18 +93,23 @@ def test_both_engines_read_compact_and_append(
     index: str,
 ) -> None:
     java, path = java_oracle(release), tmp_path / "t"
-    told = {**COMMON, **ORDERS[order], **INDEXES[index], "hoodie.write.table.version": str(version)}
-    theirs = {**told, **JAVA}
-    everybody, by_event = Witnesses(java, path, told), order == "event"
+    options = {
+        **COMMON,
+        **ORDERS[order],
+        **INDEXES[index],
+        "hoodie.write.table.version": str(version),
+    }
+    theirs = {**options, **JAVA}
+    everybody, by_event = Witnesses(java, path, options), order == "event"
 
     def compact() -> None:
         java.service(path, "compact", conf={**theirs, "hoodie.auto.commit": "true"})  # for 1.0.2
-        with hoodoo.open_table(path, properties=told) as table:
+        with hoodoo.open_table(path, properties=options) as table:
             assert not any(each.log_files for each in table.file_slices())
 
     # Ours alone, in Parquet blocks and in Avro blocks.
-    hoodoo.create_table(path, schema=SCHEMA, properties=told).close()
-    with hoodoo.open_table(path, properties={**told, FORMAT: "parquet"}) as table:
+    hoodoo.create_table(path, schema=SCHEMA, properties=options).close()
+    with hoodoo.open_table(path, properties={**options, FORMAT: "parquet"}) as table:
         first = table.upsert(arrow(START))
         # updates, late and of the same time; rows that say they are deleted, one of them late
         table.upsert(
@@ -116,7 +123,7 @@ def test_both_engines_read_compact_and_append(
                 ]
             )
         )
-    with hoodoo.open_table(path, properties={**told, FORMAT: "avro"}) as table:
+    with hoodoo.open_table(path, properties={**options, FORMAT: "avro"}) as table:
         # deletes by key; a later row revives one only if it is not older
         assert table.delete(arrow([row("f", 0, ""), row("g", 0, "")])).rows_deleted == 2
         table.upsert(arrow([row("f", 10, "back"), row("g", 9, "late back")]))
@@ -131,7 +138,7 @@ def test_both_engines_read_compact_and_append(
     # Java compacts, then we write.
     compact()
     everybody.see(now)
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         table.upsert(arrow([row("a", 30, "on top"), row("h", 30, "on top")]))
         table.delete(arrow([row("c", 0, "")]))
         assert any(each.log_files for each in table.file_slices())
@@ -146,14 +153,14 @@ def test_both_engines_read_compact_and_append(
     java.write(path, [row("h", 0, "")], "delete", conf=theirs)
     del now["h"]
     everybody.see(now)
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         table.upsert(arrow([row("a", 50, "ours"), row("n", 50, "ours"), row("b", 39, "late")]))
     now |= {"a": "ours", "n": "ours"} if by_event else {"a": "ours", "n": "ours", "b": "late"}
     everybody.see(now)
 
     compact()
     everybody.see(now)
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         table.upsert(arrow([row("a", 80, "last"), row("c", 80, "again")]))
     now |= {"a": "last", "c": "again"}
     everybody.see(now)
@@ -181,34 +188,39 @@ def test_java_writes_single_columns_between_our_rows(
     position in whole rows, and stops.
     """
     java, path = java_oracle(release), tmp_path / "t"
-    told = {**COMMON, **ORDERS[order], **INDEXES[index], "hoodie.write.table.version": str(version)}
-    everybody, by_event = Witnesses(java, path, told), order == "event"
+    options = {
+        **COMMON,
+        **ORDERS[order],
+        **INDEXES[index],
+        "hoodie.write.table.version": str(version),
+    }
+    everybody, by_event = Witnesses(java, path, options), order == "event"
 
     def rows(*each: dict[str, Any]) -> pa.Table:
         return arrow(list(each)).drop_columns(["_hoodie_is_deleted"])
 
-    with hoodoo.create_table(path, schema=rows().schema, properties=told) as table:
+    with hoodoo.create_table(path, schema=rows().schema, properties=options) as table:
         table.upsert(rows(*START))
         table.upsert(rows(row("a", 50, "ours"), row("b", 40, "ours"), row("n", 50, "ours")))
         table.delete(rows(row("c", 0, "")))
     now: dict[str, str] = dict.fromkeys("defgh", "first") | dict.fromkeys("abn", "ours")
-    merge_times(java, path, {**told, **JAVA}, {"a": 60, "b": 38, "n": 50, "f": 70})
+    merge_times(java, path, {**options, **JAVA}, {"a": 60, "b": 38, "n": 50, "f": 70})
     everybody.see(now)  # only their times are new
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         table.upsert(rows(row("a", 55, "below"), row("n", 61, "above"), row("f", 70, "tie")))
         table.delete(rows(row("b", 0, "")))
     now |= {"n": "above", "f": "tie"} if by_event else {"a": "below", "n": "above", "f": "tie"}
     del now["b"]
     everybody.see(now)
-    java.service(path, "compact", conf={**told, **JAVA, "hoodie.auto.commit": "true"})
+    java.service(path, "compact", conf={**options, **JAVA, "hoodie.auto.commit": "true"})
     everybody.see(now)
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         assert not any(each.log_files for each in table.file_slices())
         table.upsert(rows(row("a", 80, "last"), row("b", 80, "again")))
     everybody.see(now | {"a": "last", "b": "again"})
 
 
-def merge_times(java: JavaOracle, path: Path, theirs: Told, times: Mapping[str, int]) -> None:
+def merge_times(java: JavaOracle, path: Path, theirs: Options, times: Mapping[str, int]) -> None:
     """Let Java set the time of some rows, and check that this changes nothing else of them."""
     asked = {key: value for key, value in theirs.items() if ".datasource." not in key}
     asked["hoodie.compact.inline"] = "false"
@@ -252,13 +264,13 @@ def test_both_engines_keep_columns_that_an_update_does_not_contain(
 ) -> None:
     """By the mode of the table, which version 9 has."""
     java, path = java_oracle(release), tmp_path / "t"
-    told = {**COMMON, **ORDERS[order], **SIMPLE, "hoodie.table.partial.update.mode": mode}
+    options = {**COMMON, **ORDERS[order], **SIMPLE, "hoodie.table.partial.update.mode": mode}
     if lacking is not None:
-        told["hoodie.write.partial.update.unavailable.value"] = lacking
+        options["hoodie.write.partial.update.unavailable.value"] = lacking
     # The wheel shows the marker as if it were a value.
-    everybody = Witnesses(java, path, told, wheel=mode != "FILL_UNAVAILABLE")
+    everybody = Witnesses(java, path, options, wheel=mode != "FILL_UNAVAILABLE")
     by_event = order == "event"
-    with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
+    with hoodoo.create_table(path, schema=SCHEMA, properties=options) as table:
         table.upsert(arrow(START))
         table.upsert(arrow([row("a", 20, lacking), row("b", 5, lacking), row("c", 20, "newer")]))
         table.upsert(arrow([row("c", 30, lacking), row("e", 10, lacking), row("f", 5, "late")]))
@@ -267,11 +279,11 @@ def test_both_engines_keep_columns_that_an_update_does_not_contain(
     if not by_event:
         now["f"] = "late"
     everybody.see(now)
-    java.write(path, [row("a", 40, lacking), row("h", 40, "java")], conf={**told, **JAVA})
+    java.write(path, [row("a", 40, lacking), row("h", 40, "java")], conf={**options, **JAVA})
     now |= {"h": "java"}
     everybody.see(now)
-    java.service(path, "compact", conf={**told, **JAVA})
+    java.service(path, "compact", conf={**options, **JAVA})
     everybody.see(now)
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         table.upsert(arrow([row("h", 50, lacking), row("a", 50, "ours")]))
     everybody.see(now | {"a": "ours"})

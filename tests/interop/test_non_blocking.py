@@ -75,10 +75,10 @@ def plain(rows: Rows) -> list[tuple[str, str]]:
 
 
 def seen_by(
-    path: Path, told: Mapping[str, str], java: JavaOracle
+    path: Path, options: Mapping[str, str], java: JavaOracle
 ) -> tuple[list[tuple[str, str]], ...]:
     """The rows that we, Java and hudi-rs show."""
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         ours = plain(encoded(table.to_arrow()))
     return ours, plain(java.read(path)), plain(by_hudi_rs(path))
 
@@ -91,9 +91,9 @@ def test_overlapping_logs_mean_the_same_to_both_engines(
     order: dict[str, str],
     compactor: str,
 ) -> None:
-    java, path, told = java_oracle("1.2.0"), tmp_path / "t", {**COMMON, **order, **FREE}
-    with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
-        other = hoodoo.open_table(path, properties=told)
+    java, path, options = java_oracle("1.2.0"), tmp_path / "t", {**COMMON, **order, **FREE}
+    with hoodoo.create_table(path, schema=SCHEMA, properties=options) as table:
+        other = hoodoo.open_table(path, properties=options)
         with other:
             # Both open the same buckets, and a greater time is committed first.
             first = upsert_late(
@@ -116,24 +116,24 @@ def test_overlapping_logs_mean_the_same_to_both_engines(
         ("e", "slow"),
         ("f", "fast"),
     ]
-    assert seen_by(path, told, java) == (expected,) * 3
+    assert seen_by(path, options, java) == (expected,) * 3
     if compactor == "java":
         java.service(path, "compact", conf=COMPACTING)
     else:
-        with hoodoo.open_table(path, properties=told) as table:
+        with hoodoo.open_table(path, properties=options) as table:
             table.services.compact()
     newest = [group["latest_merged"] for group in java.slices(path)]
     assert all(one["base_file"] and not one["log_files"] for one in newest)
-    assert seen_by(path, told, java) == (expected,) * 3
+    assert seen_by(path, options, java) == (expected,) * 3
 
 
 def test_a_log_that_completes_after_a_plan_is_on_top_of_it(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:
     """NBCC-3: ours says so from the plan on, Java and hudi-rs once it is carried out."""
-    java, path, told = java_oracle("1.2.0"), tmp_path / "t", {**COMMON, **COMMIT_TIME, **FREE}
-    with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
-        with hoodoo.open_table(path, properties=told) as other:
+    java, path, options = java_oracle("1.2.0"), tmp_path / "t", {**COMMON, **COMMIT_TIME, **FREE}
+    with hoodoo.create_table(path, schema=SCHEMA, properties=options) as table:
+        with hoodoo.open_table(path, properties=options) as other:
             planned: list[Any] = []
 
             def others() -> None:
@@ -144,15 +144,15 @@ def test_a_log_that_completes_after_a_plan_is_on_top_of_it(
         expected = [("a", "slow"), ("b", "fast")]
         assert plain(encoded(table.to_arrow())) == expected
     java.service(path, "compact", pending=planned[0].requested_time, conf=COMPACTING)
-    assert seen_by(path, told, java) == (expected,) * 3
+    assert seen_by(path, options, java) == (expected,) * 3
 
 
 def test_a_java_writer_and_one_of_ours_append_at_the_same_time(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, lock: Mapping[str, str]
 ) -> None:
     java, path = java_oracle("1.2.0"), tmp_path / "t"
-    told = {**COMMON, **COMMIT_TIME, **FREE, **LOCKED, **lock}
-    ours = {**told, "hoodoo.foreign.writers": "expected"}
+    options = {**COMMON, **COMMIT_TIME, **FREE, **LOCKED, **lock}
+    ours = {**options, "hoodoo.foreign.writers": "expected"}
     appended: dict[str, Rows] = {}
     with hoodoo.create_table(path, schema=SCHEMA, properties=ours) as table:
         appended[table.upsert(arrow([row("z", 10, "seed")])).requested_time] = []
@@ -161,16 +161,16 @@ def test_a_java_writer_and_one_of_ours_append_at_the_same_time(
     def java_writes() -> None:
         for number in range(ROUNDS):
             if not stopped.is_set():
-                java.write(path, batch("java", number), conf={**told, **JAVA, **COMPACT_AFTER})
+                java.write(path, batch("java", number), conf={**options, **JAVA, **COMPACT_AFTER})
 
     def we_write() -> int:
         refused = 0
         with hoodoo.open_table(path, properties=ours) as table:
             for number in range(ROUNDS):
                 rows = batch("ours", number)
-                receipt = upsert_late(table, rows, lambda: stopped.wait(0.3))
-                appended[receipt.requested_time] = rows
-                refused += len(receipt.refusals)
+                result = upsert_late(table, rows, lambda: stopped.wait(0.3))
+                appended[result.requested_time] = rows
+                refused += len(result.refusals)
         return refused
 
     with ThreadPoolExecutor(2) as pool:

@@ -59,11 +59,17 @@ def test_java_reads_and_compacts_single_columns_of_ours(
     log_format: str,
 ) -> None:
     path, java = tmp_path / "t", java_oracle("1.2.0")
-    told = {**COMMON, **order, **index, FORMAT: log_format, "hoodie.write.table.version": version}
+    options = {
+        **COMMON,
+        **order,
+        **index,
+        FORMAT: log_format,
+        "hoodie.write.table.version": version,
+    }
     by_event = order is EVENT_TIME
 
     def check(now: dict[str, tuple[Any, ...]]) -> None:
-        with hoodoo.open_table(path, properties=told) as table:
+        with hoodoo.open_table(path, properties=options) as table:
             ours = table.current_state().to_arrow(with_hoodie_columns=True)
         assert {one["id"]: (one["a"], str(one["b"]), one["c"]) for one in ours.to_pylist()} == now
         assert comparable(java.read(path)) == comparable(encoded(ours))
@@ -71,7 +77,7 @@ def test_java_reads_and_compacts_single_columns_of_ours(
         assert verify_at(path, Layers()).problems == ()
 
     place = {"p": "x"}
-    with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
+    with hoodoo.create_table(path, schema=SCHEMA, properties=options) as table:
         whole = [
             {"id": key, **place, "ts": 10, "a": "A", "b": "1.50", "c": [1, 2]} for key in "abcd"
         ]
@@ -92,9 +98,9 @@ def test_java_reads_and_compacts_single_columns_of_ours(
         "c": (None, "1.50", [3]),
     }
     check(now)
-    java.service(path, "compact", conf={**told, **JAVA})
+    java.service(path, "compact", conf={**options, **JAVA})
     check(now)
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         table.upsert(rows({"id": "b", **place, "ts": 40, "c": []}), partial=True)
     check(now | {"b": (now["b"][0], now["b"][1], [])})
 

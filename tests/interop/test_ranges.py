@@ -25,7 +25,7 @@ DDL = "id string, p string, ts bigint, val string, _hoodie_is_deleted boolean"
 WRITES = ("commit", "deltacommit", "replacecommit")
 
 
-def told(rows: list[dict[str, Any]], name: str) -> list[tuple[Any, ...]]:
+def comparable_rows(rows: list[dict[str, Any]], name: str) -> list[tuple[Any, ...]]:
     return sorted((one["id"], one["ts"], one[name]) for one in rows)
 
 
@@ -34,9 +34,9 @@ def assert_ranges_alike(java: JavaOracle, table: Table, path: Path, name: str) -
     ends = sorted(one.completion_time or "" for one in table.timeline if one.action in WRITES)
     times = ["000", *(one for one in ends if one)]
     for since, until in [*pairwise(times), *((one, None) for one in times[:-1])]:
-        mine = told(table.changes(since, until).read_all().to_pylist(), name)
+        mine = comparable_rows(table.changes(since, until).read_all().to_pylist(), name)
         asked = [since] if until is None else [since, until]
-        assert mine == told(java.read(path, incremental=asked), name), (since, until)
+        assert mine == comparable_rows(java.read(path, incremental=asked), name), (since, until)
 
 
 @pytest.mark.parametrize("seed", range(3))

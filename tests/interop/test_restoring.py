@@ -193,8 +193,8 @@ def test_rows_below_an_archive_exist_after_a_restore_by_either(
         def both() -> list[tuple[str, int]]:
             found = table.to_arrow(columns=["id", "v"]).to_pylist()
             ours = sorted((row["id"], row["v"]) for row in found)
-            told = java.read(path, columns=["id", "v"], meta=False)
-            assert ours == sorted((row["id"], row["v"]) for row in told)
+            read_by_java = java.read(path, columns=["id", "v"], meta=False)
+            assert ours == sorted((row["id"], row["v"]) for row in read_by_java)
             return ours
 
         def write(value: int, *, of: slice) -> str:
@@ -249,12 +249,12 @@ def test_an_upgrade_writes_the_same_properties_as_javas(
     java.write(theirs, rows(2), conf=conf)
     java.write(ours, rows(2), conf=conf)
 
-    def said(path: Path) -> dict[str, str]:
+    def properties_of(path: Path) -> dict[str, str]:
         with hoodoo.open_table(path) as table:
             raw = table.config.raw
             return {key: text for key, text in raw.items() if "metadata.partitions" not in key}
 
-    assert said(ours) == said(theirs)
+    assert properties_of(ours) == properties_of(theirs)
     assert java.read(ours, columns=["id", "v"]) == java.read(theirs, columns=["id", "v"])
 
 

@@ -29,8 +29,8 @@ def rows(*values: tuple[str, int, int | None]) -> pa.Table:
 def test_java_reads_the_updates_inserts_and_deletes_of_one_merge(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, kind: str
 ) -> None:
-    told = {**COMMON, **EVENT_TIME, **SIMPLE, "hoodie.datasource.write.table.type": kind}
-    with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=told) as table:
+    options = {**COMMON, **EVENT_TIME, **SIMPLE, "hoodie.datasource.write.table.type": kind}
+    with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=options) as table:
         table.upsert(rows(("a", 5, 1), ("b", 5, 2), ("c", 5, 3), ("d", 5, 4)))
         source = rows(("a", 1, 10), ("b", 1, None), ("n", 1, 9))
         merge = table.merge(source).when_matched_delete("source.val IS NULL")

@@ -217,12 +217,12 @@ def hoodoo_writes(
             if stopped.is_set():
                 return
             try:
-                receipt = table.upsert(arrow(batch("ours", number)))
+                result = table.upsert(arrow(batch("ours", number)))
             except BaseException:
                 stopped.set()
                 raise
-            account.times.append(receipt.requested_time)
-            account.conflicts += len(receipt.refusals)
+            account.times.append(result.requested_time)
+            account.conflicts += len(result.refusals)
             account.commits += 1
 
 

@@ -15,7 +15,7 @@ from timeline.model.instant import Action
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
-TOLD = {**COMMON, **EVENT_TIME, **SIMPLE}
+OPTIONS = {**COMMON, **EVENT_TIME, **SIMPLE}
 CHANGES = (
     [row("a", 20, "newer"), row("b", 5, "late"), row("e", 20, "newer")],
     [row("a", 30, "newest"), row("c", 30, None, gone=True)],
@@ -23,14 +23,14 @@ CHANGES = (
 AFTERWARDS = [row("a", 40, "after"), row("d", 40, "after")]
 
 
-def made(path: Path, told: dict[str, str]) -> None:
-    with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
+def made(path: Path, options: dict[str, str]) -> None:
+    with hoodoo.create_table(path, schema=SCHEMA, properties=options) as table:
         for rows in (START, *CHANGES):
             table.upsert(arrow(rows))
 
 
-def ours(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
-    with hoodoo.open_table(path, properties=told) as table:
+def ours(path: Path, options: dict[str, str]) -> list[dict[str, object]]:
+    with hoodoo.open_table(path, properties=options) as table:
         return encoded(table.current_state().to_arrow(with_hoodie_columns=True))
 
 
@@ -61,18 +61,18 @@ def crossed(
     planner: str,
     service: str,
     path: Path,
-    told: dict[str, str],
+    options: dict[str, str],
     conf: dict[str, str],
 ) -> str:
     """One engine plans, we write, the other engine executes the plan; return its requested time."""
     if planner == "ours":
-        with hoodoo.open_table(path, properties=told) as table:
+        with hoodoo.open_table(path, properties=options) as table:
             planned: str = table.services.schedule(service).requested_time
             table.upsert(arrow(AFTERWARDS))
         java.service(path, service, pending=planned, conf=conf)
         return planned
     planned = java.service(path, service, schedule_only=True, conf=conf)["result"]
-    with hoodoo.open_table(path, properties=told) as table:
+    with hoodoo.open_table(path, properties=options) as table:
         table.upsert(arrow(AFTERWARDS))
         assert table.services.execute(planned) is not None
     return planned
@@ -84,19 +84,19 @@ def test_compaction_plans_cross_between_the_engines(
 ) -> None:
     """A log that completes between plan and execution is on top of either's base file."""
     java = java_oracle(release)
-    told = {**TOLD, FORMAT: logs, "hoodie.write.table.version": version}
-    conf = {**told, **JAVA, "hoodie.auto.commit": "true"}  # for 1.0.2
+    options = {**OPTIONS, FORMAT: logs, "hoodie.write.table.version": version}
+    conf = {**options, **JAVA, "hoodie.auto.commit": "true"}  # for 1.0.2
     for planner in ("ours", "java"):
         path = tmp_path / planner
-        made(path, told)
-        planned = crossed(java, planner, "compact", path, told, conf)
-        with hoodoo.open_table(path, properties=told) as table:
+        made(path, options)
+        planned = crossed(java, planner, "compact", path, options, conf)
+        with hoodoo.open_table(path, properties=options) as table:
             active = table.context.active()
             assert active.pending == ()
             assert active.find(planned).action is Action.COMMIT
             bases = {one.base_file.requested_time for one in table.view.latest_slices()}
             assert bases == {planned}
-        mine = ours(path, told)
+        mine = ours(path, options)
         assert values(mine) == WANTED
         theirs = java.read(path)
         assert same(comparable(theirs), mine)
@@ -110,23 +110,23 @@ def test_log_compaction_plans_cross_between_the_engines(
 ) -> None:
     """One log replaces several, made by either engine; later logs count as always."""
     java = java_oracle("1.2.0")
-    told = {
-        **TOLD,
+    options = {
+        **OPTIONS,
         "hoodie.write.table.version": version,
         "hoodie.log.compaction.enable": "true",
         "hoodie.log.compaction.blocks.threshold": "2",
     }
-    conf = {**told, **JAVA}
+    conf = {**options, **JAVA}
     for planner in ("ours", "java"):
         path = tmp_path / planner
-        made(path, told)
-        planned = crossed(java, planner, "logcompact", path, told, conf)
-        with hoodoo.open_table(path, properties=told) as table:
+        made(path, options)
+        planned = crossed(java, planner, "logcompact", path, options, conf)
+        with hoodoo.open_table(path, properties=options) as table:
             active = table.context.active()
             assert active.pending == ()
             assert active.find(planned).action is Action.DELTACOMMIT
-        mine = ours(path, told)
+        mine = ours(path, options)
         assert values(mine) == WANTED
         assert same(comparable(java.read(path)), mine)
         java.service(path, "compact", conf=conf)
-        assert values(ours(path, told)) == WANTED
+        assert values(ours(path, options)) == WANTED

@@ -82,7 +82,7 @@ def upgraded(path: Path) -> None:
         assert upgrade(table.context) is not None
 
 
-def said_otherwise(path: Path, other: Path) -> dict[str, tuple[str | None, str | None]]:
+def different_properties(path: Path, other: Path) -> dict[str, tuple[str | None, str | None]]:
     with hoodoo.open_table(path) as one, hoodoo.open_table(other) as two:
         left, right = one.config.raw, two.config.raw
         return {
@@ -135,7 +135,7 @@ def test_an_upgrade_of_logs_has_the_result_of_javas(
     more = [row("b", 80, "sixth"), row("h", 5, "late"), row("j", 80, "new")]
     for table in (copy, path):  # Java upgrades its own copy by this write
         java.write(table, more, conf=NEW)
-    assert said_otherwise(path, copy) == {
+    assert different_properties(path, copy) == {
         # Java leaves some of version 6's words behind; version 9 says them otherwise.
         "hoodie.archivelog.folder": ("history", "archived"),
         "hoodie.timeline.history.path": ("history", None),

@@ -79,9 +79,9 @@ def _prose(steps: Steps, node: ast.AST, operator: str) -> bool:
 
 
 def _advice(steps: Steps, node: ast.AST, operator: str) -> bool:
-    said = {"advice", "why", "reason"}
+    text_arguments = {"advice", "why", "reason"}
     return operator == "text" and any(
-        isinstance(step.node, ast.keyword) and step.node.arg in said for step in steps
+        isinstance(step.node, ast.keyword) and step.node.arg in text_arguments for step in steps
     )
 
 

@@ -62,7 +62,7 @@ class Job:
     far: tuple[str, ...]
 
 
-Told = Callable[[Job, Outcome], None]
+Report = Callable[[Job, Outcome], None]
 
 
 class Choice:
@@ -91,14 +91,14 @@ class Choice:
         Of the tests that reach the same lines the cheapest is in the first round, the next
         cheapest in the second. Within a round, tests that reach rarely reached lines are first.
         """
-        told: list[tuple[str, float, frozenset[int]]] = [
+        measured: list[tuple[str, float, frozenset[int]]] = [
             (test, took, frozenset(reach["lines"].get(test, {}).get(self._module, ())))
             for test, took in sorted(reach["seconds"].items(), key=lambda entry: entry[1])
         ]
-        often = Counter(line for _, _, touched in told for line in touched)
+        often = Counter(line for _, _, touched in measured for line in touched)
         rounds: Counter[tuple[bool, frozenset[int]]] = Counter()
         ranked = []
-        for test, took, touched in told:
+        for test, took, touched in measured:
             kind = test.split("::")[0] in self._direct, touched
             rounds[kind] += 1
             rarity = sum(1 / often[line] for line in touched)
@@ -158,9 +158,9 @@ class Changed:
 class Farm(ABC):
     """The common part of both ways: a fork, its limits, and the result."""
 
-    def __init__(self, jobs: list[Job], seconds: dict[str, float], told: Told) -> None:
+    def __init__(self, jobs: list[Job], seconds: dict[str, float], report: Report) -> None:
         self.jobs = jobs
-        self.told = told
+        self.report = report
         self._seconds = seconds
         self._killers: dict[str, int] = {}  # by how many they killed; they pass unchanged
         self._unsound: set[str] = set()
@@ -187,7 +187,7 @@ class Farm(ABC):
                 outcome = self._seen_by(session, job, tests) or outcome
                 if outcome not in {Outcome.SURVIVED, Outcome.UNREACHED}:
                     break
-            self.told(job, outcome)
+            self.report(job, outcome)
 
     def _seen_by(self, session: pytest.Session, job: Job, tests: list[str]) -> Outcome | None:
         """Return the result of a mutant with tests that pass without it; None for no tests."""
@@ -240,15 +240,15 @@ class Farm(ABC):
                 os._exit(status)
         os.close(mouth)
         outcome = _awaited(child, STUCK_S + SHARE * takes_s)
-        with os.fdopen(killer, "rb") as told:
-            return outcome, told.read().decode() if outcome is Outcome.KILLED else ""
+        with os.fdopen(killer, "rb") as killed_by:
+            return outcome, killed_by.read().decode() if outcome is Outcome.KILLED else ""
 
 
 class Inside(Farm):
     """Changed functions; their tests are already collected."""
 
-    def __init__(self, jobs: list[Job], seconds: dict[str, float], told: Told) -> None:
-        super().__init__(jobs, seconds, told)
+    def __init__(self, jobs: list[Job], seconds: dict[str, float], report: Report) -> None:
+        super().__init__(jobs, seconds, report)
         self._items: dict[str, pytest.Item] = {}
         self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
         self._caches: list[functools._lru_cache_wrapper[object]] = []
@@ -360,10 +360,10 @@ def _has_conftest(folder: str) -> bool:
     return (ROOT / folder / "conftest.py").is_file()
 
 
-def farm(jobs: list[Job], reach: Reach, told: Told, said: Path) -> int:
+def farm(jobs: list[Job], reach: Reach, report: Report, said: Path) -> int:
     """Run jobs of one way in this process; return 0 when all ran, else ``said`` has the reason."""
     inside = jobs[0].inside
-    plugin = (Inside if inside else AtImport)(jobs, reach["seconds"], told)
+    plugin = (Inside if inside else AtImport)(jobs, reach["seconds"], report)
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     files = {test.split("::")[0] for job in jobs for test in (*job.near, *job.far)}
     brief = "--tb=native"  # the failures of killed mutants are not read

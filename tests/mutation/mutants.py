@@ -109,7 +109,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
             for step in site.steps
             if isinstance(step.node, ast.FunctionDef | ast.ClassDef)
         )
-        before, after = _told(site, statement)
+        before, after = _shown(site, statement)
         key = f"{path} {within or '-'} | {before} => {after}"
         seen[key] = seen.get(key, 0) + 1
         where = site.old if hasattr(site.old, "lineno") else site.holder
@@ -241,12 +241,12 @@ def _is_condition(node: ast.AST, holder: ast.AST, field: str) -> bool:
 def _neighbours(node: ast.AST, field: str) -> Iterator[tuple[str, ast.AST]]:
     """Each cell that is a name takes the value of the next cell that differs."""
     cells: list[ast.expr] = getattr(node, field)
-    told = [
+    texts = [
         ast.unparse(cell) if isinstance(cell, ast.Name | ast.Attribute) else "" for cell in cells
     ]
-    for place, text in enumerate(told):
-        others = [n for n in (*range(place + 1, len(told)), *range(place)) if told[n] != text]
-        others = [n for n in others if told[n]]
+    for place, text in enumerate(texts):
+        others = [n for n in (*range(place + 1, len(texts)), *range(place)) if texts[n] != text]
+        others = [n for n in others if texts[n]]
         if text and others:
             changed = copy.copy(node)
             setattr(changed, field, [*cells[:place], cells[others[0]], *cells[place + 1 :]])
@@ -274,7 +274,7 @@ def _statement(site: Site) -> ast.stmt:
     return inner[-1]
 
 
-def _told(site: Site, statement: ast.AST) -> tuple[str, str]:
+def _shown(site: Site, statement: ast.AST) -> tuple[str, str]:
     """The statement before and after, cut to the difference and its surroundings."""
     before = _header(statement)
     old = site.old

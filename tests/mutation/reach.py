@@ -73,14 +73,14 @@ class Tracer:
             self.seconds[item.nodeid] = time.process_time() - started
 
     def found(self) -> Reach:
-        told: dict[str, dict[str, list[int]]] = {}
+        lines: dict[str, dict[str, list[int]]] = {}
         for test, modules in self.lines.items():
             shared = self.set_up.get(test.split("::")[0], {})
-            told[test] = {
+            lines[test] = {
                 name: sorted(modules.get(name, set()) | shared.get(name, set()))
                 for name in {*modules, *shared}
             }
-        return {"lines": told, "seconds": self.seconds}
+        return {"lines": lines, "seconds": self.seconds}
 
 
 def measure(modules: list[str], tests: list[str]) -> Reach:

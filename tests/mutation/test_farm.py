@@ -36,8 +36,8 @@ class Staged(Farm):
         self.runs.append((job is not None, tests))
         if self._slow is not None:
             return self._slow, ""
-        told = self._failing | (self._seeing if job is not None else set())
-        culprit = next((test for test in tests if test in told), "")
+        failing = self._failing | (self._seeing if job is not None else set())
+        culprit = next((test for test in tests if test in failing), "")
         return (Outcome.KILLED if culprit else Outcome.SURVIVED), culprit
 
 

@@ -79,13 +79,13 @@ def test_each_rule_leaves_its_place_alone(source: str, rule: str):
 
 def test_a_changed_module_is_the_module_with_that_change():
     source = "def dead(silence: int) -> bool:\n    return silence > 2\n"
-    told = {}
+    results = {}
     for mutant in mutants_of("m.py", source):
         if mutant.excluded is None:
             module: dict[str, object] = {}
             exec(compiled(source, mutant.number, "m.py"), module)
-            told[mutant.after] = module["dead"](2), module["dead"](3)
-    assert told == {
+            results[mutant.after] = module["dead"](2), module["dead"](3)
+    assert results == {
         "return None": (None, None),
         "return silence >= 2": (True, True),
         "return silence > 3": (False, False),

@@ -148,7 +148,7 @@ class HiveMetastore(JvmServer):
         (conf / "hive-site.xml").write_text(text, encoding="utf-8")
 
     def _basics(self, timeout_s: int, reaper: bool) -> dict[str, str]:
-        told = {
+        settings = {
             "hive.async.log.enabled": "false",
             "datanucleus.connectionPoolingType": "HikariCP",
             "datanucleus.schema.autoCreateAll": "true",
@@ -161,10 +161,10 @@ class HiveMetastore(JvmServer):
             "hive.txn.timeout": f"{timeout_s}s",
         }
         if reaper:
-            told["hive.compactor.initiator.on"] = "true"
-            told["hive.timedout.txn.reaper.start"] = "1s"
-            told["hive.timedout.txn.reaper.interval"] = "1s"
-        return told
+            settings["hive.compactor.initiator.on"] = "true"
+            settings["hive.timedout.txn.reaper.start"] = "1s"
+            settings["hive.timedout.txn.reaper.interval"] = "1s"
+        return settings
 
     def _store(self) -> dict[str, str]:
         name = "javax.jdo.option.Connection"

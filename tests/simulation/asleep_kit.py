@@ -100,7 +100,7 @@ def all_slots(world: SimulatedSystem) -> list[Slot]:
     ]
 
 
-def told_by_chain(slots: Sequence[Slot], jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def rows_of_log(slots: Sequence[Slot], jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Record key to operation; services change no row, and a void slot decided nothing."""
     void = {one.requested_time for one in slots if one.kind is SlotKind.VOID}
     states: dict[str, dict[str, str]] = {}
@@ -210,6 +210,6 @@ def judged(world: SimulatedSystem, story: Story) -> list[str]:
 
 
 def _rows(world: SimulatedSystem, jobs: Mapping[str, Sequence[str]]) -> list[str]:
-    expected = told_by_chain(all_slots(world), {**jobs, "final": ("a1", "b1", "z9")})
+    expected = rows_of_log(all_slots(world), {**jobs, "final": ("a1", "b1", "z9")})
     rows = rows_now(world)
     return [] if rows == expected else [f"rows are {rows}, not {expected}"]

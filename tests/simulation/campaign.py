@@ -66,7 +66,7 @@ class Tally:
     schedules: Counter[str] = field(default_factory=Counter)
     steps: int = 0
     seconds: float = 0.0
-    met: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     healed: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Tally:
         self.schedules.update(other.schedules)
         self.steps += other.steps
         self.seconds += other.seconds
-        self.met.update(other.met)
+        self.events.update(other.events)
         self.faults.update(other.faults)
         self.healed += other.healed
         self.hashes.update(other.hashes)
@@ -123,11 +123,11 @@ def play_block(names: Sequence[tuple[str, int]], *, hashes: bool = False) -> Tal
             tally.hashes[played.name] = played.hash
         tally.schedules[family] += 1
         tally.steps += played.steps
-        tally.met.update(played.counters)
+        tally.events.update(played.counters)
         tally.faults.update(played.trace.faults)
         tally.healed += played.healing is not None
         if played.failure is not None:
-            tally.failures.append(played.told())
+            tally.failures.append(played.report())
     tally.seconds = time.thread_time() - started
     tally.memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return tally
@@ -299,7 +299,7 @@ def run_again(name: str) -> int:
     if played.failure is None:
         print(f"{name} holds: {played.steps} calls, trace {played.hash}")
         return 0
-    print(played.told(200))
+    print(played.report(200))
     shrunk = smallest(family, number)
     if shrunk is not None:
         faults, switches, steps = shrunk.cost
@@ -318,10 +318,10 @@ def corpus() -> list[str]:
 
 def never_met(tally: Tally) -> list[str]:
     """States that this many schedules should have reached."""
-    return [name for name in MUST_HAPPEN if not tally.met[name]]
+    return [name for name in MUST_HAPPEN if not tally.events[name]]
 
 
-def told(tally: Tally, wall_seconds: float) -> str:
+def summary(tally: Tally, wall_seconds: float) -> str:
     """The table of families and the sums."""
     lines = ["family  schedules  about"]
     for family in FAMILIES:
@@ -364,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hashed=options.twice,
             tell=Progress(options.schedules).tell,
         )
-        print(told(whole, time.monotonic() - started), flush=True)
+        print(summary(whole, time.monotonic() - started), flush=True)
     with processes(options.workers) as pool:
         searched = search_all(pool, nightly=options.nightly)
         print("scope    runs cut short    calls   time  every interleaving")

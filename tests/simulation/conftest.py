@@ -16,6 +16,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def sim_seed(request: pytest.FixtureRequest) -> int | None:
     """The one seed asked for (``--sim-seed`` or HOODOO_SEED), None for the usual ones."""
-    told = request.config.getoption("--sim-seed", default=None)
+    option = request.config.getoption("--sim-seed", default=None)
     fallback = os.environ.get("HOODOO_SEED", "")
-    return told if told is not None else int(fallback) if fallback else None
+    return option if option is not None else int(fallback) if fallback else None

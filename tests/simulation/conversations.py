@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 #: Name of the call and its arguments.
 Question: TypeAlias = tuple[Any, ...]
 #: A question, its answer or the error that was raised instead.
-Said: TypeAlias = tuple[Question, Any, Exception | None]
+Exchange: TypeAlias = tuple[Question, Any, Exception | None]
 
 _ANSWERS_MAX = 32  # ends that one key's conversation may have
 
@@ -92,8 +92,8 @@ class Conversations(Generic[Result]):
         asked.begin_again()
         result = work(replace(world, storage=cast("Any", asked), executor=cast("Any", asked)))
         self.done += 1
-        if all(error is None for _, _, error in asked.said):
-            self._keep(key, asked.said, result)
+        if all(error is None for _, _, error in asked.exchanges):
+            self._keep(key, asked.exchanges, result)
         return result
 
     def _met(self, key: Hashable) -> _Known | None:
@@ -105,16 +105,16 @@ class Conversations(Generic[Result]):
                 self._once[oldest] = self._again.pop(oldest)
         return known
 
-    def _keep(self, key: Hashable, said: Sequence[Said], end: Result) -> None:
+    def _keep(self, key: Hashable, exchanges: Sequence[Exchange], end: Result) -> None:
         known = self._again.get(key) or self._once.get(key)  # others worked meanwhile
         if known is None:
             while len(self._once) + len(self._again) >= self._most:
                 first = self._once or self._again
                 del first[next(iter(first))]
-            self._once[key] = _Known(_path(said, end))
+            self._once[key] = _Known(_path(exchanges, end))
         elif known.ends < _ANSWERS_MAX:
             known.ends += 1
-            _add(known.first, said, end)
+            _add(known.first, exchanges, end)
 
 
 def _follow(node: _Asks | _Ends | None, asked: _Asked) -> _Ends | None:
@@ -128,19 +128,19 @@ def _follow(node: _Asks | _Ends | None, asked: _Asked) -> _Ends | None:
     return node
 
 
-def _path(said: Sequence[Said], end: object) -> _Asks | _Ends:
+def _path(exchanges: Sequence[Exchange], end: object) -> _Asks | _Ends:
     node: _Asks | _Ends = _Ends(end)
-    for question, answer, _ in reversed(said):
+    for question, answer, _ in reversed(exchanges):
         node = _Asks(question, {answer: node})
     return node
 
 
-def _add(node: _Asks | _Ends, said: Sequence[Said], end: object) -> None:
-    for place, (question, answer, _) in enumerate(said):
+def _add(node: _Asks | _Ends, exchanges: Sequence[Exchange], end: object) -> None:
+    for place, (question, answer, _) in enumerate(exchanges):
         assert isinstance(node, _Asks), f"this was the end before: {question}"
         assert node.question == question, f"before {node.question} was asked, now {question}"
         if answer not in node.then:
-            node.then[answer] = _path(said[place + 1 :], end)
+            node.then[answer] = _path(exchanges[place + 1 :], end)
             return
         node = node.then[answer]
 
@@ -155,16 +155,16 @@ class _Asked:
     def __init__(self, world: Ports) -> None:
         self._world = world
         self._outputs: dict[str, IO[bytes]] = {}
-        self._told: Iterator[Said] = iter(())
-        self.said: list[Said] = []
+        self._replayed: Iterator[Exchange] = iter(())
+        self.exchanges: list[Exchange] = []
 
     def begin_again(self) -> None:
         """Start the real work; it first gets the recorded answers."""
-        self._told = iter(tuple(self.said))
+        self._replayed = iter(tuple(self.exchanges))
 
     def ask(self, *question: Any) -> Any:
         """The answer, once for each question."""
-        before = next(self._told, None)
+        before = next(self._replayed, None)
         if before is not None:
             known, answer, error = before
             assert known == question, f"before {known} was asked, now {question}"
@@ -175,9 +175,9 @@ class _Asked:
         try:
             answer = getattr(self, f"_{method}")(*arguments)
         except Exception as error:
-            self.said.append((question, None, error))
+            self.exchanges.append((question, None, error))
             raise
-        self.said.append((question, answer, None))
+        self.exchanges.append((question, answer, None))
         return answer
 
     # ------------------------------------------------------------ calls of the work

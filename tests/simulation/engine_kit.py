@@ -211,7 +211,7 @@ def client_write(ports: ActorPorts, context: TableContext, job: Job) -> CommitRe
     deletes = job.kind is WriteOperation.DELETE
     ports.client.invoke(job.operation, job.keys, deletes=deletes)
     try:
-        receipt = do_write(ports, context, job)
+        result = do_write(ports, context, job)
     except OutcomeUnknownError as error:
         ports.client.info(job.operation)
         return error
@@ -221,7 +221,7 @@ def client_write(ports: ActorPorts, context: TableContext, job: Job) -> CommitRe
         ports.client.fail(job.operation)
         return error
     ports.client.ok(job.operation)
-    return receipt
+    return result
 
 
 def patiently(ports: ActorPorts, make_context: MakeContext) -> TableContext:
@@ -351,7 +351,7 @@ def heal(
             clean(context, CLEANING)
             ports.clock.sleep_ms(TOLERATED_MS + 1)
         for number in range(RETAINED):
-            if not given_up(facts.structure()):
+            if not replaced_by_dead(facts.structure()):
                 break
             more = client_write(ports, context, Job(operation=f"final{number}", keys=("z9",)))
             if isinstance(more, HoodooError):
@@ -367,19 +367,19 @@ def heal(
     )
 
 
-def unnamed(told: ObservedTable) -> list[str]:
+def unnamed(observed: ObservedTable) -> list[str]:
     """Data files that no slot committed."""
-    named = {stat.path for slot in told.slots for stat in slot.stats}
-    named.update(log for slot in told.slots for stat in slot.stats for log in stat.change_logs)
-    return [path for path in told.files if path not in named]
+    named = {stat.path for slot in observed.slots for stat in slot.stats}
+    named.update(log for slot in observed.slots for stat in slot.stats for log in stat.change_logs)
+    return [path for path in observed.files if path not in named]
 
 
-def given_up(told: ObservedTable) -> list[str]:
+def replaced_by_dead(observed: ObservedTable) -> list[str]:
     """Those of them that a slot hides: readers never see them, and a clean takes them away."""
-    hidden = {group for slot in told.slots for group in slot.replaces}
+    hidden = {group for slot in observed.slots for group in slot.replaces}
     return [
         path
-        for path in unnamed(told)
+        for path in unnamed(observed)
         if (base := parse_base_file_name(path.rpartition("/")[2])) is not None
         and (path.rpartition("/")[0], base.file_id) in hidden
     ]
@@ -393,21 +393,21 @@ def check_healed(facts: EngineObserver, world: SimulatedSystem) -> list[Violatio
     slices = pinned.file_slices()
     visible = {one.base_file.path for one in slices if one.base_file is not None}
     visible.update(log.path for one in slices for log in one.log_files)
-    told = facts.facts(visible={number: frozenset(visible)})
-    found = facts.judge(told)
+    observed = facts.facts(visible={number: frozenset(visible)})
+    found = facts.judge(observed)
     read = sorted(
         (row["id"], row["operation"])
         for row in pinned.to_arrow(columns=["id", "operation"]).to_pylist()
     )
     expected = sorted(
-        (key, operation) for key, all_ in told.rows[told.head].items() for operation in all_
+        (key, operation) for key, all_ in observed.rows[observed.head].items() for operation in all_
     )
     if read != expected:
         found.append(Violation(invariant="I4", found=f"the reader sees {read}, not {expected}"))
-    leftovers = unnamed(told)
+    leftovers = unnamed(observed)
     leftovers += [
         f"{one.requested_time}.{one.action}.{one.state}"
-        for one in told.instants
+        for one in observed.instants
         if one.state != "completed"
     ]
     leftovers += world.paths_below(MARKERS) + world.paths_below(HEARTBEATS)
@@ -448,15 +448,15 @@ def play(
     jump_ms: int = 10,
 ) -> Trace:
     """One written interleaving; its last check is the structure, the rest is for ``heal``."""
-    told = facts or EngineObserver(world, commits_retained=RETAINED)
+    observed = facts or EngineObserver(world, commits_retained=RETAINED)
     script = Script(stages)
     trace = run(
         world,
         actors,
         faults=Faults(time_jump_ms=jump_ms),
         policy=script,
-        check_step=told.check_step,
-        check_end=told.check_end,
+        check_step=observed.check_step,
+        check_end=observed.check_end,
     )
     if trace.failure is None and not script.played:
         raise AssertionError(f"the script was not played to its end\n{trace.story()}")

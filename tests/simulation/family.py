@@ -129,7 +129,7 @@ class Played:
     def steps(self) -> int:
         return len(self.trace.steps) + (len(self.healing.steps) if self.healing else 0)
 
-    def told(self, last: int = 80) -> str:
+    def report(self, last: int = 80) -> str:
         """Text for a developer: the failure, the end of the story, how to run it again."""
         broken = self.healing or self.trace
         return (

@@ -72,7 +72,7 @@ def unchanged(context: TableContext) -> TableContext:
     return context
 
 
-def told(play: Callable[[], tuple[SimulatedSystem, Trace]]) -> Callable[[], str]:
+def found_after(play: Callable[[], tuple[SimulatedSystem, Trace]]) -> Callable[[], str]:
     """Return the findings after a written interleaving."""
     return lambda: found_by(*play())
 
@@ -162,9 +162,9 @@ def planned_twice() -> str:
 
 def cleaned_behind() -> str:
     died = (Fault.CRASH_BEFORE,)
-    world = cleaners.kept_beside((owners.SLOT, owners.SHOW), died, ours=owners.alone)
-    gone = cleaners.broken(world)
-    return f"a clean took files of a savepoint: {gone}" if gone else ""
+    world = cleaners.pinned_during_clean((owners.SLOT, owners.SHOW), died, ours=owners.alone)
+    lost = cleaners.broken(world)
+    return f"a clean took files of a savepoint: {lost}" if lost else ""
 
 
 def collide() -> str:
@@ -355,7 +355,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="compares no keys",
         rule="PUB-4, hole 3",
-        story=told(partial(writers.same_new_key, mutants.with_chain(mutants.KeylessChain))),
+        story=found_after(partial(writers.same_new_key, mutants.with_chain(mutants.KeylessChain))),
         story_name="story of hole 3",
     ),
     Guard(
@@ -373,19 +373,19 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="deletes without an abort slot",
         rule="RB-1, hole 6",
-        story=told(partial(rollbacks.woken, mutants.delete_dead_writers)),
+        story=found_after(partial(rollbacks.woken, mutants.delete_dead_writers)),
         story_name="story of hole 6",
     ),
     Guard(
         name="believes its old listing",
         rule="RB-4, hole 8",
-        story=told(partial(rollbacks.just_committed, mutants.delete_dead_writers)),
+        story=found_after(partial(rollbacks.just_committed, mutants.delete_dead_writers)),
         story_name="story of hole 8",
     ),
     Guard(
         name="overwrites an abort slot",
         rule="RB-5, hole 7",
-        story=told(
+        story=found_after(
             partial(
                 slots.two_rollbackers,
                 mutants.with_chain(mutants.OverwritingChain),

@@ -129,9 +129,11 @@ def forgotten(world: SimulatedSystem) -> Sequence[Violation]:
     world.now_ms += world.lease_ms  # a writer that died after its slot may have the lock until then
     auditor = open_table(outside(world, "auditor"))
     check_batches(auditor, Report())
-    told = {e.operation for e in world.history if e.kind is ClientEventKind.OK}
-    told -= {"seed"} | {one for one in told if one.startswith("final")}  # they have no batch id
-    for operation in sorted(told):
+    acknowledged = {e.operation for e in world.history if e.kind is ClientEventKind.OK}
+    acknowledged -= {"seed"} | {
+        one for one in acknowledged if one.startswith("final")
+    }  # they have no batch id
+    for operation in sorted(acknowledged):
         if not known(auditor, operation):
             found.append(Violation(invariant="BATCH-2", found=f"{operation} is forgotten"))
     return found

@@ -93,7 +93,7 @@ def _operation(body: bytes) -> str | None:
     return decode_commit(body).extra_metadata.get(OPERATION_KEY)
 
 
-def told_by_chain(world: SimulatedSystem, first: int) -> dict[str, str]:
+def rows_of_log(world: SimulatedSystem, first: int) -> dict[str, str]:
     """Record key to operation, folded from the slots since the saved write's, which stay."""
     commit_log = open_table(outside(world, "folder")).commit_log
     states: dict[str, dict[str, str]] = {}
@@ -150,7 +150,7 @@ def _findings(world: SimulatedSystem, first: int) -> list[Violation]:
     found: list[Violation] = []
 
     def look(when: str) -> None:
-        wanted, seen = told_by_chain(world, first), rows_now(world)
+        wanted, seen = rows_of_log(world, first), rows_now(world)
         if seen != wanted:
             found.append(Violation(invariant="RST-1", found=f"{when}: {seen} instead of {wanted}"))
         verified = verify(open_table(outside(world, "auditor"))).problems

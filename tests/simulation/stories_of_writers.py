@@ -111,8 +111,8 @@ def non_blocking(draw: random.Random, name: str) -> Story:
     def judge(world: SimulatedSystem) -> Sequence[object]:
         world.now_ms += 2 * TOLERATED_MS
         free.append(free.open_free(outside(world, "survivor")), last)
-        told, seen = free.defined_rows(world, [*free.JOBS, last]), free.read_rows(world)
-        return [] if told == seen else [f"NBCC-3: rows {seen}, the slots define {told}"]
+        defined, seen = free.defined_rows(world, [*free.JOBS, last]), free.read_rows(world)
+        return [] if defined == seen else [f"NBCC-3: rows {seen}, the slots define {defined}"]
 
     most = {**CRASHES, **UNKNOWN, **PAUSES}
     return Story(

@@ -114,10 +114,10 @@ def expect_seed(seed: int, **options: Any) -> Outcome:
     outcome = run_seed(seed, **options)
     if outcome.failure is None:
         return outcome
-    told = outcome.healing or outcome.trace
-    cause = next(iter(told.errors.values()), None)
+    last_trace = outcome.healing or outcome.trace
+    cause = next(iter(last_trace.errors.values()), None)
     raise SimulationFailed(
-        f"{outcome.failure}\n{told.story(80)}\n"
+        f"{outcome.failure}\n{last_trace.story(80)}\n"
         f"re-run: make sim SEED={seed}   (trace {outcome.hash})"
     ) from cause
 

@@ -169,7 +169,7 @@ class Windows:
     checked: int = 0
     wrong: list[str] = field(default_factory=list)
 
-    def look(self, table: TableReader) -> None:
+    def read_window(self, table: TableReader) -> None:
         """Take the newest state, and read the window since the one before."""
         pinned = table.current_state()
         moment = pinned.snapshot.newest_completion
@@ -202,14 +202,14 @@ class Windows:
         self._compare(why, state_of(rows), since, until, after, table)
 
     def _compare(
-        self, why: str, told: State, since: str, until: str, after: State, table: TableReader
+        self, why: str, returned: State, since: str, until: str, after: State, table: TableReader
     ) -> None:
         inside = {
             one.requested_time for one in table.context.snapshot().writes_between(since, until)
         }
         wanted = {key: row for key, row in after.items() if time_of(row) in inside}
-        lacking = {key: row for key, row in wanted.items() if told.get(key) != row}
-        more = {key: row for key, row in told.items() if key not in wanted}
+        lacking = {key: row for key, row in wanted.items() if returned.get(key) != row}
+        more = {key: row for key, row in returned.items() if key not in wanted}
         if "clean" in self.game.services:
             lacking = {}  # if files are deleted, rows appear in the range of their newer write
         if self.game.free:
@@ -254,7 +254,7 @@ def reader(windows: Windows) -> Actor:
         table = TableReader(patiently(ports, windows.game.open))
         for _ in range(6):
             try:
-                windows.look(table)
+                windows.read_window(table)
             except HoodooError as error:
                 ports.events.emit("sim.read_failed", why=str(error))
                 if not isinstance(error, SnapshotExpiredError):
@@ -278,7 +278,7 @@ def played(seed: int) -> tuple[Windows, str]:
     game = game_of(seed)
     world = started(game)
     windows = Windows(game)
-    windows.look(TableReader(game.open(outside(world))))
+    windows.read_window(TableReader(game.open(outside(world))))
     writers = [
         acting(
             deeds[0].name[0],
@@ -300,7 +300,7 @@ def played(seed: int) -> tuple[Windows, str]:
     acts = [SERVICES[name] for name in game.services if name != "clean"]
     run(world, [acting("T", game, lambda context: do(context, last, game), *acts)])
     table = TableReader(game.open(outside(world)))
-    windows.look(table)
+    windows.read_window(table)
     for one, other in [*pairwise(windows.seen), (windows.seen[0], windows.seen[-1])]:
         windows.check(table, one, other)
     if windows.wrong:

@@ -82,7 +82,7 @@ def much_written(name: str) -> tuple[SimulatedSystem, Callable[[TableContext], o
     return world, lambda context: savepoint(context, first)
 
 
-def kept_beside(
+def pinned_during_clean(
     calls: Sequence[str], fault: Sequence[Fault], ours: MakeContext = shared
 ) -> SimulatedSystem:
     """J pins a state while A is between its clean's slot and file; then another writer writes."""
@@ -113,7 +113,7 @@ def cleans(world: SimulatedSystem) -> list[str]:
 def test_a_savepoint_of_another_engine_before_the_clean_is_visible_keeps_its_files(
     calls: Sequence[str], fault: Sequence[Fault]
 ) -> None:
-    world = kept_beside(calls, fault)
+    world = pinned_during_clean(calls, fault)
     assert broken(world) == []
     # An owner that lives plans again, around the savepoint.
     assert kinds(world)[5:-1] == ([CLEAN, VOID] if fault else [CLEAN, VOID, CLEAN])
@@ -124,7 +124,7 @@ def test_a_savepoint_of_another_engine_before_the_clean_is_visible_keeps_its_fil
 
 
 def test_mutant_whose_clean_slot_has_no_timeline_digest_is_found() -> None:
-    assert broken(kept_beside((SLOT, SHOW), (Fault.CRASH_BEFORE,), ours=alone)) != []
+    assert broken(pinned_during_clean((SLOT, SHOW), (Fault.CRASH_BEFORE,), ours=alone)) != []
 
 
 def test_a_late_first_file_of_an_ended_clean_is_deleted() -> None:
@@ -236,8 +236,8 @@ def test_resolve_ends_a_clean_without_files() -> None:
     slot = context.commit_log.newest_own_slot(context.commit_log.head())
     assert slot is not None
     assert verify(context).notes[0].kind == "slot_unsettled"
-    told = resolve(context, slot.requested_time)
-    assert (told.outcome, kinds(world)[-2:]) == (WriteOutcome.NOT_PUBLISHED, [CLEAN, VOID])
+    resolution = resolve(context, slot.requested_time)
+    assert (resolution.outcome, kinds(world)[-2:]) == (WriteOutcome.NOT_PUBLISHED, [CLEAN, VOID])
     assert verify(context).notes == ()
     assert explain_instant(context, slot.requested_time).state == "void"
 

@@ -65,7 +65,7 @@ class Writers:
 
     plan: WriteRequest = UPSERTS
     members: dict[str, Member] = field(default_factory=dict)
-    receipts: dict[str, CommitResult] = field(default_factory=dict)
+    results: dict[str, CommitResult] = field(default_factory=dict)
     found: int = 0  # of a committer that did not say so
     alone: int = 0
     lost: int = 0  # writers that the committer gave up
@@ -97,15 +97,15 @@ def committer(writers: Writers, *, sleeps: str = "") -> Actor:
             except HoodooError as error:
                 ports.events.emit("sim.group_failed", why=str(error))
                 return
-            told = {
+            answered = {
                 name: answer
                 for name, answer in zip(channels, answers, strict=True)
                 if answer is not NotCommitted.CONFLICTS
             }
-            for name, answer in told.items():
+            for name, answer in answered.items():
                 del channels[name]
                 if isinstance(answer, CommitResult):
-                    writers.receipts[name] = answer
+                    writers.results[name] = answer
                 writers.lost += answer is NotCommitted.LOST
 
     return Actor(name="G", body=body)
@@ -131,16 +131,16 @@ def go_on(
         def body(ports: ActorPorts) -> None:
             context = patiently(ports, open_table)
             member = writers.members.get(name)
-            receipt = None if member is None else member.resolve(context)
-            writers.found += receipt is not None
-            if receipt is None:
+            result = None if member is None else member.resolve(context)
+            writers.found += result is not None
+            if result is None:
                 writers.alone += 1
-                receipt = write(context, writers.plan, writers.workload(context, name))
-            writers.receipts[name] = receipt
+                result = write(context, writers.plan, writers.workload(context, name))
+            writers.results[name] = result
 
         return Actor(name=f"w{name}", body=body)
 
-    left = [writer(name) for name in MEMBERS if name not in writers.receipts]
+    left = [writer(name) for name in MEMBERS if name not in writers.results]
     return run(world, [*left, *others], seed=0, faults=faults or Faults())
 
 
@@ -161,13 +161,13 @@ def findings(world: SimulatedSystem, writers: Writers) -> list[str]:
     published = {one.requested_time for one in slots if one.kind is SlotKind.COMMIT}
     found = [
         f"{name} got an instant that does not exist"
-        for name, receipt in writers.receipts.items()
-        if receipt.requested_time not in published
+        for name, result in writers.results.items()
+        if result.requested_time not in published
     ]
     found += [
-        f"{name} counts {receipt.rows_inserted} and {receipt.rows_updated}"
-        for name, receipt in writers.receipts.items()
-        if receipt.rows_inserted + receipt.rows_updated != len(MEMBERS[name])
+        f"{name} counts {result.rows_inserted} and {result.rows_updated}"
+        for name, result in writers.results.items()
+        if result.rows_inserted + result.rows_updated != len(MEMBERS[name])
     ]
     written = sum(_writes_in(one) for one in slots if one.kind is SlotKind.COMMIT)
     if written != len(MEMBERS):  # of upserts the rows do not show it
@@ -186,8 +186,8 @@ def findings(world: SimulatedSystem, writers: Writers) -> list[str]:
 
 def _writes_in(slot: Slot) -> int:
     """How many of the members' writes a commit has."""
-    told = decode_commit(slot.body, path="slot").extra_metadata
-    return int(told.get(GROUP_KEY, "1")) if told.get(OPERATION_KEY) == "group" else 0
+    metadata = decode_commit(slot.body, path="slot").extra_metadata
+    return int(metadata.get(GROUP_KEY, "1")) if metadata.get(OPERATION_KEY) == "group" else 0
 
 
 def deaths(plan: WriteRequest, *, every: int = 1) -> Iterator[tuple[Writers, list[str]]]:
@@ -221,7 +221,7 @@ def test_writers_continue_after_their_committer_dies_at_any_call(
     found = alone = 0
     for number, (writers, wrong) in enumerate(deaths(plan, every=1 if NIGHTLY else 2)):
         assert wrong == [], f"call {number}"
-        assert set(writers.receipts) == set(MEMBERS)
+        assert set(writers.results) == set(MEMBERS)
         found, alone = found + writers.found, alone + writers.alone
     assert found > 1
     assert alone > 20

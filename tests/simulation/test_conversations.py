@@ -132,18 +132,18 @@ def test_a_key_that_does_not_determine_the_work_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("met", "done"),
+    ("used", "done"),
     [
         ("abacab", "abcb"),  # of those used once the first is dropped
         ("aabcda", "abcd"),  # before those used again
         ("aabbcbab", "abca"),  # of those the last to be used stays
     ],
 )
-def test_work_used_once_is_evicted_before_work_used_again(met: str, done: str) -> None:
+def test_work_used_once_is_evicted_before_work_used_again(used: str, done: str) -> None:
     talks: Conversations[str] = Conversations(2)
     really: list[str] = []
 
-    def told(key: str) -> str:
+    def answer_of(key: str) -> str:
         def work(_: EngineWorld) -> str:
             really.append(key)
             return key.upper()
@@ -152,7 +152,7 @@ def test_work_used_once_is_evicted_before_work_used_again(met: str, done: str) -
 
     world = SimulatedSystem()
     ports = ports_of(make_ports(world, world.new_actor("A", seed=0)))
-    assert "".join(told(key) for key in met) == met.upper()
+    assert "".join(answer_of(key) for key in used) == used.upper()
     assert "".join(really) == done
 
 

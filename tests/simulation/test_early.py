@@ -132,8 +132,8 @@ def test_four_writers_of_one_file_group_all_commit() -> None:
         faults = Faults(budgets=budgets)
         trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
         assert trace.failure is None, f"seed {seed}: {trace.failure}\n{trace.story()}"
-        told = [answer for answer in answers.values() if isinstance(answer, CommitResult)]
-        assert len(told) == len(answers), f"seed {seed}: {answers}"
+        acknowledged = [answer for answer in answers.values() if isinstance(answer, CommitResult)]
+        assert len(acknowledged) == len(answers), f"seed {seed}: {answers}"
         waited += world.counters["write.gives_way"]
         healing = heal(world, facts)
         assert healing.failure is None, f"seed {seed}: {healing.failure}\n{healing.story()}"

@@ -416,17 +416,17 @@ def test_an_archiver_with_an_older_listing_does_not_lower_the_version() -> None:
     context = registered(outside(world))
     archive(context, RULES)
     storage = context.ports.storage
-    said = storage.read(f"{HISTORY}/_version_")
-    newest = f"manifest_{said.decode()}"
+    version = storage.read(f"{HISTORY}/_version_")
+    newest = f"manifest_{version.decode()}"
 
     class ListedBefore(Without):
         def names(self, folder: str) -> object:
             names = self._inner.names(folder)
             return [name for name in names if name != newest]
 
-    assert int(said) > 1
+    assert int(version) > 1
     _write_version_file(ListedBefore(storage, HISTORY))  # type: ignore[arg-type]
-    assert storage.read(f"{HISTORY}/_version_") == said
+    assert storage.read(f"{HISTORY}/_version_") == version
 
 
 @pytest.mark.spec("GC-6")

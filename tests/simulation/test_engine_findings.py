@@ -89,15 +89,15 @@ class _BrokenLock(SimLock):
 def test_an_error_after_the_slot_deletes_no_committed_file() -> None:
     """The failed write deleted its data files although its slot existed, and reported "failed"."""
     world = seeded("finding-3")
-    told: list[object] = []
+    answers: list[object] = []
 
     def body(ports: ActorPorts) -> None:
         mine = replace(ports_of(ports), lock=_BrokenLock(world, ports.state))
-        told.append(client_write(ports, open_table(mine), Job(operation="A", keys=("a1",))))
+        answers.append(client_write(ports, open_table(mine), Job(operation="A", keys=("a1",))))
 
     trace = run(world, [Actor(name="A", body=body)], policy=PlannedPolicy())
     assert trace.failure is None
-    assert isinstance(told[0], OutcomeUnknownError)
+    assert isinstance(answers[0], OutcomeUnknownError)
     assert rows_now(world)["a1"] == "A"
     assert heal(world, EngineObserver(world)).failure is None
 
@@ -111,10 +111,10 @@ def test_a_helper_that_cannot_apply_anothers_slot_raises_for_its_own_write() -> 
         [Until("A", SLOT, Fault.CRASH_AFTER)],
     )
     assert crashed.outcomes == {"A": "crashed"}
-    told: list[object] = []
+    answers: list[object] = []
 
     def body(ports: ActorPorts) -> None:
-        told.append(
+        answers.append(
             client_write(ports, open_table(ports_of(ports)), Job(operation="B", keys=("b1",)))
         )
 
@@ -126,7 +126,7 @@ def test_a_helper_that_cannot_apply_anothers_slot_raises_for_its_own_write() -> 
         policy=_Unanswered("create .hoodie/timeline", ".commit"),
     )
     assert trace.failure is None
-    (answer,) = told
+    (answer,) = answers
     assert isinstance(answer, StorageUnavailableError)
     assert [event.kind.value for event in world.history if event.operation == "B"] == [
         "invoke",

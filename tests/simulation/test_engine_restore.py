@@ -82,8 +82,8 @@ def time_of(world: SimulatedSystem, operation: str) -> str:
     commit_log = open_table(outside(world)).commit_log
     for slot in commit_log.between(0, commit_log.head()):
         if slot.kind is SlotKind.COMMIT:
-            told = decode_commit(slot.body).extra_metadata.get(OPERATION_KEY)
-            if told == operation:
+            recorded = decode_commit(slot.body).extra_metadata.get(OPERATION_KEY)
+            if recorded == operation:
                 return slot.requested_time
     raise LookupError(operation)
 
@@ -131,7 +131,7 @@ def keeping(table_type: TableType) -> tuple[SimulatedSystem, Sequence[Actor]]:
     return world, [goes_back("R", world, what)]
 
 
-def told_by_chain(world: SimulatedSystem) -> dict[str, str]:
+def rows_of_log(world: SimulatedSystem) -> dict[str, str]:
     """Record key to operation, folded from the slots."""
     commit_log = open_table(outside(world, "folder")).commit_log
     states: dict[str, dict[str, str]] = {}
@@ -162,7 +162,7 @@ def expect_whole(world: SimulatedSystem, why: str, story: str) -> None:
 
     healing = run(world, [Actor(name="survivor", body=body)])
     assert healing.failure is None, f"{why}: {healing.failure}\n{story}\n{healing.story()}"
-    assert rows_now(world) == told_by_chain(world), f"{why}\n{story}"
+    assert rows_now(world) == rows_of_log(world), f"{why}\n{story}"
     context = open_table(outside(world, "auditor"))
     active = context.active()
     assert active.pending == (), f"{why}\n{story}"

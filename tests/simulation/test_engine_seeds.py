@@ -38,15 +38,15 @@ def test_seeds_keep_every_promise(chunk: int, sim_seed: int | None) -> None:
         if chunk == 0:
             expect_seed(sim_seed)
         return
-    met: Counter[str] = Counter()
+    events: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
         outcome = expect_seed(seed)
-        met.update(outcome.world.counters)
+        events.update(outcome.world.counters)
         faults.update(outcome.trace.faults)
     if not NIGHTLY:
         return
-    never = [name for name in MUST_HAPPEN if not met[name]]
+    never = [name for name in MUST_HAPPEN if not events[name]]
     assert len(never) <= 2, f"these states were not reached: {never}"
     assert len(faults) >= len(Fault) - 3
 

@@ -22,7 +22,7 @@ BUILT = [family.id for family in FAMILIES if family.build is not None]
 def test_first_schedules_of_every_family_hold(name: str) -> None:
     for number in range(3):
         played = play_schedule(BY_ID[name], number)
-        assert played.failure is None, played.told()
+        assert played.failure is None, played.report()
 
 
 def test_the_families_are_listed_and_those_not_run_have_a_reason() -> None:
@@ -77,7 +77,7 @@ def test_same_name_gives_the_same_trace_in_another_process() -> None:
         "print(*[play_schedule(BY_ID[f], 5).hash for f in ('S2', 'S5', 'S12')],\n"
         "      *[play_schedule(BY_ID[f], 1_044).hash for f in ('S4', 'S8')])"
     )
-    told = subprocess.run(
+    hashes = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path.cwd())},
         capture_output=True,
@@ -85,14 +85,14 @@ def test_same_name_gives_the_same_trace_in_another_process() -> None:
         check=True,
     ).stdout.split()
     names = [("S2", 5), ("S5", 5), ("S12", 5), ("S4", 1_044), ("S8", 1_044)]
-    assert told == [play_schedule(BY_ID[name], number).hash for name, number in names]
+    assert hashes == [play_schedule(BY_ID[name], number).hash for name, number in names]
 
 
 def test_schedules_that_once_failed_hold_now() -> None:
     for name in campaign.corpus():
         family, number = of_name(name)
         played = play_schedule(family, number)
-        assert played.failure is None, played.told()
+        assert played.failure is None, played.report()
 
 
 def test_schedule_that_holds_has_nothing_to_shrink() -> None:

@@ -58,10 +58,10 @@ EXPECTED = {key: name for name, keys in MEMBERS.items() for key in keys if key !
 
 
 @dataclass
-class Told:
+class MemberAnswers:
     """The answers that members got before their process ended."""
 
-    receipts: dict[str, CommitResult] = field(default_factory=dict)
+    results: dict[str, CommitResult] = field(default_factory=dict)
 
 
 class Apart:
@@ -87,7 +87,7 @@ def planned(name: str) -> WriteRequest:
     return replace(SHARED, batch_id=f"source/{name}")
 
 
-def group(told: Told, *, joined: bool) -> Actor:
+def group(members: MemberAnswers, *, joined: bool) -> Actor:
     """The threads of one process: together, then each remaining one alone."""
 
     def body(ports: ActorPorts) -> None:
@@ -103,7 +103,7 @@ def group(told: Told, *, joined: bool) -> Actor:
                 ports.events.emit("sim.member_unknown", why=str(answer))
                 continue
             try:
-                told.receipts[name] = (
+                members.results[name] = (
                     answer if isinstance(answer, CommitResult) else write_prepared(work)
                 )
             except HoodooError as error:
@@ -134,7 +134,7 @@ def takes_over(world: SimulatedSystem) -> Trace:
     return run(world, [Actor(name="T", body=body)], seed=0)
 
 
-def findings(world: SimulatedSystem, told: Told, *, strangers: bool) -> list[str]:
+def findings(world: SimulatedSystem, members: MemberAnswers, *, strangers: bool) -> list[str]:
     """Return the findings at rest: rows, commit results, or something left over."""
     context = open_table(outside(world))
     published: dict[str, tuple[str, Batch]] = {}
@@ -148,16 +148,16 @@ def findings(world: SimulatedSystem, told: Told, *, strangers: bool) -> list[str
         time, batch = published[f"source/{name}"]
         if batch.rows_inserted + batch.rows_updated != len(keys):
             found.append(f"the rows of {name} are not listed exactly: {batch}")
-        receipt = told.receipts.get(name)
-        if receipt is None:
+        result = members.results.get(name)
+        if result is None:
             continue
-        if receipt.requested_time != time:
+        if result.requested_time != time:
             found.append(f"{name} got another instant")
-        if (receipt.rows_inserted, receipt.rows_updated) != (
+        if (result.rows_inserted, result.rows_updated) != (
             batch.rows_inserted,
             batch.rows_updated,
         ):
-            found.append(f"{name} got other rows: {receipt}")
+            found.append(f"{name} got other rows: {result}")
     rows = rows_now(world)
     expected = dict.fromkeys(SEEDED, "seed") | EXPECTED
     expected |= dict.fromkeys(STRANGER, "S") if strangers else {}
@@ -172,28 +172,28 @@ def findings(world: SimulatedSystem, told: Told, *, strangers: bool) -> list[str
 def played(
     seed: int, faults: Faults, *others: Actor, joined: bool
 ) -> tuple[SimulatedSystem, list[str]]:
-    world, told = seeded("group", SEEDED), Told()
-    trace = run(world, [group(told, joined=joined), *others], seed=seed, faults=faults)
+    world, members = seeded("group", SEEDED), MemberAnswers()
+    trace = run(world, [group(members, joined=joined), *others], seed=seed, faults=faults)
     assert trace.failure is None, trace.story()
     assert takes_over(world).failure is None, trace.story()
-    return world, findings(world, told, strangers=rows_now(world)["e1"] == "S")
+    return world, findings(world, members, strangers=rows_now(world)["e1"] == "S")
 
 
 @pytest.mark.spec("GRP-3")
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_leader_that_dies_at_any_call_neither_loses_nor_duplicates_a_row(joined: bool) -> None:
-    told: list[Told] = []
+    members: list[MemberAnswers] = []
 
     def make_run() -> tuple[SimulatedSystem, Sequence[Actor]]:
-        told.append(Told())
-        return seeded("group-death", SEEDED), [group(told[-1], joined=joined)]
+        members.append(MemberAnswers())
+        return seeded("group-death", SEEDED), [group(members[-1], joined=joined)]
 
     shared = 0
     for number, case in enumerate(crash_points(make_run, "G")):
         assert case.trace.failure is None, case.trace.story()
         shared += case.world.counters["group.done"]
         assert takes_over(case.world).failure is None
-        assert findings(case.world, told[number], strangers=False) == [], case.trace.story()
+        assert findings(case.world, members[number], strangers=False) == [], case.trace.story()
     assert shared > 2
 
 

@@ -289,8 +289,8 @@ def test_a_late_first_slot_of_a_batch_rejects_the_second() -> None:
         ports.client.invoke("A", job.keys)
         with pytest.raises(OutcomeUnknownError):
             do_write(ports, open_table(ports_of(ports), IMPATIENT), job)
-        receipt = do_write(ports, open_table(ports_of(ports)), job)
-        assert receipt.already_published
+        result = do_write(ports, open_table(ports_of(ports)), job)
+        assert result.already_published
         ports.client.ok("A")
 
     stages: list[ScriptStage] = [

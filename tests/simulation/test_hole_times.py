@@ -189,7 +189,7 @@ def test_hole_23_mutant_that_keeps_its_time_is_found() -> None:
 def test_beg_5_a_begin_takes_the_lock_when_others_keep_committing() -> None:
     """Three draws are lost to others, the fourth happens in the queue."""
     world = seeded("beg-5")
-    rivals = [
+    concurrent = [
         writer(f"R{number}", [Job(operation=f"R{number}", keys=("a1",))]) for number in range(3)
     ]
     stages: list[ScriptStage] = []
@@ -201,7 +201,7 @@ def test_beg_5_a_begin_takes_the_lock_when_others_keep_committing() -> None:
             UntilEnd(f"R{number}"),
         ]
     stages.append(UntilEnd("A"))
-    actors = [*rivals, writer("A", [Job(operation="A", keys=("a1",))])]
+    actors = [*concurrent, writer("A", [Job(operation="A", keys=("a1",))])]
     trace = play(world, actors, stages)
     assert trace.failure is None
     assert len(events_of(world, "begin.redrawn")) == 3

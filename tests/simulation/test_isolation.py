@@ -307,9 +307,9 @@ class JudgedSinceBegin(ReadValidation):
 class ForgetsAtEachLook(ReadValidation):
     """Each refresh validates only new commits, so earlier verdicts are lost."""
 
-    def validate_reads(self, mine: Any, rivals: Any) -> Rejected | None:
+    def validate_reads(self, mine: Any, concurrent: Any) -> Rejected | None:
         self._rivals.clear()
-        return super().validate_reads(mine, rivals)
+        return super().validate_reads(mine, concurrent)
 
 
 class MissesDeletes(ReadValidation):
@@ -322,14 +322,14 @@ class MissesDeletes(ReadValidation):
 class MissesUpdates(ReadValidation):
     """A change counts by its old rows alone, not by its new rows."""
 
-    def wrote_no_match(self, rival: Any, item: Any) -> bool:
+    def wrote_no_match(self, concurrent: Any, item: Any) -> bool:
         return True
 
 
 class BelievesAllBlind(ReadValidation):
     """Inserts that were made from reads are passed like others."""
 
-    def has_reads(self, rival: Any) -> bool:
+    def has_reads(self, concurrent: Any) -> bool:
         return False
 
 
@@ -352,5 +352,5 @@ def test_a_mutant_is_killed(
 
 
 def test_the_mutant_that_reads_unseen_rows_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "_shared", lambda mine, rival: [])
+    monkeypatch.setattr(rules, "_shared", lambda mine, concurrent: [])
     assert "no order explains" in first_failure(built_on, SOME, SOME, 300)

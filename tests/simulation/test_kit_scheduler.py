@@ -77,8 +77,8 @@ def test_create_if_absent_with_resolution_keeps_every_promise() -> None:
         faults=CREATE_FAULTS,
         check_end=check,
     )
-    met = {fault for trace in traces for fault in trace.faults}
-    assert met == {fault.value for fault in CREATE_FAULTS.budgets or {}}
+    injected = {fault for trace in traces for fault in trace.faults}
+    assert injected == {fault.value for fault in CREATE_FAULTS.budgets or {}}
 
 
 def test_failing_seed_prints_one_line_to_run_it_again() -> None:

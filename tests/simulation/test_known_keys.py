@@ -162,8 +162,8 @@ def first_failure(seeds: range) -> str:
         deeds = {deed.name: deed for some in game.deeds for deed in some}
         done = [deeds[name] for name in published(world) if name in deeds]
         if len(last) != len(rows) or last != expected(game.start, done):
-            told = f"{game.start} + {done} -> {rows}"
-            return f"seed {seed}: not what the writes leave: {told}\n{trace.story()}"
+            difference = f"{game.start} + {done} -> {rows}"
+            return f"seed {seed}: not what the writes leave: {difference}\n{trace.story()}"
     return ""
 
 

@@ -209,8 +209,8 @@ def expect_defined(world: SimulatedSystem, trace: Trace, jobs: Sequence[Job], wh
     The rows are the expected ones now, and after a survivor has tidied up; no write was rejected.
     """
     assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
-    told = [(name, fields) for _, _, name, fields in world.events]
-    assert not [one for one in told if one[0] in ("sim.redone", "sim.refused")], why
+    events = [(name, fields) for _, _, name, fields in world.events]
+    assert not [one for one in events if one[0] in ("sim.redone", "sim.refused")], why
     answered = {one.operation for one in world.history if one.kind.value == "ok"}
     assert answered <= {operation_of(slot) for slot in slots_of(world)}, why
     assert read_rows(world) == defined_rows(world, jobs), f"{why}\n{trace.story()}"

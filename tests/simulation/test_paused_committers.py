@@ -92,33 +92,33 @@ class Host:
             for name, answer in zip(list(waiting), answers, strict=True):
                 if answer is not NotCommitted.CONFLICTS:
                     waiting.remove(name)
-                    self.tell(context, name, answer)
+                    self.record(context, name, answer)
 
-    def tell(self, context: TableContext, name: str, answer: Answer) -> None:
+    def record(self, context: TableContext, name: str, answer: Answer) -> None:
         """Record a writer's answer, or resolve its write without one."""
         wire = self.wires[name]
         if isinstance(answer, CommitResult) and not wire.closed:
-            told = WasCommitted(
+            outcome = WasCommitted(
                 requested_time=answer.requested_time,
                 completion_time=answer.completion_time,
                 group=answer.group,
                 lost_slots=answer.lost_slots,
                 own=MemberResult.of(answer),
             )
-            self.writers.receipts[name] = wire.member.commit_result(told)
+            self.writers.results[name] = wire.member.commit_result(outcome)
         self.go_on(context, name, finds_out=wire.closed or answer is not NotCommitted.ALONE)
 
     def go_on(self, context: TableContext, name: str, *, finds_out: bool) -> None:
-        if name in self.writers.receipts or name in self.unknown:
+        if name in self.writers.results or name in self.unknown:
             return
         self.wires[name].closed = True
         try:
-            receipt = self.wires[name].member.resolve(context) if finds_out else None
-            self.found += receipt is not None
-            self.alone += receipt is None
-            if receipt is None:
-                receipt = write(context, self.plan, self.writers.workload(context, name))
-            self.writers.receipts[name] = receipt
+            result = self.wires[name].member.resolve(context) if finds_out else None
+            self.found += result is not None
+            self.alone += result is None
+            if result is None:
+                result = write(context, self.plan, self.writers.workload(context, name))
+            self.writers.results[name] = result
         except OutcomeUnknownError:
             self.unknown.add(name)
 
@@ -131,23 +131,23 @@ class Host:
 
     def wrong(self, world: SimulatedSystem) -> list[str]:
         """Rows that do not exist exactly once, or have another answer."""
-        slots, told = all_slots(world), self.writers.receipts
+        slots, results = all_slots(world), self.writers.results
         void = {one.number - 1 for one in slots if one.kind is SlotKind.VOID}
         commits = [one for one in slots if one.kind is SlotKind.COMMIT and one.number not in void]
         times = {one.requested_time for one in commits}
         found = [
-            f"{name} was told: {one}"
-            for name, one in told.items()
+            f"{name} got: {one}"
+            for name, one in results.items()
             if one.requested_time not in times
             or one.rows_inserted + one.rows_updated != len(MEMBERS[name])
         ]
         written = sum(map(_writes_in, commits))
-        if not len(told) <= written <= len(told) + len(self.unknown):
-            found.append(f"{written} writes were committed, not those of {sorted(told)}")
+        if not len(results) <= written <= len(results) + len(self.unknown):
+            found.append(f"{written} writes were committed, not those of {sorted(results)}")
         rows = rows_now(world)
         return found + [
             f"{key} is of {rows.get(key)}, not {name}"
-            for name in told
+            for name in results
             for key in self.writers.keys[name]
             if rows.get(key) not in (name, *ALSO.get(key, ()))
         ]

@@ -62,10 +62,10 @@ class Group:
 
     def __init__(self, *, joined: bool) -> None:
         self._joined = joined
-        self.told: dict[str, CommitResult] = {}
+        self.results: dict[str, CommitResult] = {}
 
     def __call__(self, ports: ActorPorts, context: TableContext) -> None:
-        self.told = {}
+        self.results = {}
         works = groups.works_of(context, joined=self._joined)
         answers = commit_group(context, works)
         for name, work, answer in zip(groups.MEMBERS, works, answers, strict=True):
@@ -73,7 +73,7 @@ class Group:
                 ports.events.emit("sim.member_unknown", why=str(answer))
                 continue
             try:
-                self.told[name] = (
+                self.results[name] = (
                     answer if isinstance(answer, CommitResult) else write_prepared(work)
                 )
             except HoodooError as error:
@@ -96,7 +96,7 @@ def rows_of(slot: Slot) -> dict[str, str]:
     return {key: name for name in names for key in groups.MEMBERS[name]}
 
 
-def wrong(world: SimulatedSystem, told: Mapping[str, CommitResult]) -> list[str]:
+def wrong(world: SimulatedSystem, results: Mapping[str, CommitResult]) -> list[str]:
     """Differences of the table, or of members' results, from the commit log."""
     slots = all_slots(world)
     void = {one.number - 1 for one in slots if one.kind is SlotKind.VOID}
@@ -118,7 +118,7 @@ def wrong(world: SimulatedSystem, told: Mapping[str, CommitResult]) -> list[str]
             times = {batch: time for batch, time in times.items() if time not in gone}
     found += [
         f"{name} was told of {one.requested_time}"
-        for name, one in told.items()
+        for name, one in results.items()
         if one.requested_time not in gone and times.get(f"source/{name}") != one.requested_time
     ]
     rows = rows_now(world)
@@ -149,7 +149,7 @@ def test_a_paused_committer_commits_the_results_that_it_reports(
             others=[acting(f"R{n}", limits, act) for n, act in enumerate(MEANWHILE[who])],
             limits=limits,
             far=mode != "shared",
-            rows=lambda world: wrong(world, group.told),
+            rows=lambda world: wrong(world, group.results),
         ),
         every=1 if NIGHTLY else 5,
     )

@@ -197,8 +197,8 @@ def test_resolve_ends_a_plan_without_its_file() -> None:
     context = shared(outside(world))
     slot = context.commit_log.newest_own_slot(context.commit_log.head())
     assert slot is not None
-    told = resolve(context, slot.requested_time)
-    assert (told.outcome, kinds(world)[-2:]) == (WriteOutcome.NOT_PUBLISHED, [PLAN, CANCEL])
+    resolution = resolve(context, slot.requested_time)
+    assert (resolution.outcome, kinds(world)[-2:]) == (WriteOutcome.NOT_PUBLISHED, [PLAN, CANCEL])
 
 
 def test_no_file_group_is_planned_twice_in_any_schedule() -> None:
@@ -258,14 +258,14 @@ def test_a_savepoint_whose_owner_died_does_not_count(calls: Sequence[str]) -> No
     slot = context.commit_log.newest_own_slot(context.commit_log.head())
     assert slot is not None
     assert slot.kind is SAVEPOINT
-    told = resolve(context, slot.requested_time)
-    assert told.outcome is WriteOutcome.PUBLISHED  # the write of that time
-    assert told.why.endswith("; it has no savepoint")
+    resolution = resolve(context, slot.requested_time)
+    assert resolution.outcome is WriteOutcome.PUBLISHED  # the write of that time
+    assert resolution.why.endswith("; it has no savepoint")
     assert (saved(world), kinds(world)[-2:]) == ([], [SAVEPOINT, UNSAVEPOINT])
     keep(context)
     assert saved(world) == WHOLE
-    told = resolve(context, slot.requested_time)
-    assert told.why.endswith("; it has a savepoint")
+    resolution = resolve(context, slot.requested_time)
+    assert resolution.why.endswith("; it has a savepoint")
 
 
 @STOPS

@@ -54,14 +54,14 @@ from timeline.ports.ports import Ports as EngineWorld
 
 LEASE_MS = 600
 LEASING = replace(LIMITS, reader_lease_ms=LEASE_MS)
-Told = list[str]  # outcomes of reads; shared by a run's reader and its check
+Outcomes = list[str]  # outcomes of reads; shared by a run's reader and its check
 
 
 def leasing(world: EngineWorld) -> TableContext:
     return open_table(world, LEASING)
 
 
-def holder(told: Told, make_context: MakeContext = leasing, *, pause_ms: int = 0) -> Actor:
+def holder(outcomes: Outcomes, make_context: MakeContext = leasing, *, pause_ms: int = 0) -> Actor:
     """Holds the state after the first write and reads it twice."""
 
     def body(ports: ActorPorts) -> None:
@@ -70,7 +70,7 @@ def holder(told: Told, make_context: MakeContext = leasing, *, pause_ms: int = 0
         try:
             state = table.as_of(first).pin()
         except (SnapshotExpiredError, InstantNotFoundError):
-            told.append("refused")
+            outcomes.append("refused")
             return
         except StorageUnavailableError:
             return
@@ -79,12 +79,12 @@ def holder(told: Told, make_context: MakeContext = leasing, *, pause_ms: int = 0
                 try:
                     rows = state.to_arrow(columns=["id", "operation"]).to_pylist()
                 except HoodooError as error:
-                    told.append(f"broken: {error.kind}")
+                    outcomes.append(f"broken: {error.kind}")
                     return
                 if {row["id"]: row["operation"] for row in rows} != {"a1": "seed", "b1": "seed"}:
-                    told.append(f"broken: {rows}")
+                    outcomes.append(f"broken: {rows}")
                 ports.clock.sleep_ms(pause_ms)
-            told.append("read")
+            outcomes.append("read")
 
     return Actor(name="reader", body=body)
 
@@ -99,14 +99,14 @@ def superseded() -> SimulatedSystem:
 
 
 def both(
-    told: Told,
+    outcomes: Outcomes,
     *,
     reading: MakeContext = leasing,
     cleaning: MakeContext = leasing,
     pause_ms: int = 0,
 ) -> tuple[SimulatedSystem, Sequence[Actor]]:
-    told.clear()
-    reader = holder(told, reading, pause_ms=pause_ms)
+    outcomes.clear()
+    reader = holder(outcomes, reading, pause_ms=pause_ms)
     world = superseded().copy("reader-lease")
     return world, [reader, cleaner(rounds=1, pause_ms=0, make_context=cleaning)]
 
@@ -126,19 +126,19 @@ class Blocks(PlannedPolicy):
         return super().choose(mine or plain, run)
 
 
-def interrupted(told: Told, **mutant: MakeContext) -> Iterator[Trace]:
+def interrupted(outcomes: Outcomes, **mutant: MakeContext) -> Iterator[Trace]:
     """Every order in which each of the two is interrupted once at most."""
-    world, actors = both(told, **mutant)
+    world, actors = both(outcomes, **mutant)
     calls = run(world, actors, policy=PlannedPolicy()).calls
     for of_cleaner, of_reader in product(range(calls["cleaner"]), range(calls["reader"])):
-        world, actors = both(told, **mutant)
+        world, actors = both(outcomes, **mutant)
         policy = Blocks(of_cleaner, of_reader)
-        yield run(world, actors, policy=policy, check_end=unbroken(told))
+        yield run(world, actors, policy=policy, check_end=unbroken(outcomes))
 
 
-def unbroken(told: Told) -> Callable[[SimulatedSystem], list[Violation]]:
+def unbroken(outcomes: Outcomes) -> Callable[[SimulatedSystem], list[Violation]]:
     def check(_: SimulatedSystem) -> list[Violation]:
-        return [Violation(invariant="RDL-1", found=one) for one in told if "broken" in one]
+        return [Violation(invariant="RDL-1", found=one) for one in outcomes if "broken" in one]
 
     return check
 
@@ -146,11 +146,11 @@ def unbroken(told: Told) -> Callable[[SimulatedSystem], list[Violation]]:
 @pytest.mark.spec("RDL-1")
 @pytest.mark.spec("CLN-1")
 def test_a_pinned_snapshot_is_read_or_refused_in_every_order() -> None:
-    told: Told = []
+    outcomes: Outcomes = []
     endings: Counter[str] = Counter()
-    for trace in interrupted(told):
+    for trace in interrupted(outcomes):
         assert trace.failure is None, trace.story()
-        endings.update(told)
+        endings.update(outcomes)
     assert set(endings) == {"read", "refused"}
     assert min(endings.values()) > 20
 
@@ -195,8 +195,8 @@ def test_mutant_that_checks_leases_too_early_is_found(mutant: dict[str, MakeCont
 @pytest.mark.parametrize("victim", ["reader", "cleaner"])
 def test_reader_and_cleaner_killed_at_every_call(victim: str) -> None:
     """The next process finishes the work of a dead one: nothing stays owed for ever."""
-    told: Told = []
-    for case in crash_points(lambda: both(told), victim, check_end=unbroken(told)):
+    outcomes: Outcomes = []
+    for case in crash_points(lambda: both(outcomes), victim, check_end=unbroken(outcomes)):
         assert case.trace.failure is None, f"call {case.call}: {case.trace.failure}"
         heal(case.world, EngineObserver(case.world, commits_retained=RETAINED)).expect_ok(last=100)
         assert case.world.paths_below(DEFERRED_DELETES) == [], f"call {case.call}"
@@ -205,8 +205,8 @@ def test_reader_and_cleaner_killed_at_every_call(victim: str) -> None:
 def test_the_helper_of_a_dead_cleaner_keeps_pinned_files() -> None:
     """HELP-1: the cleaner dies right after its slot; a writer applies that slot."""
     patient = replace(LIMITS, reader_lease_ms=60_000)
-    told: Told = []
-    world, actors = both(told, reading=lambda ports: open_table(ports, patient), pause_ms=1)
+    outcomes: Outcomes = []
+    world, actors = both(outcomes, reading=lambda ports: open_table(ports, patient), pause_ms=1)
     helper = writer("B", [Job(operation="B", keys=("b1",))])
     stages: list[ScriptStage] = [
         Until("reader", "sleep"),
@@ -215,14 +215,14 @@ def test_the_helper_of_a_dead_cleaner_keeps_pinned_files() -> None:
     ]
     trace = play(world, [*actors, helper], stages)
     assert trace.failure is None, trace.story()
-    assert told == ["read"]
+    assert outcomes == ["read"]
     assert len(world.paths_below(DEFERRED_DELETES)) == 1
 
 
 def test_a_pinned_snapshot_outlives_its_lease_by_renewals() -> None:
-    told: Told = []
+    outcomes: Outcomes = []
     for seed in range(20):
-        world, actors = both(told, pause_ms=2 * LEASE_MS)
+        world, actors = both(outcomes, pause_ms=2 * LEASE_MS)
         faults = Faults(budgets={Fault.AMBIGUOUS_LOST: 1, Fault.AMBIGUOUS_LATE: 1}, rate=0.1)
         facts = EngineObserver(world, commits_retained=RETAINED)
         trace = run(
@@ -231,6 +231,6 @@ def test_a_pinned_snapshot_outlives_its_lease_by_renewals() -> None:
             seed=seed,
             faults=faults,
             check_step=facts.check_step,
-            check_end=unbroken(told),
+            check_end=unbroken(outcomes),
         )
         assert trace.failure is None, f"seed {seed}: {trace.failure}"

@@ -58,10 +58,10 @@ def impatient(unknown: list[str]) -> Actor:
     return Actor(name="A", body=body)
 
 
-def asker(unknown: list[str], told: list[Resolution], name: str, after: str) -> Actor:
+def asker(unknown: list[str], resolutions: list[Resolution], name: str, after: str) -> Actor:
     def body(ports: ActorPorts) -> None:
         if unknown:
-            told.append(resolve(open_table(ports_of(ports)), unknown[0]))
+            resolutions.append(resolve(open_table(ports_of(ports)), unknown[0]))
 
     return Actor(name=name, body=body, start_after=after)
 
@@ -72,16 +72,20 @@ def played(
     world = seeded("resolve")
     facts = EngineObserver(world)
     unknown: list[str] = []
-    told: list[Resolution] = []
+    resolutions: list[Resolution] = []
     trace = run(
         world,
-        [impatient(unknown), asker(unknown, told, "R", "A"), asker(unknown, told, "S", "R")],
+        [
+            impatient(unknown),
+            asker(unknown, resolutions, "R", "A"),
+            asker(unknown, resolutions, "S", "R"),
+        ],
         policy=PlannedPolicy(faults),
         check_step=facts.check_step,
         check_end=facts.check_end,
     )
     assert found_by(world, trace) == ""
-    return world, unknown, told, trace
+    return world, unknown, resolutions, trace
 
 
 def calls_of(trace: Trace, actor: str, piece: str = "") -> list[int]:
@@ -99,20 +103,20 @@ def unanswered(fault: Fault) -> PlannedFault:
 @pytest.mark.parametrize("fault", UNANSWERED)
 def test_resolve_decides_and_the_rows_agree(fault: Fault) -> None:
     lost = unanswered(fault)
-    _, unknown, told, whole = played([lost])
+    _, unknown, resolutions, whole = played([lost])
     assert unknown
-    assert len(told) == 2
+    assert len(resolutions) == 2
     deaths = [
         [lost, PlannedFault(actor="R", call=call, fault=Fault.CRASH_BEFORE)]
         for call in calls_of(whole, "R")
     ]
     assert len(deaths) > 4
     for faults in ([lost], *deaths):
-        world, _, told, _ = played(faults)
-        assert told, f"nobody answered: {faults}"
+        world, _, resolutions, _ = played(faults)
+        assert resolutions, f"nobody answered: {faults}"
         # Healing wrote a1 again; a2 is the unanswered write's alone.
         expected = WriteOutcome.PUBLISHED if "a2" in rows_now(world) else WriteOutcome.NOT_PUBLISHED
-        assert {one.outcome for one in told} == {expected}, f"{faults}"
+        assert {one.outcome for one in resolutions} == {expected}, f"{faults}"
         again = resolve(open_table(outside(world)), unknown[0])
         assert again.outcome is expected
 

@@ -450,9 +450,9 @@ def test_a_void_write_is_explained_before_and_after_its_files_are_deleted() -> N
     assert begun is not None
     table.context.ports.storage.delete(timeline_path(f"{begun.requested_time}.commit.requested"))
     table.context.ports.storage.delete(timeline_path(f"{begun.requested_time}.inflight"))
-    told = explain_instant(table.context, begun.requested_time)
-    assert told.state == "void"
-    assert "another engine committed without it" in told.remarks[0]
+    explanation = explain_instant(table.context, begun.requested_time)
+    assert explanation.state == "void"
+    assert "another engine committed without it" in explanation.remarks[0]
     answer = resolve(table.context, begun.requested_time)
     assert (answer.outcome, answer.completion_time) == (WriteOutcome.NOT_PUBLISHED, None)
 

@@ -83,8 +83,8 @@ def record(nonce: str, token: int, *, expired: bool = False, owner: str = "") ->
 def test_every_rule_of_the_lock_file_can_be_broken(
     before: LockRecord, after: LockRecord, later_ms: int, found: str
 ) -> None:
-    told = "; ".join(why_not(before, 1_000, after, 1_000 + later_ms))
-    assert (found in told) if found else (told == "")
+    reasons = "; ".join(why_not(before, 1_000, after, 1_000 + later_ms))
+    assert (found in reasons) if found else (reasons == "")
 
 
 def test_without_the_second_refresh_rows_are_lost() -> None:

@@ -59,7 +59,7 @@ from timeline.snapshot import ActiveTimeline, Snapshot
 OPERATION_KEY = "simulation.operation"
 
 #: Subfolders of ``.hoodie`` that ``structure`` reads.
-_TOLD = (f"{SLOTS}/", f"{TIMELINE}/")
+_READ_FOLDERS = (f"{SLOTS}/", f"{TIMELINE}/")
 _HISTORY_FOLDER = f"{HISTORY}/"
 
 _KINDS = {
@@ -293,12 +293,12 @@ class EngineObserver:
         version = self.world.files.get(f"{HISTORY}/_version_")
         if version is None:
             return frozenset()
-        said = parse_version(version.data)
-        for number in reversed([said, *(one for one in manifests if one > said)]):
+        newest = parse_version(version.data)
+        for number in reversed([newest, *(one for one in manifests if one > newest)]):
             path = f"{HISTORY}/manifest_{number}"
             files = parse_manifest(self.world.files[path].data, path=path)
             paths = [f"{HISTORY}/{one.file_name}" for one in files]
-            if number == said or all(path in self.world.files for path in paths):
+            if number == newest or all(path in self.world.files for path in paths):
                 return frozenset().union(*map(self._archived_in, paths))
         return frozenset()
 
@@ -347,7 +347,7 @@ class EngineObserver:
         for change in journal[self._seen :]:
             path = change.path
             if path.startswith(f"{HOODIE}/"):
-                matters = self._is_told(path) or matters
+                matters = self._is_read(path) or matters
                 if path.startswith(f"{SLOTS}/") and change.kind == "create":
                     self._slots_created += 1
                 continue
@@ -376,12 +376,12 @@ class EngineObserver:
         self._seen = len(journal)
         return matters
 
-    def _is_told(self, path: str) -> bool:
+    def _is_read(self, path: str) -> bool:
         """Whether ``structure`` reads this changed file of ``.hoodie``."""
         if path.startswith(_HISTORY_FOLDER):
             self._archived_known = None
             return True
-        if path.startswith(_TOLD):
+        if path.startswith(_READ_FOLDERS):
             self._instants_known = None
             return True
         return False

@@ -77,8 +77,8 @@ def footprint_of(world: SimulatedSystem, call: PortCall) -> Footprint:
             deletes=frozenset(below), lists=frozenset(folders), folders=frozenset(folders)
         )
     there = path in world.files
-    looks_only = (call.method == "create" and there) or (call.method == "delete" and not there)
-    if call.kind == CallKind.READ or looks_only:
+    reads_only = (call.method == "create" and there) or (call.method == "delete" and not there)
+    if call.kind == CallKind.READ or reads_only:
         lists = frozenset({path}) if call.method == "stat" else _NOTHING
         return Footprint(reads=frozenset({path}), lists=lists)
     if call.method == "delete":

@@ -38,8 +38,8 @@ def test_changes_have_hudi_s_columns(save: Any, spark: Any, path: str, logs: str
 
 
 def test_a_range_without_changes_is_empty(save: Any, spark: Any, path: str) -> None:
-    receipt = save([(1, "mon", 10, 1.0)])
-    later = {**OPTIONS, "hoodie.datasource.read.begin.instanttime": receipt.completion_time}
+    result = save([(1, "mon", 10, 1.0)])
+    later = {**OPTIONS, "hoodie.datasource.read.begin.instanttime": result.completion_time}
     assert spark.read.format("hudi").options(**later).load(path).count() == 0
 
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.spark
 
 
 def test_tasks_write_whole_files_only(tmp_path: Path) -> None:
-    said = {"hoodoo.slots.backend": "sql", "hoodoo.lock.sql.url": "/nowhere"}
-    assert storage_properties(said) == {"hoodoo.slots.backend": "sql"}
+    settings = {"hoodoo.slots.backend": "sql", "hoodoo.lock.sql.url": "/nowhere"}
+    assert storage_properties(settings) == {"hoodoo.slots.backend": "sql"}
     for options, kind in ((("hoodoo.slots.backend", "sql"),), NonAtomicStorage), ((), LocalStorage):
         storage = StorageAddress(base_uri=f"file:{tmp_path}", options=options).open()
         assert type(storage) is kind
@@ -30,14 +30,14 @@ def test_tasks_write_whole_files_only(tmp_path: Path) -> None:
 def test_a_data_frame_is_saved_by_a_slot_of_the_database(
     save: Callable[..., Any], path: str, tmp_path: Path
 ) -> None:
-    told = {
+    options = {
         "hoodoo__slots__backend": "sql",
         "hoodoo__lock__sql__url": str(tmp_path / "slots.db"),
         "hoodoo__lock__sql__create_table": "true",
     }
-    save([(1, "mon", 10, 1.0), (2, "mon", 10, 2.0)], **told)
-    save([(1, "mon", 11, 7.0)], **told)
-    properties = {key.replace("__", "."): value for key, value in told.items()}
+    save([(1, "mon", 10, 1.0), (2, "mon", 10, 2.0)], **options)
+    save([(1, "mon", 11, 7.0)], **options)
+    properties = {key.replace("__", "."): value for key, value in options.items()}
     with hoodoo.open_table(path, properties=properties) as table:
         rows = table.to_arrow(columns=["id", "amount"]).to_pylist()
     assert sorted((row["id"], row["amount"]) for row in rows) == [(1, 7.0), (2, 2.0)]

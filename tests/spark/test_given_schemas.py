@@ -43,7 +43,7 @@ def of(rows: list[tuple[str, str, int]]) -> pa.Table:
 
 
 @pytest.fixture
-def said(spark: Any) -> Iterator[Any]:
+def session_set(spark: Any) -> Iterator[Any]:
     keys: list[str] = []
 
     def say(key: str, value: str) -> None:
@@ -78,16 +78,16 @@ def test_a_range_is_read_without_the_column_that_selects_its_rows(spark: Any, pa
 
 @pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
 def test_old_dates_are_read_as_written_under_every_rebase_mode(
-    spark: Any, path: str, said: Any, mode: str
+    spark: Any, path: str, session_set: Any, mode: str
 ) -> None:
-    said("spark.sql.parquet.datetimeRebaseModeInRead", mode)
+    session_set("spark.sql.parquet.datetimeRebaseModeInRead", mode)
     assert loaded(spark, path, "born date") == [(LONG_AGO,), (LONG_AGO,)]
 
 
 def test_rows_of_a_lost_file_raise_an_error_under_every_session_setting(
-    spark: Any, path: str, said: Any
+    spark: Any, path: str, session_set: Any
 ) -> None:
-    said("spark.sql.files.ignoreMissingFiles", "true")
+    session_set("spark.sql.files.ignoreMissingFiles", "true")
     df = spark.read.format("hoodoo").load(path)
     [lost] = Path(path, "mon").glob("*.parquet")
     lost.unlink()

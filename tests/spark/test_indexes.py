@@ -74,35 +74,40 @@ def test_inserts_may_drop_known_keys_of_a_bucket(save: Any, rows: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["GLOBAL_SIMPLE", "GLOBAL_BLOOM"])
 def test_rows_of_a_global_index_move(save: Any, rows: Any, kind: str) -> None:
-    told = {INDEX: kind}
-    save([(1, "mon", 10, 1.0), (2, "mon", 10, 1.0), (3, "tue", 10, 1.0)], **told)
-    save([(1, "tue", 20, 2.0), (2, "tue", 5, 9.0), (3, "tue", 20, 2.0), (4, "wed", 1, 4.0)], **told)
+    options = {INDEX: kind}
+    save([(1, "mon", 10, 1.0), (2, "mon", 10, 1.0), (3, "tue", 10, 1.0)], **options)
+    save(
+        [(1, "tue", 20, 2.0), (2, "tue", 5, 9.0), (3, "tue", 20, 2.0), (4, "wed", 1, 4.0)],
+        **options,
+    )
     assert rows() == [
         (1, "tue", 20, 2.0),
         (2, "mon", 10, 1.0),  # arrived late, so it stays
         (3, "tue", 20, 2.0),
         (4, "wed", 1, 4.0),
     ]
-    save([(1, "mon", 30, 3.0), (1, "wed", 31, 5.0), (1, "tue", 29, 6.0)], **told)
+    save([(1, "mon", 30, 3.0), (1, "wed", 31, 5.0), (1, "tue", 29, 6.0)], **options)
     assert rows()[0] == (1, "wed", 31, 5.0)
-    save([(1, "mon", 0, 0.0), (4, "tue", 0, 0.0)], **told, **{OPERATION: "delete"})
+    save([(1, "mon", 0, 0.0), (4, "tue", 0, 0.0)], **options, **{OPERATION: "delete"})
     assert [row[0] for row in rows()] == [2, 3]
 
 
 def test_rows_of_a_global_index_move_out_of_logs(save: Any, rows: Any) -> None:
-    told = {INDEX: "GLOBAL_SIMPLE", "hoodie__datasource__write__table__type": "MERGE_ON_READ"}
-    save([(1, "mon", 10, 1.0), (2, "mon", 10, 1.0)], **told)
-    save([(1, "mon", 20, 2.0), (2, "tue", 20, 2.0)], **told)  # a log, and one row leaves by it
-    save([(1, "tue", 15, 9.0), (2, "wed", 30, 3.0)], **told)  # late by the log's ordering value; on
+    options = {INDEX: "GLOBAL_SIMPLE", "hoodie__datasource__write__table__type": "MERGE_ON_READ"}
+    save([(1, "mon", 10, 1.0), (2, "mon", 10, 1.0)], **options)
+    save([(1, "mon", 20, 2.0), (2, "tue", 20, 2.0)], **options)  # a log, and one row leaves by it
+    save(
+        [(1, "tue", 15, 9.0), (2, "wed", 30, 3.0)], **options
+    )  # late by the log's ordering value; on
     assert rows() == [(1, "mon", 20, 2.0), (2, "wed", 30, 3.0)]
 
 
 def test_rows_of_a_global_index_may_stay_where_their_key_is(
     save: Any, rows: Any, path: str
 ) -> None:
-    told = {INDEX: "GLOBAL_SIMPLE", "hoodie__simple__index__update__partition__path": "false"}
-    save([(1, "mon", 10, 1.0)], **told)
-    save([(1, "tue", 20, 2.0), (2, "tue", 20, 2.0)], **told)
+    options = {INDEX: "GLOBAL_SIMPLE", "hoodie__simple__index__update__partition__path": "false"}
+    save([(1, "mon", 10, 1.0)], **options)
+    save([(1, "tue", 20, 2.0), (2, "tue", 20, 2.0)], **options)
     with hoodoo.open_table(path) as table:
         found = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
     assert sorted((r["id"], r["_hoodie_partition_path"], r["amount"]) for r in found) == [

@@ -66,6 +66,6 @@ def test_single_columns_are_updated(save: Any, rows: Any, options: dict[str, str
     fields = [{"name": "amount", "type": ["null", "double"]}]
     schema = json.dumps({"type": "record", "name": "t", "fields": fields})
     partial = {**options, "hoodie__write__partial__update__schema": schema}
-    receipt = save([(1, "mon", 2, 9.0)], **partial)
-    assert receipt.rows_updated == 1
+    result = save([(1, "mon", 2, 9.0)], **partial)
+    assert result.rows_updated == 1
     assert rows() == [(1, "mon", 2, 9.0, "kept"), (2, "mon", 1, 2.0, "kept")]

@@ -47,8 +47,8 @@ def test_a_spark_job_and_a_local_writer_create_one_bucket_together(
             ],
             SCHEMA,
         )
-        receipt = table._run(WriteOperation.UPSERT, Slow(table.context.ports, mine))
-        assert receipt.attempts == 1
+        result = table._run(WriteOperation.UPSERT, Slow(table.context.ports, mine))
+        assert result.attempts == 1
         (one,) = (one for one in table.file_slices() if one.file_group.partition_path == "mon")
         assert (one.base_file, len(one.log_files)) == (None, 2)
     # Of the rows of one key that of the greater requested time counts: the job's.

@@ -26,9 +26,9 @@ def test_local_files_keep_their_paths() -> None:
 
 
 def test_executors_get_the_store_options_of_the_caller_and_none_of_the_table() -> None:
-    said = (
+    options = (
         PropertySet()
         .with_layer(TABLE_LAYER, {"fs.s3a.endpoint": "https://thief.example"})
         .with_layer("code", {"fs.s3a.access.key": "a", "hoodie.table.name": "t"})
     )
-    assert storage_properties(said) == {"fs.s3a.access.key": "a"}
+    assert storage_properties(options) == {"fs.s3a.access.key": "a"}

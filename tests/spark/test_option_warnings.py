@@ -32,7 +32,7 @@ def heard() -> Iterator[list[str]]:
 
 
 @contextmanager
-def said(spark: Any, **values: str) -> Iterator[None]:
+def session_values(spark: Any, **values: str) -> Iterator[None]:
     """Set values by SQL's SET, and unset them afterwards."""
     named = {key.replace("__", "."): value for key, value in values.items()}
     try:
@@ -101,17 +101,17 @@ def test_set_options_reach_writes_and_reads_and_explicit_options_win(
     save(THREE)
     first = spark.read.format("hoodoo").load(path).first()["_hoodie_commit_time"]
     operation = "hoodie__datasource__write__operation"
-    with said(spark, **{operation: "insert"}):
+    with session_values(spark, **{operation: "insert"}):
         save([(1, "mon", 11, 9.0)])
         assert len(rows()) == 4, "an insert searches for no key"
         save([(1, "mon", 12, 8.0)], **{operation: "upsert"})
         assert (1, "mon", 10, 1.0) not in rows()
-    with said(spark, as__of__instant=first):
+    with session_values(spark, as__of__instant=first):
         assert len(rows()) != 3, "only keys of Hudi's and ours count"
     begin = {"hoodie__datasource__read__begin__instanttime": "2999-01-01"}
-    with said(spark, hoodie__datasource__query__type="incremental", **begin):
+    with session_values(spark, hoodie__datasource__query__type="incremental", **begin):
         assert rows() == []
-    with said(spark, hoodie__clean__automtic="true"), heard() as texts:
+    with session_values(spark, hoodie__clean__automtic="true"), heard() as texts:
         rows()
     assert [text for text in texts if "did you mean hoodie.clean.automatic" in text]
 
@@ -119,7 +119,7 @@ def test_set_options_reach_writes_and_reads_and_explicit_options_win(
 def test_set_options_win_over_the_initial_session_options(spark: Any, save: Any, path: str) -> None:
     spark.conf.set("spark.hoodie.write.application.id", "begun")
     try:
-        with said(spark, hoodie__write__application__id="set"):
+        with session_values(spark, hoodie__write__application__id="set"):
             save(THREE)
             with hoodoo.spark.table(spark, path) as table:
                 assert table.properties["hoodie.write.application.id"] == "set"

@@ -96,9 +96,9 @@ def test_only_a_dataframe_of_the_newest_snapshot_has_a_read_set(spark: Any, duty
     with pytest.raises(InvalidInputError) as derived:
         hoodoo.spark.reads(reader.load(duty).where("id = 1"))
     assert derived.value.kind == "not_loaded"
-    receipt = hoodoo.spark.last_result(spark)
+    result = hoodoo.spark.last_result(spark)
     past = [
-        {"as.of.instant": receipt.requested_time},
+        {"as.of.instant": result.requested_time},
         {"hoodie.datasource.query.type": "read_optimized"},
         {
             "hoodie.datasource.query.type": "incremental",

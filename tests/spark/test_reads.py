@@ -22,7 +22,7 @@ OWN = ["id", "day", "at", "amount"]
 
 
 def test_meta_columns_are_first(save: Any, spark: Any, path: str) -> None:
-    receipt = save(THREE)
+    result = save(THREE)
     df = spark.read.format("hoodoo").load(path)
     assert df.columns == [
         "_hoodie_commit_time",
@@ -33,7 +33,7 @@ def test_meta_columns_are_first(save: Any, spark: Any, path: str) -> None:
         *OWN,
     ]
     row = df.where("id = 3").first()
-    assert row["_hoodie_commit_time"] == receipt.requested_time
+    assert row["_hoodie_commit_time"] == result.requested_time
     assert (row["_hoodie_record_key"], row["_hoodie_partition_path"]) == ("3", "tue")
 
 

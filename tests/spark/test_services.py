@@ -25,8 +25,8 @@ def test_a_compaction_runs_on_the_cluster(
     save(START, **MERGE_ON_READ)
     save(LATER, **MERGE_ON_READ)
     with hoodoo.spark.table(spark, path) as table:
-        receipt = table.services.compact()
-        assert (receipt.file_groups, receipt.rows_written) == (2, 3)
+        result = table.services.compact()
+        assert (result.file_groups, result.rows_written) == (2, 3)
         assert all(not one.log_files for one in table.file_slices())
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 11, 9.0)]
 
@@ -39,10 +39,10 @@ def test_the_executor_is_chosen_by_one_option(
     save(LATER, **MERGE_ON_READ)
     before = set(jobs().getJobIdsForGroup())
     if front == "python":
-        said = {"hoodoo.services.executor": "spark", "hoodoo.services.file.groups.max": "1"}
-        with hoodoo.open_table(path, properties=said) as table:
-            receipt = table.services.compact()
-        assert receipt.file_groups == 2
+        properties = {"hoodoo.services.executor": "spark", "hoodoo.services.file.groups.max": "1"}
+        with hoodoo.open_table(path, properties=properties) as table:
+            result = table.services.compact()
+        assert result.file_groups == 2
     else:
         done = run("services", "run", path, "--service", "compact", "--executor", "spark")
         assert done.exit_code == 0, done.err
@@ -57,8 +57,8 @@ def test_a_clustering_runs_on_the_cluster(
     save(LATER, **MERGE_ON_READ)
     with hoodoo.spark.table(spark, path) as table:
         names = table.to_arrow().schema.names
-        receipt = table.services.cluster([names[0], names[2]], curve="hilbert")
-        assert (receipt.groups, receipt.rows_written) == (2, 3)
+        result = table.services.cluster([names[0], names[2]], curve="hilbert")
+        assert (result.groups, result.rows_written) == (2, 3)
         assert table.services.cluster([names[0], names[2]], curve="hilbert") is None
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 11, 9.0)]
 

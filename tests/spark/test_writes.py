@@ -39,8 +39,8 @@ def test_first_save_creates_the_table_and_upserts_replace_by_key(save: Any, rows
 
 
 def test_the_session_keeps_the_result_of_the_newest_save(save: Any, spark: Any) -> None:
-    receipt = save(THREE)
-    assert hoodoo.spark.last_result(spark) == receipt
+    result = save(THREE)
+    assert hoodoo.spark.last_result(spark) == result
 
 
 def test_late_rows_do_not_replace_newer_ones(save: Any, rows: Any) -> None:
@@ -81,10 +81,8 @@ def test_insert_may_drop_known_keys(save: Any, rows: Any) -> None:
 
 def test_delete_needs_keys_and_partitions_only(save: Any, rows: Any) -> None:
     save(THREE)
-    receipt = save(
-        [(2, "mon"), (77, "tue")], columns="id long, day string", **{OPERATION: "delete"}
-    )
-    assert receipt.rows_deleted == 1
+    result = save([(2, "mon"), (77, "tue")], columns="id long, day string", **{OPERATION: "delete"})
+    assert result.rows_deleted == 1
     assert [row[0] for row in rows()] == [1, 3]
 
 
@@ -102,8 +100,8 @@ def test_delete_partition_deletes_the_partitions_of_the_rows(save: Any, rows: An
 
 def test_mode_overwrite_replaces_all_rows_and_keeps_earlier_snapshots(save: Any, rows: Any) -> None:
     before = save(THREE)
-    receipt = save([(9, "wed", 2, 9.0), (9, "wed", 1, 8.0)], mode="overwrite")
-    assert receipt.operation == "insert_overwrite_table"
+    result = save([(9, "wed", 2, 9.0), (9, "wed", 1, 8.0)], mode="overwrite")
+    assert result.operation == "insert_overwrite_table"
     assert rows() == [(9, "wed", 2, 9.0)]
     assert len(rows(as__of__instant=before.requested_time)) == 3
 
@@ -221,8 +219,8 @@ def test_rows_that_differ_when_they_are_computed_again_are_refused(
     save: Any, spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(THREE)
-    anew = F.udf(lambda _: uuid.uuid4().hex).asNondeterministic()
-    df = spark.range(3).select("id", anew("id").alias("day"), F.lit(1).alias("at"))
+    new_id = F.udf(lambda _: uuid.uuid4().hex).asNondeterministic()
+    df = spark.range(3).select("id", new_id("id").alias("day"), F.lit(1).alias("at"))
     rewrite = SparkWorkload.rewrite
 
     def without_cache(self: SparkWorkload, tasks: Any) -> Any:
@@ -301,17 +299,17 @@ def test_a_conflict_rebases_the_overlapping_file_group_only(
         "hoodie.write.lock.provider": "in_process",
     }
     calls: list[list[str]] = []
-    begun, met = threading.Event(), threading.Event()
+    begun, rival_committed = threading.Event(), threading.Event()
 
     class Earlier(LocalWorkload):
         """Begins first and commits after the other has written."""
 
         def rewrite(self, tasks: Any) -> Any:
             begun.set()
-            met.wait(120)
+            rival_committed.wait(120)
             return super().rewrite(tasks)
 
-    def rival() -> None:
+    def concurrent_write() -> None:
         data = pa.table({"id": [3], "day": ["tue"], "at": [12], "amount": [33.0]})
         with hoodoo.open_table(path, properties=many) as table:
             table._run(WriteOperation.UPSERT, Earlier(table.context.ports, data))
@@ -320,11 +318,11 @@ def test_a_conflict_rebases_the_overlapping_file_group_only(
         def rewrite(self, tasks: Any) -> Any:
             done = super().rewrite(tasks)
             calls.append([task.partition_path for task in tasks])
-            met.set()
+            rival_committed.set()
             other.join()
             return done
 
-    other = threading.Thread(target=rival)
+    other = threading.Thread(target=concurrent_write)
     other.start()
     begun.wait(120)
     df = spark.createDataFrame(
@@ -332,9 +330,9 @@ def test_a_conflict_rebases_the_overlapping_file_group_only(
         "id long, day string, at long, amount double",
     )
     with hoodoo.open_table(path, properties=many) as table:
-        receipt = table._run(WriteOperation.UPSERT, Later(table.context.ports, df))
+        result = table._run(WriteOperation.UPSERT, Later(table.context.ports, df))
     assert [sorted(each) for each in calls] == [["mon", "tue"], ["tue"]]
-    assert receipt.attempts == 2
+    assert result.attempts == 2
     assert rows() == [
         (1, "mon", 20, 11.0),
         (2, "mon", 10, 2.0),

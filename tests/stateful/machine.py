@@ -28,7 +28,7 @@ from timeline.ports.ports import Storage
 KEYS = ("a", "b", "k:1", "ü", "e f", "Z")
 PARTITIONS = ("x", "y z")
 
-told_rows = st.lists(
+drawn_rows = st.lists(
     st.fixed_dictionaries(
         {
             "id": st.sampled_from(KEYS),
@@ -108,42 +108,42 @@ class TableMachine(RuleBasedStateMachine):
 
     # ---- operations
 
-    @rule(told=told_rows)
-    def upsert(self, told: list[Row]) -> None:
-        rows = self._rows(told)
-        receipt, groups = self._write(lambda: self.table.upsert(self._arrow(rows)))
-        self.model.upsert(self._keyed(rows), receipt.requested_time, groups)
-        self._settle(receipt, groups)
+    @rule(given=drawn_rows)
+    def upsert(self, given: list[Row]) -> None:
+        rows = self._rows(given)
+        result, groups = self._write(lambda: self.table.upsert(self._arrow(rows)))
+        self.model.upsert(self._keyed(rows), result.requested_time, groups)
+        self._fold(result, groups)
 
-    @rule(told=told_rows, bulk=st.booleans())
-    def insert_of_fresh_keys(self, told: list[Row], bulk: bool) -> None:
+    @rule(given=drawn_rows, bulk=st.booleans())
+    def insert_of_fresh_keys(self, given: list[Row], bulk: bool) -> None:
         held = {self._distinct(key) for key in self.model.records}
-        rows = self._unique([row for row in told if self._distinct(self._key(row)) not in held])
+        rows = self._unique([row for row in given if self._distinct(self._key(row)) not in held])
         if not rows:
             return
         operation = self.table.bulk_insert if bulk else self.table.insert
-        receipt, groups = self._write(lambda: operation(self._arrow(rows)))
-        self.model.insert(self._keyed(rows), receipt.requested_time, groups)
-        self._settle(receipt, groups)
+        result, groups = self._write(lambda: operation(self._arrow(rows)))
+        self.model.insert(self._keyed(rows), result.requested_time, groups)
+        self._fold(result, groups)
 
     @precondition(lambda self: self.moments)
-    @rule(told=told_rows)
-    def delete(self, told: list[Row]) -> None:
-        rows = self._rows(told)
+    @rule(given=drawn_rows)
+    def delete(self, given: list[Row]) -> None:
+        rows = self._rows(given)
         keys = self._arrow(rows).select(["id", "p"])
-        receipt, groups = self._write(lambda: self.table.delete(keys))
-        self.model.delete([self._key(row) for row in rows], receipt.requested_time)
-        self._settle(receipt, groups)
+        result, groups = self._write(lambda: self.table.delete(keys))
+        self.model.delete([self._key(row) for row in rows], result.requested_time)
+        self._fold(result, groups)
 
     @precondition(lambda self: self.moments and self._has_every_column())
-    @rule(told=told_rows)
-    def merge(self, told: list[Row]) -> None:
+    @rule(given=drawn_rows)
+    def merge(self, given: list[Row]) -> None:
         """Matched rows get a value, or go if the source's ts is odd; the others are inserted."""
-        rows = self._unique(told)
+        rows = self._unique(given)
         merge = self.table.merge(self._arrow(rows)).when_matched_delete("source.ts % 2 = 1")
         merge.when_matched_update({"v": "source.v"}).when_not_matched_insert_all()
-        receipt, groups = self._write(merge.execute)
-        time, visible = receipt.requested_time, self.model.visible()
+        result, groups = self._write(merge.execute)
+        time, visible = result.requested_time, self.model.visible()
         by_key = {self._distinct(key): (key, change.row) for key, change in visible.items()}
         for key, row in self._keyed(rows):
             home, held = by_key.get(self._distinct(key), (key, None))
@@ -153,11 +153,11 @@ class TableMachine(RuleBasedStateMachine):
                 self.model.delete([home], time)
             else:
                 self.model.upsert([(home, {**held, "v": row["v"]})], time, groups)
-        self._settle(receipt, groups)
+        self._fold(result, groups)
 
-    @rule(told=told_rows, whole=st.booleans())
-    def insert_overwrite(self, told: list[Row], whole: bool) -> None:
-        rows = self._unique(told)
+    @rule(given=drawn_rows, whole=st.booleans())
+    def insert_overwrite(self, given: list[Row], whole: bool) -> None:
+        rows = self._unique(given)
         paths = {self._key(row)[0] for row in rows}
         if self.model.everywhere and not whole:
             elsewhere = {key[1] for key in self.model.records if key[0] not in paths}
@@ -166,44 +166,48 @@ class TableMachine(RuleBasedStateMachine):
             if not rows:
                 return
         operation = self.table.insert_overwrite_table if whole else self.table.insert_overwrite
-        receipt, groups = self._write(lambda: operation(self._arrow(rows)))
+        result, groups = self._write(lambda: operation(self._arrow(rows)))
         self.model.replace(None if whole else paths)
-        self.model.insert(self._keyed(rows), receipt.requested_time, groups)
-        self._settle(receipt, groups)
+        self.model.insert(self._keyed(rows), result.requested_time, groups)
+        self._fold(result, groups)
 
     @precondition(lambda self: self.moments)
     @rule(partition=st.sampled_from(PARTITIONS))
     def delete_partition(self, partition: str) -> None:
         path = self.chosen.partition_path(partition)
-        receipt, groups = self._write(lambda: self.table.delete_partitions([path]))
+        result, groups = self._write(lambda: self.table.delete_partitions([path]))
         self.model.replace([path])
-        self._settle(receipt, groups)
+        self._fold(result, groups)
 
-    @rule(told=told_rows, rival=told_rows)
-    def upsert_while_another_writer_publishes(self, told: list[Row], rival: list[Row]) -> None:
+    @rule(given=drawn_rows, concurrent=drawn_rows)
+    def upsert_while_another_writer_publishes(
+        self, given: list[Row], concurrent: list[Row]
+    ) -> None:
         """The other one commits after this one has assigned its rows: neither loses a row."""
-        mine, other = self._rows(told), self._rows(rival)
+        mine, other = self._rows(given), self._rows(concurrent)
         writer, second = self.table, self._another("rival")
-        published: list[tuple[CommitResult, Groups]] = []
+        committed: list[tuple[CommitResult, Groups]] = []
         there: list[frozenset[tuple[str, int]]] = []
 
-        def meddle() -> None:
-            published.append(self._write(lambda: second.upsert(self._arrow(other))))
-            receipt, groups = published[0]
-            self.model.upsert(self._keyed(other), receipt.requested_time, groups)
-            self.model.settle(groups)
+        def commit_other() -> None:
+            committed.append(self._write(lambda: second.upsert(self._arrow(other))))
+            result, groups = committed[0]
+            self.model.upsert(self._keyed(other), result.requested_time, groups)
+            self.model.fold(groups)
             # rows for buckets that the concurrent write opened are rebased
             there.append(self._buckets_there())
 
-        workload: Any = Meddled(LocalWorkload(writer.context.ports, self._arrow(mine)), meddle)
-        receipt = writer._run(WriteOperation.UPSERT, workload)
-        assert published
-        groups = self._groups(receipt, there[0])
-        theirs = published[0][0]
+        workload: Any = Meddled(
+            LocalWorkload(writer.context.ports, self._arrow(mine)), commit_other
+        )
+        result = writer._run(WriteOperation.UPSERT, workload)
+        assert committed
+        groups = self._groups(result, there[0])
+        theirs = committed[0][0]
         self.completions[theirs.requested_time] = theirs.completion_time
-        self.model.upsert(self._keyed(mine), receipt.requested_time, groups)
+        self.model.upsert(self._keyed(mine), result.requested_time, groups)
         # If both are committed, this one may have begun first: both exist as of the later one.
-        self._settle(receipt, groups, as_of=max(receipt.requested_time, theirs.requested_time))
+        self._fold(result, groups, as_of=max(result.requested_time, theirs.requested_time))
         second.close()
 
     @rule()
@@ -239,14 +243,16 @@ class TableMachine(RuleBasedStateMachine):
             self.moments, self.completions = list(kept.moments), dict(kept.completions)
 
     @precondition(lambda self: self.moments)
-    @rule(told=told_rows, writes=st.integers(2, 5), compacts=st.booleans())
-    def a_savepoint_outlives_an_archive(self, told: list[Row], writes: int, compacts: bool) -> None:
+    @rule(given=drawn_rows, writes=st.integers(2, 5), compacts=st.booleans())
+    def a_savepoint_outlives_an_archive(
+        self, given: list[Row], writes: int, compacts: bool
+    ) -> None:
         """Savepoint, more writes, archive, restore; then a compaction before the next write."""
         if self._newest_write() not in self.saved:
             self.savepoint()
         for _ in range(writes):
             self.steps += 1  # the writers alternate
-            self.upsert(told)
+            self.upsert(given)
         self.archive()
         self.restore(oldest=False)
         if compacts and self.chosen.appends:
@@ -267,12 +273,12 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.chosen.appends)
     @rule()
     def compact_logs(self) -> None:
-        receipt = self.table.services.log_compact()
-        self._moved(receipt)
-        if receipt is not None:
-            time = receipt.requested_time
+        result = self.table.services.log_compact()
+        self._moved(result)
+        if result is not None:
+            time = result.requested_time
             self.model.join_logs(self._groups_with_log_of(time), time)
-            self.completions[time] = receipt.completion_time or ""
+            self.completions[time] = result.completion_time or ""
 
     @precondition(lambda self: self.moments and not self.chosen.buckets)
     @rule(curve=st.sampled_from(["linear", "zorder", "hilbert"]))
@@ -292,13 +298,13 @@ class TableMachine(RuleBasedStateMachine):
         else:
             self.handles.pop(0).close()
 
-    @rule(told=told_rows, how=st.sampled_from(sorted(BAD)))
-    def bad_rows_are_refused(self, told: list[Row], how: str) -> None:
+    @rule(given=drawn_rows, how=st.sampled_from(sorted(BAD)))
+    def bad_rows_are_refused(self, given: list[Row], how: str) -> None:
         if how in ("null ordering", "another type") and "ts" not in self.chosen.ordering:
             return
         if how == "null ordering" and not self.chosen.by_event:
             return
-        bad = BAD[how](self._rows(told)[-1])
+        bad = BAD[how](self._rows(given)[-1])
         before = [str(entry) for entry in self.table.timeline]
         with pytest.raises(HoodooError):
             self.table.upsert(pa.Table.from_pylist([bad]))
@@ -319,8 +325,8 @@ class TableMachine(RuleBasedStateMachine):
         least, partition = self.steps % 5, PARTITIONS[self.steps % 2]
         found = self.table.scan(columns=["v", "id"], filter=[("ts", ">=", least)]).read_all()
         wanted = [row for row in self.model.rows() if row["ts"] >= least]
-        told = [{"v": row["v"], "id": row["id"]} for row in wanted]
-        assert in_order(found.to_pylist()) == in_order(told)
+        given = [{"v": row["v"], "id": row["id"]} for row in wanted]
+        assert in_order(found.to_pylist()) == in_order(given)
         path = self.chosen.partition_path(partition)
         inside = [one.row for key, one in self.model.visible().items() if key[0] == path]
         some = self.table.scan(columns=["id"], partitions=[path]).read_all()
@@ -366,8 +372,8 @@ class TableMachine(RuleBasedStateMachine):
 
     def _write(self, act: Callable[[], CommitResult]) -> tuple[CommitResult, Groups]:
         before = self._buckets_there()
-        receipt = act()
-        return receipt, self._groups(receipt, before)
+        result = act()
+        return result, self._groups(result, before)
 
     def _buckets_there(self) -> frozenset[tuple[str, int]]:
         if self.chosen.buckets is None:
@@ -376,16 +382,16 @@ class TableMachine(RuleBasedStateMachine):
         return frozenset((group.partition_path, int(group.file_id[:8])) for group in groups)
 
     def _groups(
-        self, receipt: CommitResult | ServiceResult, there: frozenset[tuple[str, int]]
+        self, result: CommitResult | ServiceResult, there: frozenset[tuple[str, int]]
     ) -> Groups:
         pinned = self.handles[0].current_state()
         rewritten = frozenset(
             (one.file_group.partition_path, one.file_group.file_id)
             for one in pinned.file_slices()
-            if one.base_file is not None and one.base_file.requested_time == receipt.requested_time
+            if one.base_file is not None and one.base_file.requested_time == result.requested_time
         )
         snapshot = self.handles[0].context.snapshot()
-        write = snapshot.active.find(receipt.requested_time)
+        write = snapshot.active.find(result.requested_time)
         stats = {} if write is None else snapshot.commits.read(write).partition_to_write_stats
         written = {(path, one.file_id) for path, several in stats.items() for one in several}
         columns = ["_hoodie_partition_path", "_hoodie_record_key", "_hoodie_file_name"]
@@ -400,7 +406,7 @@ class TableMachine(RuleBasedStateMachine):
             )
         }
         return Groups(
-            receipt.requested_time,
+            result.requested_time,
             frozenset(written),
             rewritten,
             homes,
@@ -413,10 +419,10 @@ class TableMachine(RuleBasedStateMachine):
         newest = self.table.context.active().newest_completed_write
         return newest.requested_time if newest is not None else ""
 
-    def _moved(self, receipt: ServiceResult | None) -> None:
+    def _moved(self, result: ServiceResult | None) -> None:
         """A service moved rows, it changed none."""
-        if receipt is not None:
-            self.model.settle(self._groups(receipt, frozenset()))
+        if result is not None:
+            self.model.fold(self._groups(result, frozenset()))
             self.model.forget_all_but(self._groups_there())
 
     def _groups_there(self) -> frozenset[tuple[str, str]]:
@@ -430,19 +436,19 @@ class TableMachine(RuleBasedStateMachine):
             if any(log.instant_time == requested_time for log in one.log_files)
         )
 
-    def _settle(self, receipt: CommitResult, groups: Groups, as_of: str | None = None) -> None:
-        self.model.settle(groups)
-        self.completions[receipt.requested_time] = receipt.completion_time
-        self.moments.append(Moment(as_of or receipt.requested_time, self.model.rows()))
+    def _fold(self, result: CommitResult, groups: Groups, as_of: str | None = None) -> None:
+        self.model.fold(groups)
+        self.completions[result.requested_time] = result.completion_time
+        self.moments.append(Moment(as_of or result.requested_time, self.model.rows()))
 
     def _another(self, name: str) -> Table:
         first = (self.steps + 1) * 1_000_003
         return open_again(self.storage, self.chosen, self.clock, name=name, first_id=first)
 
-    def _rows(self, told: Sequence[Row]) -> list[Row]:
+    def _rows(self, given: Sequence[Row]) -> list[Row]:
         """Drawn rows with a value that no other row has."""
         made = []
-        for row in told:
+        for row in given:
             self.values += 1
             one = {**row, "v": f"v{self.values}"}
             if not self.chosen.delete_column:
@@ -452,9 +458,9 @@ class TableMachine(RuleBasedStateMachine):
             made.append(one)
         return made
 
-    def _unique(self, told: Sequence[Row]) -> list[Row]:
+    def _unique(self, given: Sequence[Row]) -> list[Row]:
         """One row a key, none of them a delete."""
-        last = {self._distinct(self._key(row)): {**row, IS_DELETED: False} for row in told}
+        last = {self._distinct(self._key(row)): {**row, IS_DELETED: False} for row in given}
         return self._rows(list(last.values()))
 
     def _arrow(self, rows: Sequence[Row]) -> pa.Table:

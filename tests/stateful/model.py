@@ -63,7 +63,7 @@ class Model:
             return newer if older is None else older
         return older if self.by_event and newer.order < older.order else newer
 
-    def told(self, record: Record, among: frozenset[str] | None = None) -> Change | None:
+    def found_row(self, record: Record, among: frozenset[str] | None = None) -> Change | None:
         """Return a record as a read finds it, or only from writes with some requested times."""
         kept = [one for one in record.logs if among is None or {one.time, one.joined} & among]
         base = record.base
@@ -82,7 +82,7 @@ class Model:
         return folded
 
     def visible(self) -> dict[Key, Change]:
-        found = {key: self.told(record) for key, record in self.records.items()}
+        found = {key: self.found_row(record) for key, record in self.records.items()}
         return {key: one for key, one in found.items() if one is not None}
 
     def rows(self) -> list[Row]:
@@ -90,7 +90,7 @@ class Model:
 
     def changed(self, among: frozenset[str]) -> list[Row]:
         """Return the incremental read of these writes (fmt 6.6)."""
-        found = (self.told(record, among) for record in self.records.values())
+        found = (self.found_row(record, among) for record in self.records.values())
         return [one.row for one in found if one is not None and one.row is not None]
 
     def last_written(self, among: frozenset[str]) -> list[Row]:
@@ -119,10 +119,10 @@ class Model:
 
     def delete(self, keys: Iterable[Key], time: str) -> None:
         """Delete by key: with the ordering value of the existing row, whatever it is."""
-        for told in set(keys):
-            key = self._home(told)
+        for given in set(keys):
+            key = self._home(given)
             record = self.records.get(key)
-            found = self.told(record) if record is not None else None
+            found = self.found_row(record) if record is not None else None
             if record is None or found is None:
                 continue
             if self.appends:
@@ -142,7 +142,7 @@ class Model:
             change = self.change_of(row)
             self._apply(key, Change(time, change.order, change.row), groups)
 
-    def settle(self, groups: Groups) -> None:
+    def fold(self, groups: Groups) -> None:
         """Fold after a write: a new base file replaces all earlier knowledge of its file group."""
         for key in list(self.records):
             record = self.records[key]
@@ -153,7 +153,7 @@ class Model:
                 ):  # late rows of a rewrite that changed nothing
                     record.logs = [one for one in record.logs if one.time != groups.time]
                 continue
-            found = self.told(record)
+            found = self.found_row(record)
             if found is None:
                 del self.records[key]
             else:
@@ -195,7 +195,7 @@ class Model:
                 self.records[key] = Record(groups.home(key), None, [change])
             return
         if home != key and change.row is not None:
-            found = self.told(record)
+            found = self.found_row(record)
             if found is None or self.merged(found, change) is change:
                 del self.records[home]
                 self.records[key] = Record(groups.home(key), None, [change])

@@ -108,13 +108,13 @@ class CarelessStorage:
 def commits_of(race: Race) -> list[Commit]:
     """Run a race to its end; return every commit of all processes."""
     started = prepared_processes()
-    barrier, told = started.Barrier(race.writers), started.Queue()
+    barrier, answers = started.Barrier(race.writers), started.Queue()
     processes = [
-        started.Process(target=_contend, args=(race, number, barrier, told))
+        started.Process(target=_contend, args=(race, number, barrier, answers))
         for number in range(race.writers)
     ]
     with running(processes):
-        return [told.get(timeout=WAIT_S) for _ in range(race.writers * race.rounds)]
+        return [answers.get(timeout=WAIT_S) for _ in range(race.writers * race.rounds)]
 
 
 def prepared_processes() -> Any:
@@ -140,7 +140,7 @@ def running(processes: Sequence[Any]) -> Iterator[None]:
             process.join()
 
 
-def _contend(race: Race, number: int, barrier: Any, told: Any) -> None:
+def _contend(race: Race, number: int, barrier: Any, answers: Any) -> None:
     with hoodoo.open_table(race.address, properties=dict(race.properties)) as table:
         commit, thought = _commit_by(table, race), random.Random(number)
         for section in range(race.rounds):
@@ -148,19 +148,19 @@ def _contend(race: Race, number: int, barrier: Any, told: Any) -> None:
             barrier.wait(WAIT_S)
             time.sleep(thought.random() * race.think_ms / 1000)
             try:
-                receipt = commit(rows)
+                result = commit(rows)
             except HoodooError as error:
-                told.put(Commit(writer=number, round=section, error=f"{os.getpid()}: {error!r}"))
+                answers.put(Commit(writer=number, round=section, error=f"{os.getpid()}: {error!r}"))
                 continue
-            told.put(
+            answers.put(
                 Commit(
                     writer=number,
                     round=section,
-                    requested_time=receipt.requested_time,
-                    completion_time=receipt.completion_time,
-                    lost_slots=receipt.lost_slots,
-                    refused=len(receipt.refusals),
-                    redone=receipt.redone,
+                    requested_time=result.requested_time,
+                    completion_time=result.completion_time,
+                    lost_slots=result.lost_slots,
+                    refused=len(result.refusals),
+                    redone=result.redone,
                 )
             )
 

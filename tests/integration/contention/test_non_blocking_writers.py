@@ -104,5 +104,5 @@ def test_rows_are_the_defined_ones_and_no_writer_is_rejected(tmp_path: Path) -> 
             found = {row["id"]: (row["by"], row["round"]) for row in there}
             assert len(found) == len(there)
             assert found == defined(commits, plans)
-            while (receipt := table.services.compact()) is not None:
-                plans.append(receipt.requested_time)
+            while (result := table.services.compact()) is not None:
+                plans.append(result.requested_time)

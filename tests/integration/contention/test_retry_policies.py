@@ -91,10 +91,10 @@ def test_no_policy_loses_a_commit(name: str, properties: dict[str, str], tmp_pat
     assert len({one.completion_time for one in commits}) == WRITERS * ROUNDS
     if name == QUEUE:
         assert [one for one in commits if one.lost_slots] == []
-    tell(name, commits)
+    report(name, commits)
 
 
-def tell(name: str, commits: list[Commit]) -> None:
+def report(name: str, commits: list[Commit]) -> None:
     """One line of the table; see it with ``pytest -s``, or in the file the environment names."""
     retried = [one for one in commits if one.lost_slots]
     lost = sum(one.lost_slots for one in commits)

@@ -38,12 +38,12 @@ def write_on(properties: str, address: str, folder: Path, number: int, operation
             inserts = operation == "insert"
             path = f"p{number}" if inserts else "all"
             row = pa.table({"id": [key], "p": [path], "v": [count]})
-            receipt = table.insert(row) if inserts else table.upsert(row)
+            result = table.insert(row) if inserts else table.upsert(row)
             note = {
                 "key": key,
-                "time": receipt.requested_time,
-                "rows": receipt.rows_inserted,
-                "group": receipt.group,
+                "time": result.requested_time,
+                "rows": result.rows_inserted,
+                "group": result.group,
             }
             notes.write(json.dumps(note) + "\n")
             if stop.exists():

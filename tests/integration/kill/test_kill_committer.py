@@ -40,8 +40,8 @@ class Host:
         self.table = folder / "t"
         self.socket = folder / "s"
         self.properties = folder / "p.properties"
-        said = {**PROPERTIES, "hoodoo.group.commit.service": str(self.socket)}
-        self.properties.write_text("".join(f"{key}={value}\n" for key, value in said.items()))
+        output = {**PROPERTIES, "hoodoo.group.commit.service": str(self.socket)}
+        self.properties.write_text("".join(f"{key}={value}\n" for key, value in output.items()))
         self.processes: list[subprocess.Popen[str]] = []
         schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
         hoodoo.create_table(
@@ -70,7 +70,7 @@ class Host:
         return self.start(crew, self.properties, self.table, self.folder, WRITERS, operation)
 
     def notes(self) -> list[dict[str, Any]]:
-        """Every receipt so far; a line that is being written is left out."""
+        """Every commit result so far; a line that is being written is left out."""
         texts = [one.read_text() for one in self.folder.glob("*.ndjson")]
         lines = [line for text in texts for line in text.split("\n")[:-1]]
         return [json.loads(line) for line in lines]
@@ -83,8 +83,8 @@ class Host:
 
     def stop(self, crew: subprocess.Popen[str]) -> None:
         (self.folder / "stop").touch()
-        _, said = crew.communicate(timeout=LONG_S)
-        assert crew.returncode == 0, said
+        _, output = crew.communicate(timeout=LONG_S)
+        assert crew.returncode == 0, output
 
     def end(self) -> None:
         (self.folder / "stop").touch()
@@ -102,19 +102,19 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def check(host: Host, killed: Collection[int] = ()) -> None:
-    """Every receipt has its row in its instant, and no row lacks one but a dead writer's last."""
+    """Every commit result has its row; only a dead writer's last row may lack a result."""
     notes = host.notes()
     assert {note["rows"] for note in notes} == {1}
     assert max(note["group"] for note in notes) > 1
     with hoodoo.open_table(host.table, properties=PROPERTIES) as table:
         found = table.to_arrow(columns=["_hoodie_commit_time", "id"]).to_pylist()
         rows = sorted((row["_hoodie_commit_time"], row["id"]) for row in found)
-        told = sorted((note["time"], note["key"]) for note in notes)
-        untold = sorted(key for _, key in set(rows) - set(told))
+        acknowledged = sorted((note["time"], note["key"]) for note in notes)
+        unacknowledged = sorted(key for _, key in set(rows) - set(acknowledged))
         lasts = {f"{one}-{sum(x['key'].startswith(f'{one}-') for x in notes)}" for one in killed}
-        assert set(untold) <= lasts
-        assert [row for row in rows if row[1] not in untold] == told
-        assert len(rows) == len(told) + len(untold)
+        assert set(unacknowledged) <= lasts
+        assert [row for row in rows if row[1] not in unacknowledged] == acknowledged
+        assert len(rows) == len(acknowledged) + len(unacknowledged)
         assert verify(table.context).problems == ()
 
 
@@ -134,7 +134,7 @@ def freeze_without_a_lock(pid: int) -> None:
         time.sleep(0.003)
 
 
-def published(health: Path) -> int:
+def committed(health: Path) -> int:
     """Number of commits that a committer reports."""
     return int(json.loads(health.read_text())["writes"]) if health.exists() else 0
 
@@ -151,18 +151,18 @@ def test_writers_continue_when_their_committer_is_killed_and_find_the_next_one(
     first = host.committer(tmp_path / "first")
     host.wait(host.socket.exists)
     crew = host.crew(operation)
-    host.wait(lambda: published(tmp_path / "first") >= 2 * WRITERS)
+    host.wait(lambda: committed(tmp_path / "first") >= 2 * WRITERS)
     first.send_signal(signal.SIGKILL)
     first.wait()
     known = len(host.notes())
     host.wait(lambda: len(host.notes()) >= known + WRITERS)
     assert host.socket.exists(), "the dead one left it"
     second = host.committer(tmp_path / "second")
-    host.wait(lambda: published(tmp_path / "second") >= WRITERS)
+    host.wait(lambda: committed(tmp_path / "second") >= WRITERS)
     host.stop(crew)
     second.send_signal(signal.SIGTERM)
-    _, said = second.communicate(timeout=LONG_S)
-    assert second.returncode == 0, said
+    _, output = second.communicate(timeout=LONG_S)
+    assert second.returncode == 0, output
     assert not host.socket.exists()
     assert json.loads((tmp_path / "second").read_text())["state"] == "ended"
     check(host)
@@ -187,8 +187,8 @@ def test_a_committer_that_is_stopped_and_writers_that_are_killed_lose_nothing(
     crew = host.crew(operation, "hoodoo.group.commit.service.wait.ms=3000")
     dead: set[int] = set()
     for number in (0, 1):
-        known = published(tmp_path / "health")
-        host.wait(lambda known=known: published(tmp_path / "health") >= known + 2 * WRITERS)
+        known = committed(tmp_path / "health")
+        host.wait(lambda known=known: committed(tmp_path / "health") >= known + 2 * WRITERS)
         freeze_without_a_lock(committer.pid)
         stopped = len(host.notes())
         host.wait(lambda stopped=stopped: len(host.notes()) >= stopped + WRITERS)
@@ -197,6 +197,6 @@ def test_a_committer_that_is_stopped_and_writers_that_are_killed_lose_nothing(
         dead.add(number)
     host.stop(crew)
     committer.send_signal(signal.SIGTERM)
-    _, said = committer.communicate(timeout=LONG_S)
-    assert committer.returncode == 0, said
+    _, output = committer.communicate(timeout=LONG_S)
+    assert committer.returncode == 0, output
     check(host, dead)

@@ -71,10 +71,10 @@ def _wait_for_every_service(folder: Path) -> None:
     """Until the workers have done some of everything."""
     wanted = [f"{name}: " for name in ("compact", "logcompact", "cluster", "clean", "archive")]
     for _ in range(1_800):
-        told = "".join((folder / f"{role}.log").read_text() for role in ROLES[2:])
-        lines = [line for line in told.splitlines() if "error" not in line]
+        logs = "".join((folder / f"{role}.log").read_text() for role in ROLES[2:])
+        lines = [line for line in logs.splitlines() if "error" not in line]
         missing = [name for name in wanted if not any(line.startswith(name) for line in lines)]
         if not missing:
             return
         time.sleep(0.1)
-    pytest.fail(f"never worked: {missing}\n{told[-3000:]}")
+    pytest.fail(f"never worked: {missing}\n{logs[-3000:]}")

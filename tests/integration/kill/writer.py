@@ -78,9 +78,9 @@ def main() -> None:
         else:
             keys_there = _keys_loaded(journal, at_least=1)
             rows = corrected(step, keys_there)
-        receipt = _insist(write, rows, f"{role}-{step}-{keys_there}")
+        result = _insist(write, rows, f"{role}-{step}-{keys_there}")
         with Path(journal).open("a") as out:
-            out.write(json.dumps({"step": step, "keys": keys_there, "attempts": receipt}) + "\n")
+            out.write(json.dumps({"step": step, "keys": keys_there, "attempts": result}) + "\n")
             out.flush()
             os.fsync(out.fileno())
         step += 1
@@ -176,12 +176,12 @@ def _serve_for_ever(address: str, role: str) -> NoReturn:
     while True:
         for service in services:
             try:
-                receipt = service.run_once(table.context)
+                result = service.run_once(table.context)
             except HoodooError as error:
                 print(f"{service.name}: {error.kind}: {error}", file=sys.stderr, flush=True)
                 continue
-            if receipt is not None:
-                print(f"{service.name}: {receipt.text}", file=sys.stderr, flush=True)
+            if result is not None:
+                print(f"{service.name}: {result.text}", file=sys.stderr, flush=True)
         time.sleep(0.2)
 
 

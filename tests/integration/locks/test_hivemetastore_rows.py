@@ -65,8 +65,8 @@ def metastore(
 ) -> Iterator[HiveMetastore]:
     folder = tmp_path_factory.mktemp("metastore") / "service"
     with HiveMetastore(folder, mariadb=database, timeout_s=LEASE_S) as server:
-        said = lock_of(database, server)
-        with contextlib.closing(build_lock_over(client_of(hivemetastore.ENTRY, said))) as lock:
+        settings = lock_of(database, server)
+        with contextlib.closing(build_lock_over(client_of(hivemetastore.ENTRY, settings))) as lock:
             lock.acquire("warm").release()  # it listens before it has opened its database
         yield server
 
@@ -152,12 +152,12 @@ def test_each_way_respects_the_other(
     entries[hivemetastore_database.ENTRY.name] = hivemetastore_database.ENTRY
     second = next(entry for name, entry in entries.items() if name != first.name)
     holding = make(first).try_acquire("first")
-    rival = make(second)
+    second_client = make(second)
     assert holding is not None
-    assert rival.try_acquire("second") is None
-    assert "first" in (rival.holder() or "")
+    assert second_client.try_acquire("second") is None
+    assert "first" in (second_client.holder() or "")
     holding.release()
-    taken = rival.try_acquire("second")
+    taken = second_client.try_acquire("second")
     assert taken is not None
     assert (taken.fencing_token or 0) > (holding.fencing_token or 0)
 
@@ -184,10 +184,10 @@ def test_both_ways_count_right_together(make: Callable[..., LockClient], tmp_pat
 def test_stopped_holder_is_replaced_and_knows_it_when_resumed(
     make: Callable[..., LockClient], properties: dict[str, str]
 ) -> None:
-    said = [f"{key}={value}" for key, value in properties.items()]
+    settings = [f"{key}={value}" for key, value in properties.items()]
     name = hivemetastore_database.ENTRY.name
     process = subprocess.Popen(
-        [sys.executable, str(lock_command.__file__), "--provider", name, *said],
+        [sys.executable, str(lock_command.__file__), "--provider", name, *settings],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -238,13 +238,13 @@ def test_frozen_database_is_waited_for_but_not_for_ever(
     make: Callable[..., LockClient], database: MariaDb
 ) -> None:
     lease = build_lock_over(make()).acquire("holder")
-    rival = make()
-    assert rival.try_acquire("rival") is None
+    second_client = make()
+    assert second_client.try_acquire("rival") is None
     database.freeze()
     try:
         began = time.monotonic()
         with pytest.raises(UnavailableError):
-            rival.try_acquire("rival")
+            second_client.try_acquire("rival")
         assert time.monotonic() - began < 20
         while time.monotonic() - began < LEASE_S:
             time.sleep(0.1)
@@ -253,7 +253,7 @@ def test_frozen_database_is_waited_for_but_not_for_ever(
     finally:
         database.thaw()
     lease.release()
-    build_lock_over(rival).acquire("rival").release()
+    build_lock_over(second_client).acquire("rival").release()
 
 
 class CutAtCommit(MetastoreRows):
@@ -345,8 +345,8 @@ def test_names_are_values_and_never_statements(
         named = {THRIFT + "database": name, THRIFT + "table": name}
         holding = make(entry, **named).try_acquire("x'); delete from HIVE_LOCKS; -- ")
         assert holding is not None
-        told = database.execute("select HL_DB, HL_TABLE from HIVE_LOCKS", database=DATABASE)
-        assert (name, name) in told
+        found_rows = database.execute("select HL_DB, HL_TABLE from HIVE_LOCKS", database=DATABASE)
+        assert (name, name) in found_rows
         holding.release()
 
 

@@ -71,9 +71,9 @@ def new_client(table: str) -> Iterator[Callable[..., HiveMetastoreClient]]:
         client.close()
 
 
-def client_of(said: dict[str, str]) -> HiveMetastoreClient:
+def client_of(settings: dict[str, str]) -> HiveMetastoreClient:
     context = LockContext(
-        properties=said,
+        properties=settings,
         table_identity="unused",
         table_address="unused",
         table_folder=None,
@@ -111,9 +111,9 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> float:
 def test_stopped_holder_is_replaced_and_knows_it_when_resumed(
     metastore: HiveMetastore, table: str, new_client: Callable[..., HiveMetastoreClient]
 ) -> None:
-    said = [f"{key}={value}" for key, value in properties(metastore.uri, table).items()]
+    settings = [f"{key}={value}" for key, value in properties(metastore.uri, table).items()]
     process = subprocess.Popen(
-        [sys.executable, str(lock_command.__file__), "--provider", "hivemetastore", *said],
+        [sys.executable, str(lock_command.__file__), "--provider", "hivemetastore", *settings],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -175,9 +175,9 @@ def test_lease_ends_while_the_metastore_is_frozen_and_its_late_grant_is_released
     metastore.freeze()
     try:
         began = time.monotonic()
-        rival = new_client(metastore.uri)
+        second_client = new_client(metastore.uri)
         with pytest.raises(UnavailableError):
-            rival.try_acquire("rival")
+            second_client.try_acquire("rival")
         # Connecting and asking for the lease, each bounded; the lease itself is not known yet.
         assert time.monotonic() - began < 60
         with pytest.raises(LeaseLostError):
@@ -185,9 +185,9 @@ def test_lease_ends_while_the_metastore_is_frozen_and_its_late_grant_is_released
     finally:
         metastore.thaw()
     lease.release()
-    build_lock_over(rival).acquire("rival").release()
+    build_lock_over(second_client).acquire("rival").release()
     client.close()
-    rival.close()
+    second_client.close()
     until(lambda: rows_of(metastore, table) == [])
 
 

@@ -115,9 +115,9 @@ class Jobs:
                 for _ in range(JOBS)
             ]
 
-    def wait_until(self, met: Any) -> None:
+    def wait_until(self, reached: Any) -> None:
         end = time.monotonic() + START_SECONDS_MAX
-        while not met():
+        while not reached():
             codes = [job.poll() for job in self._running]
             assert codes == [None] * JOBS, f"{codes}: {self.log()}"
             assert time.monotonic() < end, self.log()

@@ -90,7 +90,7 @@ def expected() -> dict[int, int]:
 
 def options(url: str) -> dict[str, str]:
     """As many writers would have it, and no lock around publications: slots alone decide."""
-    told = {
+    with_store = {
         "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
         "hoodie.clean.failed.writes.policy": "LAZY",
         "hoodoo.publish.lock": "none",
@@ -104,13 +104,13 @@ def options(url: str) -> dict[str, str]:
     }
     if url.startswith("http"):
         return {
-            **told,
+            **with_store,
             **lock_properties(url, "t", lease_ms=20_000),
             "hoodoo.lock.dynamodb.create.table": "true",
             "hoodoo.slots.backend": "dynamodb",
         }
     return {
-        **told,
+        **with_store,
         "hoodie.write.lock.provider": "sql",
         "hoodoo.lock.sql.url": url,
         "hoodoo.lock.sql.create_table": "true",
@@ -120,11 +120,11 @@ def options(url: str) -> dict[str, str]:
 
 def write_at_once(url: str, address: str) -> None:
     """Two processes upsert, clean and archive one table; nothing may be lost."""
-    told = options(url)
+    with_store = options(url)
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("seen", pa.int64())])
     with created_without():
         hoodoo.create_table(
-            address, schema=schema, record_key="id", partition_by="part", properties=told
+            address, schema=schema, record_key="id", partition_by="part", properties=with_store
         ).close()
         writers = [
             subprocess.Popen(
@@ -142,13 +142,13 @@ def write_at_once(url: str, address: str) -> None:
         for writer in writers:
             writer.communicate(timeout=250)
         assert [writer.returncode for writer in writers] == [0, 0]
-        with hoodoo.open_table(address, properties=told) as table:
+        with hoodoo.open_table(address, properties=with_store) as table:
             table.services.clean()
             table.services.archive()
             rows = table.to_arrow()
             storage = table.context.ports.storage
             slots, truncation_point = storage.names(SLOTS), storage.names(BOUNDARIES)
-        assert verify_at(address, Layers(code=told)).problems == ()
+        assert verify_at(address, Layers(code=with_store)).problems == ()
     found = dict(zip(rows["id"].to_pylist(), rows["seen"].to_pylist(), strict=True))
     assert len(found) == rows.num_rows, "a row is there twice"
     assert found == expected()
@@ -165,15 +165,15 @@ def test_two_processes_share_a_table_by_sqlite(tmp_path: Path) -> None:
 
 def test_a_writer_without_the_tables_slot_store_is_refused(tmp_path: Path) -> None:
     """It may read; and no other writer may work without the slot store."""
-    told = options(str(tmp_path / "slots.db"))
+    with_store = options(str(tmp_path / "slots.db"))
     address = str(tmp_path / "table")
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("seen", pa.int64())])
     with hoodoo.create_table(
-        address, schema=schema, record_key="id", partition_by="part", properties=told
+        address, schema=schema, record_key="id", partition_by="part", properties=with_store
     ) as table:
         table.upsert(rows_of(0, 1))
-    plain = {key: value for key, value in told.items() if not key.startswith("hoodoo.slots.")}
-    elsewhere = {**told, "hoodoo.slots.table": "others"}
+    plain = {key: value for key, value in with_store.items() if not key.startswith("hoodoo.slots.")}
+    elsewhere = {**with_store, "hoodoo.slots.table": "others"}
     for properties in (plain, elsewhere):
         with hoodoo.open_table(address, properties=properties) as table:
             assert table.to_arrow().num_rows == KEYS + 1
@@ -186,27 +186,31 @@ def test_a_writer_without_the_tables_slot_store_is_refused(tmp_path: Path) -> No
 
 def test_a_copy_of_a_table_does_not_take_its_slots(tmp_path: Path) -> None:
     """It has the identity of the first; two tables in one chain would finish each other's work."""
-    told = options(str(tmp_path / "slots.db"))
+    with_store = options(str(tmp_path / "slots.db"))
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("seen", pa.int64())])
     with hoodoo.create_table(
-        str(tmp_path / "a"), schema=schema, record_key="id", partition_by="part", properties=told
+        str(tmp_path / "a"),
+        schema=schema,
+        record_key="id",
+        partition_by="part",
+        properties=with_store,
     ) as table:
         table.upsert(rows_of(0, 1))
     (tmp_path / "a").rename(tmp_path / "b")
     with (
-        hoodoo.open_table(str(tmp_path / "b"), properties=told) as table,
+        hoodoo.open_table(str(tmp_path / "b"), properties=with_store) as table,
         pytest.raises(UnsafeSetupError, match="another store"),
     ):
         table.upsert(rows_of(0, 2))
-    moved = {**told, "hoodoo.slots.key": f"file:{tmp_path / 'a'}"}
+    moved = {**with_store, "hoodoo.slots.key": f"file:{tmp_path / 'a'}"}
     with hoodoo.open_table(str(tmp_path / "b"), properties=moved) as table:
         table.upsert(rows_of(0, 2))
     # Without ours it has no identity any more, and begins a commit log of its own.
     shutil.rmtree(tmp_path / "b" / ".hoodie" / ".hoodoo")
-    with hoodoo.open_table(str(tmp_path / "b"), properties=told) as table:
+    with hoodoo.open_table(str(tmp_path / "b"), properties=with_store) as table:
         table.upsert(rows_of(0, 3))
         assert table.to_arrow().num_rows == KEYS + 3
-    assert verify_at(str(tmp_path / "b"), Layers(code=told)).problems == ()
+    assert verify_at(str(tmp_path / "b"), Layers(code=with_store)).problems == ()
 
 
 @pytest.mark.slow

@@ -96,14 +96,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def test_two_processes_write_one_table_on_s3_at_once(server: S3Server) -> None:
-    told = options(server.url)
+    properties = options(server.url)
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("seen", pa.int64())])
     with hoodoo.create_table(
         f"s3a://{BUCKET}/tables/t",
         schema=schema,
         record_key="id",
         partition_by="part",
-        properties=told,
+        properties=properties,
     ) as table:
         own = pa.table({"id": range(200), "part": ["own"] * 200, "seen": [0] * 200})
         shared = pa.table({"id": [1_000, 1_001], "part": ["shared"] * 2, "seen": [0, 0]})
@@ -118,7 +118,7 @@ def test_two_processes_write_one_table_on_s3_at_once(server: S3Server) -> None:
     ]
     assert [writer.wait(250) for writer in writers] == [0, 0]
 
-    with hoodoo.open_table(f"s3://{BUCKET}/tables/t", properties=told) as table:
+    with hoodoo.open_table(f"s3://{BUCKET}/tables/t", properties=properties) as table:
         rows = table.to_arrow()
         assert rows.num_rows == 202
         assert pc.unique(rows["seen"]).to_pylist() == [ROUNDS], "an update was lost"
@@ -126,7 +126,7 @@ def test_two_processes_write_one_table_on_s3_at_once(server: S3Server) -> None:
         cleaned = table.services.clean()
         assert cleaned is not None
         assert table.to_arrow().equals(rows)
-    found = verify_at(f"s3://{BUCKET}/tables/t", Layers(code=told))
+    found = verify_at(f"s3://{BUCKET}/tables/t", Layers(code=properties))
     assert found.problems == ()
     assert "tables/t/.hoodie/.locks/table_lock.json" in server.keys("tables/t/")
     assert not [key for key in server.keys("tables/t/") if key.endswith(".crc")]
@@ -134,11 +134,11 @@ def test_two_processes_write_one_table_on_s3_at_once(server: S3Server) -> None:
 
 @pytest.mark.slow
 def test_no_row_is_lost_while_the_store_throttles_two_writers(server: S3Server) -> None:
-    told = options(server.url)
+    properties = options(server.url)
     address = f"s3://{BUCKET}/tables/throttled"
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("seen", pa.int64())])
     with hoodoo.create_table(
-        address, schema=schema, record_key="id", partition_by="part", properties=told
+        address, schema=schema, record_key="id", partition_by="part", properties=properties
     ) as table:
         own = [*range(50), *range(1_000, 1_050)]
         table.insert(pa.table({"id": own, "part": ["own"] * 100, "seen": [0] * 100}))
@@ -161,14 +161,14 @@ def test_no_row_is_lost_while_the_store_throttles_two_writers(server: S3Server) 
             time.sleep(0.5)
         with server.throttling():
             time.sleep(5)
-        said = [writer.communicate(timeout=250)[0].split() for writer in writers]
+        outputs = [writer.communicate(timeout=250)[0].split() for writer in writers]
         assert [writer.returncode for writer in writers] == [0, 0]
-        written = [int(words[0]) for words in said]
+        written = [int(words[0]) for words in outputs]
         assert min(written) > 1
         assert server.throttled > 0
         rows = table.to_arrow()
     assert found_rows(rows) == expected_rows(written)
-    assert verify_at(address, Layers(code=told)).problems == ()
+    assert verify_at(address, Layers(code=properties)).problems == ()
 
 
 def found_rows(rows: pa.Table) -> dict[int, int]:

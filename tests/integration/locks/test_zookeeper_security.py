@@ -30,7 +30,7 @@ def new_client() -> Iterator[Callable[..., ZooKeeperClient]]:
     def make(
         address: str, *, key: str = "t", patience_ms: int = 20_000, **ours: str
     ) -> ZooKeeperClient:
-        said = {
+        settings = {
             HUDIS + "url": address,
             HUDIS + "base_path": "/hudi/locks",
             HUDIS + "lock_key": key,
@@ -38,7 +38,7 @@ def new_client() -> Iterator[Callable[..., ZooKeeperClient]]:
             HUDIS + "connection_timeout_ms": str(patience_ms),
         } | {OURS + name.replace("_", "."): value for name, value in ours.items()}
         context = LockContext(
-            properties=said,
+            properties=settings,
             table_identity=key,
             table_address=f"/data/{key}",
             table_folder=None,

@@ -76,7 +76,7 @@ class Process:
         )
         assert self.ask("code") == str(code), "it runs the code that it should"
 
-    def tell(self, *act: object) -> None:
+    def send(self, *act: object) -> None:
         assert self._running.stdin is not None
         self._running.stdin.write(json.dumps(act) + "\n")
         self._running.stdin.flush()
@@ -88,13 +88,13 @@ class Process:
         return json.loads(line)
 
     def ask(self, *act: object) -> Any:
-        self.tell(*act)
+        self.send(*act)
         answer = self.answer()
         assert "is" in answer, answer
         return answer["is"]
 
     def refuses(self, *act: object) -> dict[str, Any]:
-        self.tell(*act)
+        self.send(*act)
         answer = self.answer()
         assert answer.get("type") == "UnsupportedTableError", answer
         error: dict[str, Any] = answer["error"]
@@ -124,7 +124,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def beside(earlier: Path, table: Path) -> Iterator[tuple[Process, Process]]:
+def both(earlier: Path, table: Path) -> Iterator[tuple[Process, Process]]:
     """An older and a newer process of one table."""
     old, new = Process(earlier, table), Process(ROOT, table)
     yield old, new
@@ -134,11 +134,11 @@ def beside(earlier: Path, table: Path) -> Iterator[tuple[Process, Process]]:
 
 @pytest.mark.spec("REL-5")
 def test_rows_of_both_are_kept_and_each_executes_the_other_s_plans(
-    beside: tuple[Process, Process], table: Path
+    both: tuple[Process, Process], table: Path
 ) -> None:
-    old, new = beside
-    old.tell("many", "o", WRITES)
-    new.tell("many", "n", WRITES)
+    old, new = both
+    old.send("many", "o", WRITES)
+    new.send("many", "n", WRITES)
     assert (old.answer(), new.answer()) == ({"is": None}, {"is": None})
     expected = {f"{prefix}{number}": number for prefix in "on" for number in range(WRITES)}
     expected["shared"] = WRITES - 1
@@ -147,8 +147,8 @@ def test_rows_of_both_are_kept_and_each_executes_the_other_s_plans(
     services = ["cluster"] if table.name == "COPY_ON_WRITE" else ["logcompact", "compact"]
     value = 100
     for service in services:
-        for planner, executor in (beside, beside[::-1]):
-            for writer in beside:
+        for planner, executor in (both, both[::-1]):
+            for writer in both:
                 value += 1
                 expected = dict.fromkeys([*expected, f"n{value}"], value)  # a file group more
                 writer.ask("upsert", sorted(expected), value)
@@ -159,7 +159,7 @@ def test_rows_of_both_are_kept_and_each_executes_the_other_s_plans(
             expected |= {"y": value, "z": value}
             assert executor.ask("execute", time)
             assert rows_of(old) == rows_of(new) == expected
-    for cleaner in beside:
+    for cleaner in both:
         for service in ("clean", "archive"):
             cleaner.ask("service", service)
             assert rows_of(old) == rows_of(new) == expected
@@ -171,9 +171,9 @@ def test_rows_of_both_are_kept_and_each_executes_the_other_s_plans(
 
 @pytest.mark.spec("SLOT-3")
 def test_a_slot_of_a_later_release_stops_both_and_loses_nothing(
-    beside: tuple[Process, Process], table: Path
+    both: tuple[Process, Process], table: Path
 ) -> None:
-    old, new = beside
+    old, new = both
     old.ask("upsert", ["o"], 1)
     new.ask("upsert", ["n"], 2)
     later = Process(ROOT, table, HOODOO_TEST_RAISE="3")
@@ -182,7 +182,7 @@ def test_a_slot_of_a_later_release_stops_both_and_loses_nothing(
     error = new.refuses("upsert", ["lost"], 4)
     assert error["kind"] == "newer_engine"
     assert (error["engine_version"], error["least_engine_version"]) == (2, 3)
-    for process in beside:
+    for process in both:
         process.refuses("service", "clean")
         process.refuses("read")
     late = Process(ROOT, table)

@@ -50,7 +50,7 @@ class Audit:
     bytes_written: int = 0  # of all data files that were seen
     slots_seen: dict[str, bytes] = field(default_factory=dict)  # between two samples
 
-    def glance(self) -> None:
+    def copy_slots(self) -> None:
         """
         Copy the new slots, and nothing else; a thread may call it while another samples.
 
@@ -65,7 +65,7 @@ class Audit:
                     with suppress(FileNotFoundError):
                         self.slots_seen[path] = (self.table / path).read_bytes()
 
-    def look(self) -> Sample:
+    def sample(self) -> Sample:
         """
         Take a sample.
 
@@ -73,24 +73,24 @@ class Audit:
         """
         data = dict(self._files("", skip=HOODIE))
         own = dict(self._files(HOODIE))
-        self.glance()
+        self.copy_slots()
         for path, slot in sorted(self.slots_seen.copy().items()):
             if path not in self.ports.files and path not in self.ports.removed:
                 self.ports.put("somebody", path, slot, durable=True, new=True)
         for folder in (SLOTS, TIMELINE, HISTORY):
-            self._mirror({one: size for one, size in own.items() if _lies_in(one, folder)}, folder)
+            self._mirror({one: size for one, size in own.items() if _is_in(one, folder)}, folder)
         self._mirror(data, "")
         active = ActiveTimeline.of(
-            path.rpartition("/")[2] for path in own if _lies_in(path, TIMELINE)
+            path.rpartition("/")[2] for path in own if _is_in(path, TIMELINE)
         )
         plans = {one.requested_time for one in active.pending if one.action in PLANNED}
         self.plans_in_row = Counter({one: self.plans_in_row[one] + 1 for one in plans})
         self.longest_wait = max([self.longest_wait, *self.plans_in_row.values()])
-        history = sum(size for path, size in own.items() if _lies_in(path, HISTORY))
+        history = sum(size for path, size in own.items() if _is_in(path, HISTORY))
         sample = Sample(
             plans_pending=len(plans),
             instants=len(active.instants),
-            slots=sum(1 for path in own if _lies_in(path, SLOTS)),
+            slots=sum(1 for path in own if _is_in(path, SLOTS)),
             data_files=len(data),
             data_bytes=sum(data.values()),
             history_bytes=history,
@@ -147,10 +147,10 @@ class Audit:
                 self.ports.remove("somebody", path)
 
 
-def _lies_in(path: str, folder: str) -> bool:
+def _is_in(path: str, folder: str) -> bool:
     """Directly, not in a folder below it."""
     return path.rpartition("/")[0] == folder
 
 
 def _belongs(path: str, folder: str) -> bool:
-    return _lies_in(path, folder) if folder else not path.startswith(f"{HOODIE}/")
+    return _is_in(path, folder) if folder else not path.startswith(f"{HOODIE}/")

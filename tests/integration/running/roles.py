@@ -142,21 +142,21 @@ def _serve(name: str, address: str, folder: Path) -> None:
 
 
 def _write(writer: int, address: str, folder: Path, name: str) -> None:
-    said = {**PROPERTIES, "hoodie.write.application.id": name}
+    properties = {**PROPERTIES, "hoodie.write.application.id": name}
     stop = folder / "stop"
     number = 0
     with (
-        hoodoo.open_table(address, properties=said) as table,
+        hoodoo.open_table(address, properties=properties) as table,
         (folder / f"{name}.jsonl").open("w") as out,
     ):
         while not stop.exists():
             step = Step(writer=writer, number=number)
             rows = step.rows
             if step.deletes:
-                receipt = table.delete(rows.select(["id", "part"]))
+                result = table.delete(rows.select(["id", "part"]))
             else:
-                receipt = table.upsert(rows)
-            refusals = [report.as_document() for report in receipt.refusals]
+                result = table.upsert(rows)
+            refusals = [report.as_document() for report in result.refusals]
             print(json.dumps({"step": number, "refusals": refusals}), file=out, flush=True)
             number += 1
 

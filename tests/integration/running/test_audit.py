@@ -37,15 +37,15 @@ def test_a_name_that_was_dropped_and_used_again_for_a_slot_is_no_stray_delete(ta
     ports.put("somebody", name, b"former", durable=True, new=True)
     ports.remove("somebody", name)
     audit = Audit(table, ports)
-    audit.look()  # the slot and its file are seen at once
+    audit.sample()  # the slot and its file are seen at once
     assert audit.violations(RETAINED) == []
 
 
 def test_a_file_that_was_deleted_after_its_slot_is_a_stray_delete(table: Path) -> None:
     audit, name = Audit(table), data_file(table)
-    audit.look()
+    audit.sample()
     audit.ports.remove("somebody", name)
-    audit.look()  # and there again
+    audit.sample()  # and there again
     assert "I9" in "\n".join(map(str, audit.violations(RETAINED)))
 
 
@@ -54,12 +54,12 @@ def test_a_slot_that_was_truncated_between_two_listings_is_known_by_a_cached_hea
     table: Path, glanced: bool
 ) -> None:
     audit = Audit(table)
-    audit.look()
+    audit.sample()
     with hoodoo.open_table(str(table)) as opened:
         opened.upsert(hoodoo.inputs.to_arrow_table([{"id": "a", "v": 1}]))
         if glanced:
-            audit.glance()
+            audit.copy_slots()
         [*_, newest] = sorted((table / SLOTS).iterdir())
         newest.unlink()
-    audit.look()
+    audit.sample()
     assert ("without a slot" in "\n".join(map(str, audit.violations(RETAINED)))) is not glanced

@@ -45,7 +45,7 @@ from tests.integration.running.roles import (
 ROOT = Path(__file__).parents[3]
 SERVICES = ("compact", "cluster", "clean", "archive")
 READERS = 2
-LOOK_S = 0.5
+SAMPLE_S = 0.5
 #: A slow machine may take so many times as long until every service had something to do.
 LONGEST = 4
 pytestmark = [
@@ -89,14 +89,14 @@ def _run(folder: Path, table_type: str, services: tuple[str, ...], seconds: int)
         began = time.monotonic()
         due = [name for name in services if name != "archive" or seconds > ARCHIVING_WAITS_S]
         while _goes_on(crew, due, time.monotonic() - began, seconds):
-            time.sleep(LOOK_S)
+            time.sleep(SAMPLE_S)
             crew.check_alive()
-            audit.look()
+            audit.sample()
         lasted = time.monotonic() - began
         (folder / "stop").touch()
         for name in list(crew.running):
             crew.end(name, ask=name in services)
-        audit.look()
+        audit.sample()
     finally:
         crew.kill()
     with hoodoo.open_table(address, properties=PROPERTIES) as table:
@@ -121,7 +121,7 @@ def _goes_on(crew: _Crew, due: Sequence[str], lasted_s: float, seconds: int) -> 
     if lasted_s < seconds:
         return True
     busy = [*due, *(f"reader-{number}" for number in range(READERS))]
-    return lasted_s < LONGEST * seconds and not all(_done(crew.said(name)) for name in busy)
+    return lasted_s < LONGEST * seconds and not all(_done(crew.output_of(name)) for name in busy)
 
 
 class _Crew:
@@ -132,7 +132,7 @@ class _Crew:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, role: str, name: str) -> None:
-        with self.log(name).open("wb") as errors, self.said(name).open("wb") as out:
+        with self.log(name).open("wb") as errors, self.output_of(name).open("wb") as out:
             self.running[name] = subprocess.Popen(
                 [
                     sys.executable,
@@ -152,7 +152,7 @@ class _Crew:
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def said(self, name: str) -> Path:
+    def properties(self, name: str) -> Path:
         return self.folder / f"{name}.out"
 
     def check_alive(self) -> None:
@@ -209,7 +209,7 @@ def _report(
             for name in ("plans_pending", "instants", "slots", "data_files", "data_bytes")
         },
         "last": repr(audit.samples[-1]),
-        "longest_wait_s": audit.longest_wait * LOOK_S,
+        "longest_wait_s": audit.longest_wait * SAMPLE_S,
         "live_bytes": _live_bytes(table),
         "bytes_written": audit.bytes_written,
     }
@@ -264,8 +264,8 @@ def _check_rows(table: hoodoo.Table, folder: Path) -> None:
 
 def _check_cleaned(address: Path, services: Sequence[str]) -> None:
     """Once the past is not asked for any more, nothing of it is left, of refused writes neither."""
-    said = {**PROPERTIES, "hoodie.clean.commits.retained": "1"}
-    with hoodoo.open_table(address, properties=said) as table:
+    properties = {**PROPERTIES, "hoodie.clean.commits.retained": "1"}
+    with hoodoo.open_table(address, properties=properties) as table:
         if "compact" in services:
             table.services.compact()
         table.services.cluster()
@@ -308,7 +308,7 @@ def _check_bounds(
     # it waited. A slice is deleted when a compaction has superseded it, and no pending plan or
     # older one needs it.
     assert audit.peak("data_bytes") <= 2 * live_bytes + 2 * kept * audit.bytes_written / commits
-    if len(audit.samples) * LOOK_S >= 240:
+    if len(audit.samples) * SAMPLE_S >= 240:
         quarter = len(audit.samples) // 4
         for measure in ("data_bytes", "data_files", "other_bytes", "instants", "slots"):
             values = [getattr(one, measure) for one in audit.samples]

@@ -67,7 +67,7 @@ def _rows(table: TableReader, account: dict[str, Any]) -> Iterator[str]:
         for name in account["properties"].get("hoodie.table.partition.fields", "").split(",")
     ]
 
-    def told(what: str, theirs: Any, ask: Callable[[], pa.Table]) -> Iterator[str]:
+    def differences_in(what: str, theirs: Any, ask: Callable[[], pa.Table]) -> Iterator[str]:
         mine = _asked(lambda: encoded(ask()))
         if isinstance(theirs, dict):
             # Java fails where it should answer, or refuses a table that we must refuse, too.
@@ -85,17 +85,19 @@ def _rows(table: TableReader, account: dict[str, Any]) -> Iterator[str]:
             yield f"{what}: {_apart(mine, expected)}"
 
     meta = {"with_hoodie_columns": True}
-    yield from told("snapshot", account["snapshot"], lambda: table.current_state().to_arrow(**meta))
+    yield from differences_in(
+        "snapshot", account["snapshot"], lambda: table.current_state().to_arrow(**meta)
+    )
     read_optimized = account["read_optimized"] or account["snapshot"]
     if account["read_optimized"] is not None:
         read_optimized = account["read_optimized"]
-    yield from told(
+    yield from differences_in(
         "read_optimized",
         read_optimized,
         lambda: table.current_state().to_arrow(query_type="read_optimized", **meta),
     )
     for time, theirs in account["as_of"].items():
-        yield from told(
+        yield from differences_in(
             f"as_of {time}", theirs, lambda time=time: table.as_of(time).to_arrow(**meta)
         )
     for asked in account["incremental"]:
@@ -103,7 +105,7 @@ def _rows(table: TableReader, account: dict[str, Any]) -> Iterator[str]:
         since = start
         if account["hudi"] == "1.0.2" and start != "0":
             since = str(int(start) - 1)  # 1.0.2 counts the start in
-        yield from told(
+        yield from differences_in(
             f"incremental {start}..{end}",
             asked["rows"],
             lambda since=since, end=end: table.changes(since, end, **meta).read_all(),
@@ -200,7 +202,7 @@ def _apart(mine: Any, theirs: Any) -> str:
             if json.dumps(ours) != json.dumps(java):
                 cells.setdefault(column, []).append(f"{_name(one)}: {ours!r} for {java!r}")
     parts = [f"{len(mine)} ours, {len(theirs)} java"]
-    parts += [f"{column} {'; '.join(told[:3])} ({len(told)})" for column, told in cells.items()]
+    parts += [f"{column} {'; '.join(shown[:3])} ({len(shown)})" for column, shown in cells.items()]
     parts += [f"ours only {only_ours[:3]}"] if only_ours else []
     parts += [f"java only {only_java[:3]}"] if only_java else []
     return "\n      ".join(parts)

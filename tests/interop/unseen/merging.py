@@ -37,9 +37,9 @@ def payloads() -> list[Recipe]:
     for payload in names:
         conf = {**NONE, WRITE + "payload.class": MODEL + payload}
         for ending, more in {"": (), "_compacted": (Service(what="compact"),)}.items():
-            told = (*steps[:3], *more, *steps[3:])
+            with_more = (*steps[:3], *more, *steps[3:])
             name = f"payload_{payload[:18]}{ending}"
-            found.append(Recipe(name=name, schema=schema, steps=told, conf=conf))
+            found.append(Recipe(name=name, schema=schema, steps=with_more, conf=conf))
         v8 = {**conf, "hoodie.write.table.version": "8"}
         found.append(
             Recipe(
@@ -82,7 +82,7 @@ def payloads() -> list[Recipe]:
         }
 
     toast = "__debezium_unavailable_value"
-    told_changes: tuple[Step, ...] = (
+    changed_cases: tuple[Step, ...] = (
         Write(rows=[change(key, 10, "c", name="n", val=1.0) for key in "abcd"], operation="insert"),
         Write(rows=[change("a", 11, "u", name=toast, val=2.0), change("b", 12, "d", name="x")]),
         Write(
@@ -120,7 +120,7 @@ def payloads() -> list[Recipe]:
                 Recipe(
                     name=f"debezium_{kind}{version}{suffix}",
                     schema=changes,
-                    steps=told_changes,
+                    steps=changed_cases,
                     conf=conf,
                     releases=releases,
                 )
@@ -139,8 +139,8 @@ def partial() -> list[Recipe]:
     )
     using = "merge into {t} t using (%s) s on t.id = s.id when matched then update set %s"
 
-    def merge(source: str, told: str) -> Sql:
-        return Sql(statement=using % (source, told))
+    def merge(source: str, clauses: str) -> Sql:
+        return Sql(statement=using % (source, clauses))
 
     one = merge(
         "select 'a' id, 110L ts, 2.5D val union all select 'b', 90L, 3.5D", "ts = s.ts, val = s.val"
@@ -164,7 +164,7 @@ def partial() -> list[Recipe]:
         statement="merge into {t} t using (select 'e' id, 500L ts) s on t.id = s.id "
         "when matched then delete"
     )
-    told: dict[str, tuple[Step, ...]] = {
+    cases: dict[str, tuple[Step, ...]] = {
         "merge_columns": (start, one, two, three, nested),
         "merge_and_deletes": (start, one, gone, two, again, three),
         "merge_compacted": (start, one, two, Service(what="compact"), three, nested),
@@ -172,7 +172,7 @@ def partial() -> list[Recipe]:
         "merge_full": (start, one, full, three, removal),
     }
     found = []
-    for name, steps in told.items():
+    for name, steps in cases.items():
         for blocks in ("avro", "parquet"):
             conf = {**NONE, "hoodie.logfile.data.block.format": blocks}
             found.append(

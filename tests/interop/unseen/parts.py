@@ -15,10 +15,10 @@ COW = {WRITE + "table.type": "COPY_ON_WRITE"}
 MODEL = "org.apache.hudi.common.model."
 
 
-def rows(*told: str) -> list[dict[str, Any]]:
+def rows(*texts: str) -> list[dict[str, Any]]:
     """Rows of `PLAIN`: `"a us 10 x 1.5"`; a dash is a null."""
     found = []
-    for text in told:
+    for text in texts:
         key, region, ts, name, val = text.split(" ")
         found.append(
             {"id": key, "region": region, "ts": int(ts)}

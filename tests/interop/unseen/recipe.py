@@ -96,9 +96,9 @@ def make(java: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
 
     If the table exists, return its existing account.
     """
-    path, told = folder / recipe.name, folder / f"{recipe.name}.json"
-    if told.exists():
-        known: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
+    path, account_file = folder / recipe.name, folder / f"{recipe.name}.json"
+    if account_file.exists():
+        known: dict[str, Any] = json.loads(account_file.read_text(encoding="utf-8"))
         return known
     shutil.rmtree(path, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def make(java: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
             refused.append({"step": number, **error.answer})
     account = account_of(java, path, conf=recipe.read_conf, incremental=recipe.incremental)
     account |= {"conf": conf, "refused": refused}
-    told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
+    account_file.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
     return account
 
 
@@ -180,8 +180,8 @@ def ask_newer(newer: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]
     the block of a rollback that began after the newest write. So the write that rolled a crash
     back is invisible until the next one; later releases see it.
     """
-    path, told = folder / recipe.name, folder / f"{recipe.name}.json"
-    account: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
+    path, account_file = folder / recipe.name, folder / f"{recipe.name}.json"
+    account: dict[str, Any] = json.loads(account_file.read_text(encoding="utf-8"))
     if account["hudi"] == newer.version or account.get("read_by") == newer.version:
         return account
     all_of_it = account["hudi"].startswith("0.") and any(
@@ -212,7 +212,7 @@ def ask_newer(newer: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]
             one["rows"], lambda words=words: newer.read(path, incremental=words, conf=conf)
         )
     account["read_by"] = newer.version
-    told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
+    account_file.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
     return account
 
 
@@ -233,10 +233,10 @@ def _answer(ask: Any) -> Any:
 
 def _sql(java: JavaOracle, path: Path, step: Sql) -> None:
     settings = {"hoodie.compact.inline": "false", **step.settings}
-    told = [f"set {key}={text}" for key, text in settings.items()]
+    statements = [f"set {key}={text}" for key, text in settings.items()]
     undone = [*(f"reset {key}" for key in settings), "select 1"]
     try:
-        java.sql(path, ";;".join([*told, step.statement, *undone]))
+        java.sql(path, ";;".join([*statements, step.statement, *undone]))
     except JavaRefusedError:
         java.sql(path, ";;".join(undone))
         raise

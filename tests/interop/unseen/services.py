@@ -19,7 +19,7 @@ def services() -> list[Recipe]:
         "hoodie.log.compaction.inline": "true",
     }
     crash = Write(rows=rows("a us 99 crash 99", "q us 99 crash 99"), crashes=True)
-    told: dict[str, tuple[Step, ...]] = {
+    cases: dict[str, tuple[Step, ...]] = {
         "saved": (
             FIRST,
             up(11, "a"),
@@ -102,7 +102,7 @@ def services() -> list[Recipe]:
         "emptied_all": (FIRST, Write(rows=FIRST.rows, operation="delete"), compact),
     }
     found = []
-    for name, steps in told.items():
+    for name, steps in cases.items():
         found.append(Recipe(name=f"{name}_mor", schema=PLAIN, steps=steps))
         if not name.startswith(("log_", "plan", "two", "many")):
             found.append(Recipe(name=f"{name}_cow", schema=PLAIN, steps=steps, conf=COW))
@@ -114,13 +114,13 @@ def services() -> list[Recipe]:
         "many_logs",
     ):
         conf = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
-        found.append(Recipe(name=f"{name}_bucket", schema=PLAIN, steps=told[name], conf=conf))
+        found.append(Recipe(name=f"{name}_bucket", schema=PLAIN, steps=cases[name], conf=conf))
         for version in ("8", "6"):
             found.append(
                 Recipe(
                     name=f"{name}_as{version}",
                     schema=PLAIN,
-                    steps=told[name],
+                    steps=cases[name],
                     conf={"hoodie.write.table.version": version},
                     releases=("1.2.0",),
                 )

@@ -196,7 +196,7 @@ def _in_avro(step: Step) -> Step:
 
 
 def take_turns(
-    ask: Callable[[str], JavaOracle], release: str, told: ForeignTable, folder: Path
+    ask: Callable[[str], JavaOracle], release: str, table: ForeignTable, folder: Path
 ) -> list[str]:
     """
     Make the table and let both engines take its steps.
@@ -204,28 +204,28 @@ def take_turns(
     Args:
         ask: Gives the Java Hudi of a release.
         release: The one that makes the table and continues with the copy.
-        told: The table and its steps.
+        table: The table and its steps.
         folder: For the tables.
 
     Returns:
         One line for each difference; empty when the engines agree.
     """
     java, judge = ask(release), ask(JUDGE)
-    account = make(java, told.recipe, folder)
-    path, twin = folder / told.recipe.name, folder / f"{told.recipe.name}_java"
-    reading = told.recipe.read_conf
+    account = make(java, table.recipe, folder)
+    path, twin = folder / table.recipe.name, folder / f"{table.recipe.name}_java"
+    reading = table.recipe.read_conf
     if not isinstance(account["snapshot"], list):
         return [f"{STOPPED} java cannot read its own table"]
     # Of version 6 the newer release reads some slices otherwise than the one that made them.
-    found = differences(path, ask_newer(judge, told.recipe, folder))
+    found = differences(path, ask_newer(judge, table.recipe, folder))
     if found and differences(path, account):
         return [f"as made: {line}" for line in found]
-    conf = {key: text for key, text in {**COMMON, **told.recipe.conf, **SHORT}.items() if text}
+    conf = {key: text for key, text in {**COMMON, **table.recipe.conf, **SHORT}.items() if text}
     if account["table_version"] == 6:  # is upgraded when nothing is pending
         _finish(java, path, conf)
     shutil.rmtree(twin, ignore_errors=True)
     shutil.copytree(path, twin)
-    theirs, ours = _JavaHands(java, twin, conf, told.recipe.schema), _OurHands(path, conf)
+    theirs, ours = _JavaHands(java, twin, conf, table.recipe.schema), _OurHands(path, conf)
     # By event time a later row may revive a deleted key, which depends on compactions until then.
     alike = conf[WRITE + "table.type"] == "COPY_ON_WRITE" or not conf.get(
         WRITE + "precombine.field"
@@ -235,7 +235,7 @@ def take_turns(
     try:
         if account["table_version"] == 6:
             ours.upgrade()
-        for number, (what, rows) in enumerate(told.steps):
+        for number, (what, rows) in enumerate(table.steps):
             name = f"step {number} {what}"
             try:
                 theirs.take(what, rows)
@@ -245,17 +245,17 @@ def take_turns(
                 continue  # nothing to compact, to restore, ...
             ours.take(what, rows)
             shown = ours.read()
-            if apart := _apart(shown, judge.read(path, conf=reading), told.recipe):
+            if apart := _apart(shown, judge.read(path, conf=reading), table.recipe):
                 return [f"{name}: java reads our table differently: {apart}"]
-            if alike and (apart := _apart(shown, java.read(twin, conf=reading), told.recipe)):
+            if alike and (apart := _apart(shown, java.read(twin, conf=reading), table.recipe)):
                 return [f"{name}: java's own copy differs: {apart}"]
         if account["table_version"] > 6:
             try:
-                _JavaHands(judge, twin, conf, told.recipe.schema).take(*told.steps[-1])
+                _JavaHands(judge, twin, conf, table.recipe.schema).take(*table.steps[-1])
             except JavaRefusedError as error:
                 return [f"{STOPPED} {JUDGE} on java's own copy: {error}"]
-        _JavaHands(judge, path, conf, told.recipe.schema).take(*told.steps[-1])
-        if apart := _apart(ours.read(), judge.read(path, conf=reading), told.recipe):
+        _JavaHands(judge, path, conf, table.recipe.schema).take(*table.steps[-1])
+        if apart := _apart(ours.read(), judge.read(path, conf=reading), table.recipe):
             return [f"behind java's next write: {apart}"]
     except HoodooError as error:
         kind = getattr(error, "kind", "")

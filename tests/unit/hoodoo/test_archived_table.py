@@ -58,9 +58,9 @@ def test_a_writer_archives_after_its_commit(tmp_path: Path):
 
 def test_archived_instants_are_verified_and_explained(table: hoodoo.Table, tmp_path: Path):
     first = table.timeline[0].requested_time
-    receipt = table.services.archive()
-    assert receipt is not None
-    assert receipt.text.startswith("archived ")
+    result = table.services.archive()
+    assert result is not None
+    assert result.text.startswith("archived ")
     found = verify_at(tmp_path / "t", Layers())
     assert (found.problems, found.notes) == ((), ())
     account = explain_instant(table.context, first)
@@ -118,9 +118,9 @@ def test_an_interrupted_archive_is_found_by_the_time_in_its_error(
     assert answer.outcome is WriteOutcome.PUBLISHED
     number = f"number {table.context.commit_log.head()} of this table"
     assert answer.why == f"as {number}; the next archiving deletes the remaining files"
-    told = explain_instant(table.context, time)
-    assert told.state == "decided"
-    assert number in told.remarks[0]
+    reported = explain_instant(table.context, time)
+    assert reported.state == "decided"
+    assert number in reported.remarks[0]
     table.services.archive()
     assert sum(one.archived for one in table.timeline) > 0
 
@@ -132,15 +132,15 @@ def test_the_command_line_lists_the_instants_to_archive_and_archives_them(
     table.close()
     before = contents(path)
     asked = ("services", "run", path, "--service", "archive", *flags(FEW))
-    told = run(*asked, "--dry-run").document["would_archive"]
-    assert len(told) >= 3
+    planned = run(*asked, "--dry-run").document["would_archive"]
+    assert len(planned) >= 3
     assert contents(path) == before
     answer = run(*asked)
     assert answer.exit_code == 0, answer.err
-    assert answer.document["text"].startswith(f"archived {len(told)} instants")
+    assert answer.document["text"].startswith(f"archived {len(planned)} instants")
     assert run("table", "verify", path).exit_code == 0
     listed = run("timeline", "show", path, "--history").document["instants"]
-    assert sum(one["archived"] for one in listed) == len(told)
+    assert sum(one["archived"] for one in listed) == len(planned)
 
 
 @pytest.mark.parametrize("archived", [False, True])

@@ -31,11 +31,11 @@ KINDS = ["COPY_ON_WRITE", "MERGE_ON_READ"]
 
 
 def made(path: Path, properties: dict[str, str] = MANY, kind: str = KINDS[0]) -> Path:
-    told = {**properties, "hoodie.table.type": kind}
+    options = {**properties, "hoodie.table.type": kind}
     hoodoo.create_table(
         path / "t",
         schema=SCHEMA,
-        properties=told,
+        properties=options,
         record_key="id",
         partition_by="p",
         ordering="ts",
@@ -81,7 +81,7 @@ def test_an_invalid_range_is_refused_by_its_key(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made_with", "range_said"),
+    ("made_with", "range_message"),
     [
         ({**MANY, "hoodie.index.type": "SIMPLE"}, "0-3"),
         ({**MANY, "hoodie.index.bucket.engine": "CONSISTENT_HASHING"}, "0-3"),
@@ -90,11 +90,11 @@ def test_an_invalid_range_is_refused_by_its_key(text: str) -> None:
     ids=["no bucket index", "ring", "beyond the last bucket"],
 )
 def test_a_table_without_such_buckets_is_refused_by_name(
-    tmp_path: Path, made_with: dict[str, str], range_said: str
+    tmp_path: Path, made_with: dict[str, str], range_message: str
 ) -> None:
     path = made(tmp_path, made_with)
     with pytest.raises(SettingError) as caught:
-        hoodoo.open_table(path, properties={**made_with, RANGE: range_said})
+        hoodoo.open_table(path, properties={**made_with, RANGE: range_message})
     assert (caught.value.kind, caught.value.fields["key"]) == ("setting_contradiction", RANGE)
 
 
@@ -179,23 +179,23 @@ def test_a_dry_run_refuses_the_same_rows(tmp_path: Path) -> None:
 
 @pytest.mark.spec("OWN-1")
 @pytest.mark.parametrize(
-    "newcomer", [{**MANY, RANGE: "3-5"}, MANY], ids=["a range that overlaps", "no range"]
+    "second_options", [{**MANY, RANGE: "3-5"}, MANY], ids=["a range that overlaps", "no range"]
 )
 def test_a_newcomer_with_buckets_of_another_writer_is_refused(
-    tmp_path: Path, newcomer: dict[str, str]
+    tmp_path: Path, second_options: dict[str, str]
 ) -> None:
     path = made(tmp_path)
     with hoodoo.open_table(path, properties=LOW) as first:
         first.upsert(batch("0-3"))
-        with hoodoo.open_table(path, properties=newcomer) as second:
+        with hoodoo.open_table(path, properties=second_options) as second:
             with pytest.raises(WriterDisagreementError) as caught:
                 second.upsert(batch("3"))
             assert caught.value.kind == "buckets_met"
             theirs = caught.value.fields["differences"][RANGE]
-            assert theirs == {"mine": newcomer.get(RANGE, "all"), "theirs": "0-3"}
+            assert theirs == {"mine": second_options.get(RANGE, "all"), "theirs": "0-3"}
             assert len(first.timeline) == 1
             assert [one.buckets for one in registered_writers(first.context)] == ["0-3"]
-    with hoodoo.open_table(path, properties=newcomer) as second:
+    with hoodoo.open_table(path, properties=second_options) as second:
         second.upsert(batch("3", 2, ts=2))  # the first one left
 
 
@@ -236,7 +236,7 @@ def test_services_run_at_the_same_time_as_every_range(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_writers_of_disjoint_buckets_are_never_refused(tmp_path: Path, kind: str) -> None:
     path = made(tmp_path, kind=kind)
-    receipts: list[CommitResult] = []
+    results: list[CommitResult] = []
     start = threading.Barrier(2, timeout=60)
 
     def write(properties: dict[str, str]) -> None:
@@ -246,13 +246,13 @@ def test_writers_of_disjoint_buckets_are_never_refused(tmp_path: Path, kind: str
                 rows = batch(
                     properties[RANGE], section, ts=section, partitions="xyz"[: 1 + section]
                 )
-                receipts.append(table.upsert(rows))
+                results.append(table.upsert(rows))
 
-    threads = [threading.Thread(target=write, args=(told,)) for told in (LOW, HIGH)]
+    threads = [threading.Thread(target=write, args=(options,)) for options in (LOW, HIGH)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    assert len(receipts) == 8
-    assert {(one.attempts, one.refusals) for one in receipts} == {(1, ())}
-    assert {one.redone for one in receipts} <= {"nothing", "publication"}
+    assert len(results) == 8
+    assert {(one.attempts, one.refusals) for one in results} == {(1, ())}
+    assert {one.redone for one in results} <= {"nothing", "publication"}

@@ -116,10 +116,10 @@ def test_columns_the_schema_does_not_have_are_refused(path: Path, wrong: dict[st
     assert not (path / ".hoodie").exists()
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "taken from the rows"])
+@pytest.mark.parametrize("with_schema", [True, False], ids=["with a schema", "taken from the rows"])
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_fields_inside_structs_may_key_partition_and_order(
-    path: Path, table_type: str, told: bool
+    path: Path, table_type: str, with_schema: bool
 ) -> None:
     def rows(*each: tuple[str, str, int, str]) -> pa.Table:
         held = [{"who": {"id": i, "at": at}, "on": {"ts": ts}, "v": v} for i, at, ts, v in each]
@@ -128,7 +128,7 @@ def test_fields_inside_structs_may_key_partition_and_order(
     first = rows(("a", "x", 2, "1"), ("b", "y", 2, "1"))
     with hoodoo.create_table(
         path,
-        schema=first.schema if told else None,
+        schema=first.schema if with_schema else None,
         record_key="who.id",
         partition_by="who.at",
         ordering="on.ts",
@@ -138,8 +138,8 @@ def test_fields_inside_structs_may_key_partition_and_order(
         table.upsert(first)
         table.upsert(rows(("a", "x", 1, "late"), ("b", "y", 3, "2"), ("c", "x", 1, "1")))
         found = table.to_arrow(columns=["who", "v"]).to_pylist()
-    told_rows = sorted((one["who"]["at"], one["who"]["id"], one["v"]) for one in found)
-    assert told_rows == [("x", "a", "1"), ("x", "c", "1"), ("y", "b", "2")]
+    read_rows = sorted((one["who"]["at"], one["who"]["id"], one["v"]) for one in found)
+    assert read_rows == [("x", "a", "1"), ("x", "c", "1"), ("y", "b", "2")]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_a_merge_on_read_table_is_opened_again_and_appended_to(path: Path):
     with made(path, schema=SCHEMA, table_type="MERGE_ON_READ") as table:
         table.upsert(ROWS)
     with hoodoo.open_table(path, properties=options) as table:
-        receipt = table.upsert(ROWS)
-        assert (receipt.action, receipt.rows_inserted) == ("deltacommit", 0)
+        result = table.upsert(ROWS)
+        assert (result.action, result.rows_inserted) == ("deltacommit", 0)
         assert all(one.log_files for one in table.file_slices())
         assert table.to_arrow().num_rows == len(ROWS)
         table.delete(ROWS)
@@ -283,7 +283,7 @@ def test_a_write_by_the_name_of_another_table_is_refused(path: Path, key: str):
 
 
 @pytest.mark.parametrize(
-    ("made_as", "said"),
+    ("made_as", "given"),
     [
         ({}, {"hoodie.database.name": "sales"}),  # a table of an earlier release
         ({"hoodie.database.name": "sales"}, {"hoodie.database.name": "Sales"}),
@@ -291,16 +291,16 @@ def test_a_write_by_the_name_of_another_table_is_refused(path: Path, key: str):
     ],
 )
 def test_a_write_ignores_a_database_name_that_was_never_stored_and_the_case_of_the_table_name(
-    path: Path, made_as: dict[str, str], said: dict[str, str]
+    path: Path, made_as: dict[str, str], given: dict[str, str]
 ):
     made(path, schema=SCHEMA, properties=made_as).close()
-    with hoodoo.open_table(path, properties=said) as table:
+    with hoodoo.open_table(path, properties=given) as table:
         assert table.insert(ROWS).rows_inserted == len(ROWS)
 
 
 def test_a_new_table_has_the_given_database(tmp_path: Path):
-    said = {"hoodie.database.name": "sales"}
-    with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=said) as table:
+    given = {"hoodie.database.name": "sales"}
+    with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=given) as table:
         assert table.config.database == "sales"
         assert table.insert(ROWS).rows_inserted == len(ROWS)
 
@@ -449,10 +449,10 @@ def test_a_lease_that_no_clean_would_respect_is_refused(path: Path, lease_ms: st
     assert caught.value.fields["key"] == "hoodoo.reader.lease.ms"
 
 
-@pytest.mark.parametrize(("said", "lease_ms"), [("", 900_000), ("0", 0), ("5000", 5_000)])
-def test_a_lease_has_the_given_length(path: Path, said: str, lease_ms: int):
+@pytest.mark.parametrize(("given", "lease_ms"), [("", 900_000), ("0", 0), ("5000", 5_000)])
+def test_a_lease_has_the_given_length(path: Path, given: str, lease_ms: int):
     made(path).close()
-    with hoodoo.open_table(path, properties={"hoodoo.reader.lease.ms": said}) as table:
+    with hoodoo.open_table(path, properties={"hoodoo.reader.lease.ms": given}) as table:
         assert table.context.limits.reader_lease_ms == lease_ms
 
 

@@ -37,9 +37,9 @@ def test_small_files_become_one_in_the_sort_order(tmp_path: Path) -> None:
         for first in (0, 10, 20):
             table.insert(rows(first))
         before = sorted(table.to_arrow().to_pylist(), key=str)
-        receipt = table.services.cluster(["a", "b"], curve="zorder")
-        assert receipt is not None
-        assert receipt.text.startswith("clustered 3 file groups into 1 file, 12 rows")
+        result = table.services.cluster(["a", "b"], curve="zorder")
+        assert result is not None
+        assert result.text.startswith("clustered 3 file groups into 1 file, 12 rows")
         assert sorted(table.to_arrow().to_pylist(), key=str) == before
         assert len(table.file_slices()) == 1
         assert table.services.cluster(["a", "b"], curve="zorder") is None
@@ -83,9 +83,9 @@ def test_a_table_with_a_left_out_clustering_group_is_complete(tmp_path: Path) ->
         planned = table.services.schedule("cluster")
         assert planned is not None
         table.upsert(rows(10))
-        receipt = table.services.execute(planned.requested_time)
-        assert receipt is not None
-        assert receipt.text.endswith("1 group left to writers")
+        result = table.services.execute(planned.requested_time)
+        assert result is not None
+        assert result.text.endswith("1 group left to writers")
         assert table.to_arrow().num_rows == 12
         table.services.clean()
         assert table.to_arrow().num_rows == 12

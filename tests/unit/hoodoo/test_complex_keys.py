@@ -24,8 +24,8 @@ def rows(*keys: str, p: str = "x", v: int = 1) -> pa.Table:
 
 
 def table_of(root: Path, bare: bool, version: int = 8, **options: Any) -> Table:
-    said = {FORM: str(bare).lower()} if version == 8 else {}
-    properties = {**COMPLEX, "hoodie.write.table.version": str(version), **said}
+    form = {FORM: str(bare).lower()} if version == 8 else {}
+    properties = {**COMPLEX, "hoodie.write.table.version": str(version), **form}
     made = hoodoo.create_table(
         root,
         schema=SCHEMA,
@@ -36,7 +36,7 @@ def table_of(root: Path, bare: bool, version: int = 8, **options: Any) -> Table:
     )
     with made:  # forgets the form, as tables made by Java do
         update_properties(made.context.ports.storage, {FORM: None}, now="now")
-    return hoodoo.open_table(root, properties=said)
+    return hoodoo.open_table(root, properties=form)
 
 
 def opened(root: Path, bare: bool | None = None) -> Table:
@@ -55,8 +55,8 @@ def test_a_writer_takes_the_form_of_the_stored_keys(
     with table_of(tmp_path / "t", bare, table_type=table_type) as table:
         table.upsert(rows("a", "id:b"))
     with opened(tmp_path / "t") as table:
-        receipt = table.upsert(rows("a", "id:b", "c", v=2))
-        assert (receipt.rows_updated, receipt.rows_inserted) == (2, 1)
+        result = table.upsert(rows("a", "id:b", "c", v=2))
+        assert (result.rows_updated, result.rows_inserted) == (2, 1)
         assert keys(table) == (["a", "c", "id:b"] if bare else ["id:a", "id:c", "id:id:b"])
         table.delete(rows("a").select(["id", "p"]))
         assert table.to_arrow().num_rows == 2

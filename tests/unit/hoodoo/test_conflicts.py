@@ -42,7 +42,7 @@ def test_a_plug_in_provides_a_strategy_by_its_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "name", "cancels"),
+    ("options", "name", "cancels"),
     [
         ({}, "simple", False),
         ({KEY: "prefer_writer"}, "prefer_writer", True),
@@ -50,9 +50,11 @@ def test_a_plug_in_provides_a_strategy_by_its_names() -> None:
     ],
 )
 def test_properties_choose_the_strategy(
-    tmp_path: Path, said: dict[str, str], name: str, cancels: bool
+    tmp_path: Path, options: dict[str, str], name: str, cancels: bool
 ) -> None:
-    with hoodoo.create_table(tmp_path, schema=SCHEMA, record_key=["id"], properties=said) as table:
+    with hoodoo.create_table(
+        tmp_path, schema=SCHEMA, record_key=["id"], properties=options
+    ) as table:
         limits = table.context.limits
         assert (limits.strategy.name, limits.cancels_conflicting_plans) == (name, cancels)
 
@@ -83,14 +85,14 @@ def test_a_dry_run_of_a_partition_delete_checks_the_partitions_that_the_write_wo
         tmp_path, schema=schema, record_key=keys, partition_by=["p"], properties=MANY
     ) as table:
         table.upsert([{"id": 1, "v": 1, "p": "1"}, {"id": 2, "v": 1, "p": "2"}])
-        met: list[tuple[ConflictReport, ...]] = []
+        reports: list[tuple[ConflictReport, ...]] = []
         with hoodoo.open_table(tmp_path, properties={**MANY, **deletes}) as other:
             for there in "12":
                 changed = pa.Table.from_pylist([{"id": int(there), "v": 2, "p": there}])
                 inner = LocalWorkload(table.context.ports, changed)
-                look = Meddled(inner, lambda: met.append(other.check_conflicts(rows)))
+                look = Meddled(inner, lambda: reports.append(other.check_conflicts(rows)))
                 table._run(WriteOperation.UPSERT, look)
-        assert [[one.partitions for one in found] for found in met] == [[], [("2",)]]
+        assert [[one.partitions for one in found] for found in reports] == [[], [("2",)]]
 
 
 def test_a_dry_run_without_a_partition_to_delete_is_refused_like_the_write(

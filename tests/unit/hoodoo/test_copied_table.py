@@ -23,17 +23,17 @@ def rows(*keys: str) -> pa.Table:
     return pa.table({"id": list(keys), "v": [1] * len(keys)})
 
 
-@pytest.mark.parametrize("told", [MANY, {}], ids=["many", "one"])
+@pytest.mark.parametrize("options", [MANY, {}], ids=["many", "one"])
 def test_a_copy_of_a_table_with_live_writers_names_the_way_to_adopt_it(
-    tmp_path: Path, told: dict[str, str]
+    tmp_path: Path, options: dict[str, str]
 ) -> None:
     original = hoodoo.create_table(
-        tmp_path / "a", schema=rows("a").schema, record_key="id", properties=told
+        tmp_path / "a", schema=rows("a").schema, record_key="id", properties=options
     )
     with original:
         original.upsert(rows("a"))
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-        with hoodoo.open_table(tmp_path / "b", properties=told) as copy:
+        with hoodoo.open_table(tmp_path / "b", properties=options) as copy:
             assert copy.to_arrow().num_rows == 1
             with pytest.raises(WriterDisagreementError, match="hoodoo table adopt") as refused:
                 copy.upsert(rows("b"))

@@ -90,18 +90,18 @@ def test_no_key_is_in_both_tables() -> None:
     )
 
 
-def told(**said: str) -> tuple[str, ...]:
-    properties = as_property_set({key.replace("__", "."): text for key, text in said.items()})
+def warnings_of(**options: str) -> tuple[str, ...]:
+    properties = as_property_set({key.replace("__", "."): text for key, text in options.items()})
     return key_warnings(properties, DECLARED)
 
 
 def test_keys_of_one_reason_are_reported_together() -> None:
-    said = {
+    options = {
         "hoodie.datasource.hive_sync.enable": "true",
         "hoodie.datasource.hive_sync.table": "t",
         "hoodie.datasource.hive_sync.database": "default",
     }
-    (text,) = told(**said)
+    (text,) = warnings_of(**options)
     assert text.startswith("no effect here, hoodoo does not sync catalogs")
     assert text.endswith(
         "hoodie.datasource.hive_sync.enable (from code), hoodie.datasource.hive_sync.table (from code)"
@@ -109,7 +109,7 @@ def test_keys_of_one_reason_are_reported_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "is_told"),
+    ("key", "value", "is_warned"),
     [
         ("hoodie.metadata.enable", "true", True),
         ("hoodie.metadata.enable", "false", False),
@@ -136,9 +136,9 @@ def test_keys_of_one_reason_are_reported_together() -> None:
     ],
 )
 def test_a_key_is_reported_when_its_value_has_an_unsupported_effect(
-    key: str, value: str, is_told: bool
+    key: str, value: str, is_warned: bool
 ) -> None:
-    assert bool(told(**{key: value})) is is_told
+    assert bool(warnings_of(**{key: value})) is is_warned
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_key_is_reported_when_its_value_has_an_unsupported_effect(
     ],
 )
 def test_an_unknown_key_is_reported_with_the_nearest_one(key: str, meant: str) -> None:
-    (text,) = told(**{key: "x"})
+    (text,) = warnings_of(**{key: "x"})
     assert text == f"unknown property, it is ignored, did you mean {meant}: {key} (from code)"
 
 
@@ -164,7 +164,7 @@ def test_properties_of_the_table_itself_are_not_reported() -> None:
     assert keys_without_effect(properties, DECLARED) == {}
 
 
-SAID = {
+MESSAGES = {
     "hoodie.datasource.hive_sync.enable": "true",
     "hoodie.datasource.write.recordkey.feild": "id",
     "hoodie.embed.timeline.server": "true",
@@ -178,13 +178,13 @@ def test_an_opened_table_reports_each_key_once(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with hoodoo.create_table(
-            tmp_path / "t", schema=SCHEMA, record_key="id", properties=SAID
+            tmp_path / "t", schema=SCHEMA, record_key="id", properties=MESSAGES
         ) as table:
             for value in range(2):
                 table.upsert([{"id": "a", "v": value}])
                 table.to_arrow()
         assert len(caught) == 1
-        with hoodoo.open_table(tmp_path / "t", properties=SAID) as table:
+        with hoodoo.open_table(tmp_path / "t", properties=MESSAGES) as table:
             table.to_arrow()
         assert len(caught) == 2
         hoodoo.open_table(tmp_path / "t").close()
@@ -199,11 +199,11 @@ def test_an_opened_table_reports_each_key_once(
 
 
 def test_a_table_without_metadata_table_takes_hudis_own_default(tmp_path: Path) -> None:
-    said = {"hoodie.metadata.enable": "true"}
+    options = {"hoodie.metadata.enable": "true"}
     with (
         pytest.warns(UserWarning, match="metadata table is neither built"),
         hoodoo.create_table(
-            tmp_path / "t", schema=SCHEMA, record_key="id", properties=said
+            tmp_path / "t", schema=SCHEMA, record_key="id", properties=options
         ) as table,
     ):
         assert table.upsert([{"id": "a", "v": 1}]).rows_inserted == 1
@@ -231,10 +231,10 @@ def test_a_read_whose_result_an_unsupported_option_would_change_is_refused(
 
 
 def test_the_switch_of_all_services_disables_services_of_writers(tmp_path: Path) -> None:
-    said = {"hoodie.clean.commits.retained": "1", "hoodie.table.services.enabled": "false"}
-    said |= {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    options = {"hoodie.clean.commits.retained": "1", "hoodie.table.services.enabled": "false"}
+    options |= {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
     with hoodoo.create_table(
-        tmp_path / "t", schema=SCHEMA, record_key="id", properties=said
+        tmp_path / "t", schema=SCHEMA, record_key="id", properties=options
     ) as table:
         for value in range(5):
             table.upsert([{"id": "a", "v": value}])
@@ -243,7 +243,7 @@ def test_the_switch_of_all_services_disables_services_of_writers(tmp_path: Path)
 
 
 def test_the_effect_of_each_key_is_shown() -> None:
-    properties = as_property_set({**SAID, "hoodie.index.type": "BUCKET"})
+    properties = as_property_set({**MESSAGES, "hoodie.index.type": "BUCKET"})
     shown = {one.key: one.effect for one in describe(properties, more=service_options())}
     assert shown["hoodie.datasource.hive_sync.enable"] == "warned"
     assert shown["hoodie.datasource.write.recordkey.feild"] == "unknown"

@@ -108,14 +108,14 @@ def rows(first: int = 0, count: int = 12) -> pa.Table:
 
 
 def made(path: Path, kind: str, table_type: str = "COPY_ON_WRITE") -> hoodoo.Table:
-    fields, told = KINDS[kind]
+    fields, options = KINDS[kind]
     return hoodoo.create_table(
         path / kind,
         schema=SCHEMA,
         record_key="id",
         partition_by=fields,
         table_type=table_type,
-        properties=told,
+        properties=options,
     )
 
 
@@ -278,7 +278,7 @@ def test_changes_are_read_in_the_named_partitions_only(tmp_path: Path, opened: l
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_misplaced_rows_are_found_by_their_column(tmp_path: Path, table_type: str) -> None:
-    told = {
+    options = {
         "hoodie.index.type": "GLOBAL_SIMPLE",
         "hoodie.simple.index.update.partition.path": "false",
     }
@@ -288,7 +288,7 @@ def test_misplaced_rows_are_found_by_their_column(tmp_path: Path, table_type: st
         first.upsert(rows())
     reader = hoodoo.open_table(tmp_path / "t")
     assert reader.to_arrow(filter=[("p", "=", "z")]).num_rows == 0
-    with hoodoo.open_table(tmp_path / "t", properties=told) as writer:
+    with hoodoo.open_table(tmp_path / "t", properties=options) as writer:
         writer.upsert(rows(1, 1).set_column(1, "p", pa.array(["z"])))
     for table in (reader, hoodoo.open_table(tmp_path / "t")):
         assert table.to_arrow(filter=[("p", "=", "z")]).column("id").to_pylist() == ["1"]
@@ -306,9 +306,9 @@ def test_a_filter_on_one_of_many_partitions_costs_little_more_than_naming_it(
         for name in ("list", "stat", "names", "read", "open_input"):
             real = getattr(LocalStorage, name)
 
-            def counted(self: Any, *told: Any, _real: Any = real, **more: Any) -> Any:
+            def counted(self: Any, *arguments: Any, _real: Any = real, **more: Any) -> Any:
                 calls.append(_real.__name__)
-                return _real(self, *told, **more)
+                return _real(self, *arguments, **more)
 
             monkeypatch.setattr(LocalStorage, name, counted)
         hoodoo.open_table(tmp_path / "text").to_arrow(partitions=["p0007"])
@@ -319,8 +319,8 @@ def test_a_filter_on_one_of_many_partitions_costs_little_more_than_naming_it(
 
 
 def switch_off_here(path: Path) -> None:
-    told = {"hoodie.metadata.enable": "false"}
-    with hoodoo.open_table(path, properties=told) as table, pytest.warns(match="switched off"):
+    options = {"hoodie.metadata.enable": "false"}
+    with hoodoo.open_table(path, properties=options) as table, pytest.warns(match="switched off"):
         table.upsert([{"id": "new", "ts": 1, "val": 1.0, "name": "x", "region": "xx"}])
 
 
@@ -368,8 +368,8 @@ def test_dates_with_slashes_in_folders_are_found_and_not_written(tmp_path: Path)
     (tmp_path / "t/2018/08").mkdir(parents=True)
     (tmp_path / "t/2018-08-31").rename(tmp_path / "t/2018/08/31")
     file = tmp_path / "t/.hoodie/hoodie.properties"
-    told = "hoodie.datasource.write.slash.separated.date.partitioning=true\n"
-    file.write_text(file.read_text() + told)
+    line = "hoodie.datasource.write.slash.separated.date.partitioning=true\n"
+    file.write_text(file.read_text() + line)
     with hoodoo.open_table(tmp_path / "t") as table:
         assert table.to_arrow(filter=[("p", "=", "2018-08-31")]).to_pylist() == [row]
         assert table.to_arrow(filter=[("p", ">", "2018-08-30")]).to_pylist() == [row]

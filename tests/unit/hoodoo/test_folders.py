@@ -59,11 +59,11 @@ def table_of(folder: Path, *fields: str, **properties: str) -> hoodoo.Table:
 def test_a_slash_makes_levels(
     tmp_path: Path, fields: tuple[str, ...], style: str, folder: str, kind: str
 ):
-    told = {
+    options = {
         "hoodie__datasource__write__hive_style_partitioning": style,
         "hoodie__datasource__write__table__type": kind,
     }
-    with table_of(tmp_path, *fields, **told) as table:
+    with table_of(tmp_path, *fields, **options) as table:
         table.upsert([row("a", "2018/08/31"), row("b", "2018/09/01")])
         assert (tmp_path / "t" / folder / ".hoodie_partition_metadata").exists()
         assert table.upsert([row("a", "2018/08/31")]).rows_updated == 1
@@ -123,13 +123,13 @@ def test_partitions_of_one_batch_do_not_nest(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_metadata_of_partitions_may_be_parquet(tmp_path: Path, kind: str):
-    told = {
+    options = {
         METAFILE.replace(".", "__"): "true",
         "hoodie__datasource__write__table__type": kind,
         "hoodie__compact__inline": "true",
         "hoodie__compact__inline__max__delta__commits": "1",
     }
-    with table_of(tmp_path, "day", **told) as table:
+    with table_of(tmp_path, "day", **options) as table:
         requested = table.upsert([row("a", "2018/08/31")]).requested_time
         table.upsert([row("a", "2018/08/31"), row("b", "2018/08/31", 2)])
         assert table.to_arrow(["id"]).num_rows == 2
@@ -178,11 +178,11 @@ def table_of_moments(folder: Path, how: TimestampTexts | None = None, **more: st
 def test_a_row_is_written_to_the_folder_of_its_timestamp(
     tmp_path: Path, kind: str, encoded: str, how: TimestampTexts | None, name: str
 ):
-    told = {
+    options = {
         "hoodie.datasource.write.table.type": kind,
         "hoodie.datasource.write.partitionpath.urlencode": encoded,
     }
-    with table_of_moments(tmp_path, how, **told) as table:
+    with table_of_moments(tmp_path, how, **options) as table:
         shown = name.replace(":", "%3A") if encoded == "true" else name
         assert (tmp_path / "t" / f"at={shown}").is_dir()
         assert table.upsert([{"id": "a", "at": AT, "v": 2}]).rows_updated == 1
@@ -320,8 +320,8 @@ def test_a_read_needs_no_settings_of_a_key_generator(
             table.upsert(rows)
         assert caught.value.kind == "no_time_format"
     with_properties(address, hoodie__keygen__timebased__timezone=None)
-    told = {key: value for key, value in TIMES.items() if "timebased" in key}
-    with hoodoo.open_table(address, properties=told) as table:
+    options = {key: value for key, value in TIMES.items() if "timebased" in key}
+    with hoodoo.open_table(address, properties=options) as table:
         assert table.upsert(rows).rows_updated == 1
 
 
@@ -335,8 +335,8 @@ def test_a_custom_generator_without_types_is_refused_with_the_missing_option(tmp
         assert table.to_arrow(["id"]).num_rows == 1
         with pytest.raises(SettingError) as caught:
             table.upsert(rows)
-    said = {caught.value.fields["key"]: caught.value.fields["suggestion"]}
-    with hoodoo.open_table(address, properties=said) as table:
+    suggestions = {caught.value.fields["key"]: caught.value.fields["suggestion"]}
+    with hoodoo.open_table(address, properties=suggestions) as table:
         assert table.upsert(rows).rows_updated == 1
 
 

@@ -48,15 +48,15 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
             received.append(table.insert(rows(number), batch_id=f"s/{number}"))
             return received[-1]
 
-        receipts = threads.map(write, list(range(4)))
+        results = threads.map(write, list(range(4)))
         assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [0, 1, 2, 3]
-        shared = max(receipts, key=lambda receipt: receipt.group)
-        members = [each for each in receipts if each.requested_time == shared.requested_time]
+        shared = max(results, key=lambda result: result.group)
+        members = [each for each in results if each.requested_time == shared.requested_time]
         assert len(members) == shared.group > 1
         assert commit_result_document(shared)["group"] == shared.group
-        told = explain_instant(table.context, shared.requested_time).lines()
-        assert f"committed {shared.group} writes together" in told
-        assert sum(line.startswith("batch s/") for line in told) == shared.group
+        reported = explain_instant(table.context, shared.requested_time).lines()
+        assert f"committed {shared.group} writes together" in reported
+        assert sum(line.startswith("batch s/") for line in reported) == shared.group
         assert table.insert(rows(9), batch_id="s/0").already_published
         with pytest.raises(InvalidInputError, match="committed as insert"):
             table.upsert(rows(9), batch_id="s/0")
@@ -97,8 +97,8 @@ def test_rows_that_fit_the_schema_written_since_the_last_refresh_are_accepted(
         table.insert(rows(1))
         assert table.delete(rows(1).select(["id", "p"])).rows_deleted == 1
         other.insert(rows(2).append_column("w", [[7]]))
-        told = table.upsert(rows(2).select(["id", "p"]).append_column("w", [[8]]), partial=True)
-        assert told.rows_updated == 1
+        result = table.upsert(rows(2).select(["id", "p"]).append_column("w", [[8]]), partial=True)
+        assert result.rows_updated == 1
         assert table.to_arrow(columns=["v", "w"]).to_pylist() == [{"v": 2, "w": 8}]
 
 

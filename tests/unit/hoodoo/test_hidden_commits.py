@@ -19,8 +19,8 @@ from tests.unit.hoodoo.verify.test_hash_links import (
     document,
     keyed,
     made,
+    problems_of,
     slot_file,
-    told,
     truncation_point,
 )
 from timeline.codecs.commit_log import TruncationPoint, encode_truncation_point
@@ -72,7 +72,7 @@ def test_a_removed_commit_is_missed_by_its_slot(
     gone += path.glob(f"*_{time}.parquet") if data else []
     for file in gone:
         file.unlink()
-    assert ("slot_without_instant", str(number)) in told(check(path, sealed))
+    assert ("slot_without_instant", str(number)) in problems_of(check(path, sealed))
 
 
 def test_a_missing_completed_file_is_reported_unless_it_may_still_be_created(
@@ -86,5 +86,5 @@ def test_a_missing_completed_file_is_reported_unless_it_may_still_be_created(
         time = document(slot_file(path, number))["rt"]
         (completed,) = (path / ".hoodie" / "timeline").glob(f"{time}_*.commit")
         completed.unlink()
-        found = told(check(path, HASH))
+        found = problems_of(check(path, HASH))
         assert (("slot_without_instant", str(number)) in found) is missed

@@ -149,8 +149,8 @@ def test_the_help_of_the_command_names_each_noun_as_its_own_help_does() -> None:
     context = click.Context(main)
     from hoodoo.cli.app import _COMMANDS
 
-    told = {name: main.get_command(context, name).get_short_help_str(200) for name in _COMMANDS}
-    assert told == {name: text for name, (_, text) in _COMMANDS.items()}
+    helps = {name: main.get_command(context, name).get_short_help_str(200) for name in _COMMANDS}
+    assert helps == {name: text for name, (_, text) in _COMMANDS.items()}
 
 
 @pytest.mark.parametrize("name", ["timeline", "lockproviders", "filegroups", "tableservices"])

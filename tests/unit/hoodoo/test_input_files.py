@@ -306,7 +306,7 @@ VALUES = pa.schema(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "kind", "said"),
+    ("name", "text", "kind", "problem"),
     [
         (
             "r.csv",
@@ -361,12 +361,12 @@ VALUES = pa.schema(
     ],
 )
 def test_an_error_names_file_line_column_and_value(
-    tmp_path: Path, name: str, text: str, kind: str, said: str
+    tmp_path: Path, name: str, text: str, kind: str, problem: str
 ):
     with pytest.raises(InvalidInputError) as caught:
         _read(tmp_path / name, text, VALUES)
     assert caught.value.kind == kind
-    assert caught.value.message.startswith(f"{tmp_path / name} {said}"), caught.value.message
+    assert caught.value.message.startswith(f"{tmp_path / name} {problem}"), caught.value.message
     assert "; correct the " in caught.value.message
 
 

@@ -151,11 +151,11 @@ def watched(
         dies = writes[0] == case.dies_at
         if dies and not case.dies_late:
             raise DeathError
-        receipt = published(plan, workload)
+        result = published(plan, workload)
         assert {one["v"] for one in wanted} <= {one["v"] for one in read(table)}
         if dies:
             raise DeathError
-        return receipt
+        return result
 
     with (
         mock.patch.object(table._writer, "write", watch),

@@ -49,15 +49,15 @@ def test_read_rows_are_replaced_and_deleted(
     with table_of(tmp_path / "t", table_type, partition_by=partition_by, cdc=cdc) as table:
         before = read(table)
         since = table.timeline[-1].completion_time
-        receipt = table.upsert(with_v(before.slice(0, 2), 99))
-        assert (receipt.rows_updated, receipt.rows_inserted) == (2, 0)
+        result = table.upsert(with_v(before.slice(0, 2), 99))
+        assert (result.rows_updated, result.rows_inserted) == (2, 0)
         assert pairs(table) == [(1, 99), (2, 99), (3, 30)]
         keys = read(table).column("_hoodie_record_key").to_pylist()
         assert keys == before.column("_hoodie_record_key").to_pylist()
         table.delete(before.slice(1, 2))
         assert pairs(table) == [(1, 99)]
-        told = table.changes(since, images=True).read_all()
-        assert sorted(told.column("op").to_pylist()) == ["d", "d", "u", "u"]
+        images = table.changes(since, images=True).read_all()
+        assert sorted(images.column("op").to_pylist()) == ["d", "d", "u", "u"]
 
 
 def test_a_delete_needs_the_meta_columns_only(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_a_filter_names_rows_to_delete_without_key_fields(tmp_path: Path) -> Non
 def test_an_upsert_without_meta_columns_inserts(tmp_path: Path) -> None:
     with table_of(tmp_path / "t") as table:
         batch = {"batch_id": "b"}
-        receipt = table.upsert(pa.table({"id": [1], "p": ["x"], "v": [11]}), **batch)
-        assert (receipt.operation, receipt.rows_inserted) == ("insert", 1)
+        result = table.upsert(pa.table({"id": [1], "p": ["x"], "v": [11]}), **batch)
+        assert (result.operation, result.rows_inserted) == ("insert", 1)
         assert table.upsert(pa.table({"id": [1], "p": ["x"], "v": [11]}), **batch).already_published
         assert pairs(table) == [(1, 10), (1, 11), (2, 20), (3, 30)]
 

@@ -59,11 +59,11 @@ def test_instants_are_drawn_in_the_zone_of_the_process(
     monkeypatch.setenv("TZ", zone)
     table = made(tmp_path, **{KEY: "LOCAL", "hoodie.datasource.write.table.type": table_type})
     before = shown(zone)
-    receipt = table.upsert([{"k": "a", "v": 1}])
-    for time in (receipt.requested_time, receipt.completion_time):
+    result = table.upsert([{"k": "a", "v": 1}])
+    for time in (result.requested_time, result.completion_time):
         assert before <= str(time)[:12] <= shown(zone)
     again = reopened(tmp_path).upsert([{"k": "a", "v": 2}])
-    assert again.requested_time > receipt.completion_time
+    assert again.requested_time > result.completion_time
     assert table.to_arrow()["v"].to_pylist() == [2]
 
 
@@ -223,21 +223,21 @@ def test_writes_continue_through_the_repeated_hour() -> None:
     table = open_reader(ports, founded.context.limits)
     newest = ""
     for step in range(24):
-        receipt = upsert(table, [{"id": "a", "p": "p", "ts": step, "v": step}])
-        assert newest < receipt.requested_time < receipt.completion_time
-        newest = receipt.completion_time
+        result = upsert(table, [{"id": "a", "p": "p", "ts": step, "v": step}])
+        assert newest < result.requested_time < result.completion_time
+        newest = result.completion_time
         clock.sleep_ms(5 * 60_000)
     assert newest.startswith("2026102503"), "the clock advanced after the hour"
 
 
 @pytest.mark.spec("TL-SUCC-2")
-@pytest.mark.parametrize(("behind_ms", "told"), [(900, 0), (5_000, 1)])
+@pytest.mark.parametrize(("behind_ms", "warnings"), [(900, 0), (5_000, 1)])
 def test_a_clock_that_is_behind_the_timeline_is_reported(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     behind_ms: int,
-    told: int,
+    warnings: int,
 ) -> None:
     table = made(tmp_path)
     first = table.upsert([{"k": "a", "v": 1}])
@@ -245,4 +245,4 @@ def test_a_clock_that_is_behind_the_timeline_is_reported(
     monkeypatch.setattr(SystemClock, "now_ms", lambda _: now - behind_ms)
     with caplog.at_level("WARNING", "hoodoo"):
         assert table.upsert([{"k": "a", "v": 2}]).requested_time > str(first.completion_time)
-    assert sum("clock.warning" in one.getMessage() for one in caplog.records) == told
+    assert sum("clock.warning" in one.getMessage() for one in caplog.records) == warnings

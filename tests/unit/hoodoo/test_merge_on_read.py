@@ -37,8 +37,8 @@ def test_rows_are_appended_to_java_s_slices(tmp_path: Path, name: str) -> None:
         rows = table.to_arrow()
         assert rows.num_rows > 2
         before = {one.file_group: one for one in table.file_slices()}
-        receipt = table.upsert(newer(rows))
-        assert (receipt.action, receipt.rows_inserted) == ("deltacommit", 0)
+        result = table.upsert(newer(rows))
+        assert (result.action, result.rows_inserted) == ("deltacommit", 0)
         assert in_order(table.to_arrow()) == in_order(newer(rows))
         for one in table.file_slices():
             old = before[one.file_group]
@@ -184,12 +184,12 @@ def test_rows_are_ordered_by_a_field_inside_a_struct(
         return {"id": "a", "p": partition, "s": {"at": at}, "v": value}
 
     properties = {"hoodie.index.type": index, **MANUAL}
-    told = {"record_key": "id", "partition_by": "p", "ordering": "v", "table_type": table_type}
-    with hoodoo.create_table(tmp_path, **told, properties=properties) as table:
+    options = {"record_key": "id", "partition_by": "p", "ordering": "v", "table_type": table_type}
+    with hoodoo.create_table(tmp_path, **options, properties=properties) as table:
         table.upsert([row(5, "x", 1)])
         storage = table.context.ports.storage
-    said = {"hoodie.table.ordering.fields": "s.at"}  # as Java says it
-    update_properties(storage, said, now="20261121000000000")
+    ordering = {"hoodie.table.ordering.fields": "s.at"}  # as Java says it
+    update_properties(storage, ordering, now="20261121000000000")
     with hoodoo.open_table(tmp_path, properties=properties) as table:
         table.upsert([row(6, "x", 2)])
         table.upsert([row(4, "x", 3)])

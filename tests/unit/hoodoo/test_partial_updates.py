@@ -24,15 +24,15 @@ ONLY_B = json.dumps(
 
 
 def made(path: Path, **properties: str) -> hoodoo.Table:
-    told = {
+    options = {
         "hoodie.table.name": "t",
         "hoodie.datasource.write.recordkey.field": "id",
         "hoodie.datasource.write.table.type": "MERGE_ON_READ",
     }
-    return hoodoo.create_table(path, schema=SCHEMA, properties={**told, **properties})
+    return hoodoo.create_table(path, schema=SCHEMA, properties={**options, **properties})
 
 
-def told(table: hoodoo.Table) -> list[tuple[object, ...]]:
+def rows_of(table: hoodoo.Table) -> list[tuple[object, ...]]:
     found = table.to_arrow(columns=["id", "a", "b"])
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
@@ -43,9 +43,9 @@ def test_the_argument_and_the_property_have_the_same_effect(tmp_path: Path) -> N
         table.upsert(pa.table({"id": ["k"], "b": [2]}), partial=True)
     with hoodoo.open_table(tmp_path / "t", properties={KEY: ONLY_B}) as table:
         table.upsert(pa.table({"id": ["l"], "a": ["not this"], "b": [3]}))
-        assert told(table) == [("k", "A", 2), ("l", "A", 3)]
+        assert rows_of(table) == [("k", "A", 2), ("l", "A", 3)]
         table.insert(pa.table({"id": ["m"], "a": ["M"], "b": [4]}))  # it is of upserts alone
-        assert told(table)[-1] == ("m", "M", 4)
+        assert rows_of(table)[-1] == ("m", "M", 4)
 
 
 def test_a_property_that_is_no_schema_is_refused(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def ids(table: hoodoo.Table) -> list[str]:
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_rows_that_match_a_filter_are_deleted(tmp_path: Path, kind: str):
     with new_table(tmp_path / "t", **{"hoodie.datasource.write.table.type": kind}) as table:
-        receipt = table.delete([("v", "==", 1)])
-        assert (receipt.rows_deleted, ids(table)) == (2, ["b", "d"])
+        committed = table.delete([("v", "==", 1)])
+        assert (committed.rows_deleted, ids(table)) == (2, ["b", "d"])
 
 
 def test_only_the_named_partitions_are_read(tmp_path: Path):
@@ -134,7 +134,7 @@ def test_rows_are_deleted_where_keys_and_partitions_are_fields_inside_structs(
         assert [row["inner"]["id"] for row in table.to_arrow().to_pylist()] == ["b"]
 
 
-class Rival:
+class ConcurrentWriter:
     """Hears when a write begins, and writes before it once."""
 
     def __init__(self, path: Path, *rows: dict[str, object]) -> None:
@@ -151,42 +151,42 @@ class Rival:
 def test_a_delete_that_was_retried_is_reported_as_committed_and_not_as_rejected(tmp_path: Path):
     path = tmp_path / "t"
     new_table(path).close()
-    rival = Rival(path, row("b", "x", 1, ts=5))
-    with hoodoo.open_table(path, properties=KEYS, events=rival) as table:
-        receipt = table.delete([("v", "==", 1)])
-        assert (receipt.attempts, ids(table)) == (2, ["d"])
-        [first] = receipt.refusals
+    concurrent = ConcurrentWriter(path, row("b", "x", 1, ts=5))
+    with hoodoo.open_table(path, properties=KEYS, events=concurrent) as table:
+        committed = table.delete([("v", "==", 1)])
+        assert (committed.attempts, ids(table)) == (2, ["d"])
+        [first] = committed.refusals
         assert explain_instant(table.context, first.instant).remarks == (
-            f"written again as {receipt.requested_time}",
+            f"written again as {committed.requested_time}",
         )
-        told = explain_instant(table.context, receipt.requested_time)
-        assert [one["instant"] for one in told.refusals] == [first.instant]
+        explanation = explain_instant(table.context, committed.requested_time)
+        assert [one["instant"] for one in explanation.refusals] == [first.instant]
         assert rejected_writes_of(table.context) == []
 
 
 def test_a_delete_that_lost_every_attempt_is_recorded_once(tmp_path: Path):
     path = tmp_path / "t"
     new_table(path).close()
-    rival = Rival(path, *(row("b", "x", 1, ts=9 - n) for n in range(4)))
+    concurrent = ConcurrentWriter(path, *(row("b", "x", 1, ts=9 - n) for n in range(4)))
     once = {**KEYS, "hoodie.write.num.retries.on.conflict.failures": "1"}
-    with hoodoo.open_table(path, properties=once, events=rival) as table:
+    with hoodoo.open_table(path, properties=once, events=concurrent) as table:
         with pytest.raises(BudgetSpentError):
             table.delete([("v", "==", 1)])
-        [told] = rejected_writes_of(table.context)
-        assert told.attempts == 2
+        [explanation] = rejected_writes_of(table.context)
+        assert explanation.attempts == 2
 
 
 def test_bytes_of_rejected_deletes_count_as_wasted(tmp_path: Path):
     path = tmp_path / "t"
     new_table(path).close()
-    rival = Rival(path, *(row(f"new{n}", f"other{n}", 1) for n in range(4)))
+    concurrent = ConcurrentWriter(path, *(row(f"new{n}", f"other{n}", 1) for n in range(4)))
     dear = {
         **KEYS,
         LEVEL: "serializable",
         "hoodoo.retry.wasted.bytes.max": "1",
         "hoodie.write.concurrency.early.conflict.detection.enable": "false",
     }
-    with hoodoo.open_table(path, properties=dear, events=rival) as table:
+    with hoodoo.open_table(path, properties=dear, events=concurrent) as table:
         with pytest.raises(BudgetSpentError) as spent:
             table.delete([("v", "==", 1)])
         assert spent.value.fields["bound"] == "hoodoo.retry.wasted.bytes.max"
@@ -596,8 +596,8 @@ def test_a_statement_whose_rows_changed_meanwhile_reads_them_again(
 ):
     path = tmp_path / "t"
     typed_table(path, **{"hoodie.datasource.write.table.type": kind}).close()
-    rival = Rival(path, row("b", "x", 100, ts=5))
-    with hoodoo.open_table(path, properties={**KEYS, LEVEL: level}, events=rival) as table:
+    concurrent = ConcurrentWriter(path, row("b", "x", 100, ts=5))
+    with hoodoo.open_table(path, properties={**KEYS, LEVEL: level}, events=concurrent) as table:
         if by_merge:
             merge = table.merge(typed(row("b", "x", 1), row("n", "x", 1)))
             merge.when_matched_update({"v": "target.v + source.v"})
@@ -611,8 +611,8 @@ def test_a_statement_whose_rows_changed_meanwhile_reads_them_again(
 def test_a_key_that_another_writer_inserts_meanwhile_is_updated_and_not_replaced(tmp_path: Path):
     path = tmp_path / "t"
     typed_table(path).close()
-    rival = Rival(path, row("n", "w", 100))
-    with hoodoo.open_table(path, properties=KEYS, events=rival) as table:
+    concurrent = ConcurrentWriter(path, row("n", "w", 100))
+    with hoodoo.open_table(path, properties=KEYS, events=concurrent) as table:
         merge = table.merge(typed(row("n", "w", 1))).when_not_matched_insert_all()
         merge.when_matched_update({"v": "target.v + source.v"}).execute()
         assert dict(held(table))["n"] == 101

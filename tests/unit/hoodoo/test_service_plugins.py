@@ -80,6 +80,6 @@ def test_a_strategy_of_a_plugin_chooses(tmp_path: Path) -> None:
         made.services.compact()
     made.close()
     with hoodoo.open_table(tmp_path / "t", properties={**MERGE_ON_READ, **ALLOWED}) as table:
-        receipt = table.services.compact()
-        assert receipt.file_groups == 1
+        result = table.services.compact()
+        assert result.file_groups == 1
         assert sum(len(one.log_files) for one in table.file_slices()) == 1

@@ -141,19 +141,19 @@ def test_an_empty_time_of_a_read_is_refused(tmp_path: Path, arguments: list[str]
 def test_commands_accept_times_in_the_table_s_zone(tmp_path: Path, zone: str) -> None:
     _, times = made(tmp_path, **LOCAL)
     path = str(tmp_path / "t")
-    told = f"{naive(times[1]):%Y-%m-%dT%H:%M:%S}.{times[1][14:]}"
+    moment = f"{naive(times[1]):%Y-%m-%dT%H:%M:%S}.{times[1][14:]}"
 
     def run(*arguments: str) -> Any:
         ran = CliRunner().invoke(main, [*arguments], catch_exceptions=False)
         assert ran.exit_code == 0, ran.output
         return json.loads(ran.stdout)
 
-    assert run("read", path, "--as-of", told)["v"] == 1
-    shown = run("explain", path, told)
+    assert run("read", path, "--as-of", moment)["v"] == 1
+    shown = run("explain", path, moment)
     assert (shown["requested_time"], shown["zone"]) == (times[1], zone)
-    saved = run("savepoint", "create", path, told)
+    saved = run("savepoint", "create", path, moment)
     assert saved["requested_time"] == times[1]
-    gone = run("savepoint", "delete", path, told, "--yes")
-    assert gone["requested_time"] == times[1]
-    back = run("restore", path, told, "--yes")
+    deleted = run("savepoint", "delete", path, moment, "--yes")
+    assert deleted["requested_time"] == times[1]
+    back = run("restore", path, moment, "--yes")
     assert back["restored_to"] == times[1]

@@ -254,8 +254,8 @@ def test_columns_of_a_new_table_are_texts_or_none(tmp_path: Path, names: str):
 
 
 def test_dicts_change_no_type_of_the_table(table: hoodoo.Table):
-    receipt = table.upsert([{**ROW, "n": 2}, {"id": "b", "n": None, "big": None, "s": {}}])
-    assert receipt.schema_changes == ()
+    result = table.upsert([{**ROW, "n": 2}, {"id": "b", "n": None, "big": None, "s": {}}])
+    assert result.schema_changes == ()
     assert table.schema == SCHEMA
 
 
@@ -286,9 +286,9 @@ EMPTY: dict[str, Any] = {
 @pytest.mark.parametrize("operation", ["upsert", "insert", "bulk_insert", "delete"])
 def test_a_batch_without_rows_changes_nothing(table: hoodoo.Table, operation: str, rows: Any):
     before = table.to_arrow(SCHEMA.names)
-    receipt = table.write(rows, operation)
-    assert (receipt.rows_inserted, receipt.rows_updated, receipt.rows_deleted) == (0, 0, 0)
-    assert receipt.schema_changes == ()
+    result = table.write(rows, operation)
+    assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (0, 0, 0)
+    assert result.schema_changes == ()
     assert table.schema == SCHEMA
     assert table.to_arrow(SCHEMA.names).equals(before)
 

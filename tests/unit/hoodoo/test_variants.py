@@ -171,8 +171,8 @@ def a_table(path: Path, table_type: str) -> hoodoo.Table:
     with hoodoo.create_table(
         path, schema=schema, record_key="id", table_type=table_type, name="t", properties=options
     ) as made:
-        told = {"hoodie.table.create.schema": json.dumps(AVRO)}
-        update_properties(made.context.ports.storage, told, now="20261127000000000")
+        declared = {"hoodie.table.create.schema": json.dumps(AVRO)}
+        update_properties(made.context.ports.storage, declared, now="20261127000000000")
     return hoodoo.open_table(path, properties=options)
 
 
@@ -219,8 +219,8 @@ def test_a_shredded_variant_is_refused_by_kind(tmp_path: Path) -> None:
 
 
 def test_a_type_without_a_decoder_is_labelled_raw(tmp_path: Path) -> None:
-    told = {each.name: hudi_type_name(each) for each in avro_to_arrow(json.dumps(AVRO))}
-    assert told == {"id": None, "v": "VARIANT", "d": "raw duration"}
+    declared = {each.name: hudi_type_name(each) for each in avro_to_arrow(json.dumps(AVRO))}
+    assert declared == {"id": None, "v": "VARIANT", "d": "raw duration"}
     with a_table(tmp_path / "t", "COPY_ON_WRITE") as table:
         table.insert([{"id": "a", "v": "1", "d": b"d" * 12}])
     shown = CliRunner().invoke(main, ["table", "show", str(tmp_path / "t")])

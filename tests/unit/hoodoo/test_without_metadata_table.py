@@ -25,7 +25,7 @@ from timeline.storage.local import LocalStorage
 
 OFF = {"hoodie.metadata.enable": "false"}
 SORTED = {"hoodie.clustering.plan.strategy.sort.columns": "val"}
-TOLD = "metadata table was switched off"
+WARNING = "metadata table was switched off"
 MUTATIONS = ("create", "write", "delete", "delete_folder", "open_output")
 
 
@@ -52,7 +52,7 @@ def keys(path: Path) -> list[str]:
 def test_a_committed_write_switches_the_metadata_table_off_and_warns(path: Path) -> None:
     before = keys(path)
     with hoodoo.open_table(path, properties=OFF) as table:
-        with pytest.warns(UserWarning, match=TOLD):
+        with pytest.warns(UserWarning, match=WARNING):
             table.upsert([row()])
         assert not table.config.metadata_table_on
         table.upsert([row("second")])  # and says it once
@@ -76,7 +76,7 @@ def test_once_the_metadata_table_is_off_the_option_costs_no_further_get(
         return len(asked)
 
     table = hoodoo.open_table(path, properties=OFF)
-    with pytest.warns(UserWarning, match=TOLD):
+    with pytest.warns(UserWarning, match=WARNING):
         table.upsert([row()])
     if opened == "when it is off":
         table.close()
@@ -258,7 +258,7 @@ def test_services_obey_the_option_and_are_refused_without_it(
     assert state(path) == before
     with (
         hoodoo.open_table(path, properties={**OFF, **SORTED}) as table,
-        pytest.warns(UserWarning, match=TOLD),
+        pytest.warns(UserWarning, match=WARNING),
     ):
         assert work(table) is not None
     assert not (path / ".hoodie/metadata").exists()
@@ -290,7 +290,7 @@ def test_removing_orphans_switches_the_metadata_table_off(
         stray = Orphan(path=f"{partition}/stray", size_bytes=1, age_ms=1, why="made up")
         (path / stray.path).write_bytes(b"x")
         monkeypatch.setattr("tableservices.orphan_files.find_orphans", lambda *_, **__: [stray])
-        with pytest.warns(UserWarning, match=TOLD):
+        with pytest.warns(UserWarning, match=WARNING):
             remove_orphans(context)
     assert not (path / stray.path).exists()
     assert not (path / ".hoodie/metadata").exists()

@@ -123,22 +123,22 @@ def judged(
 ) -> tuple[str, MatrixOutcome]:
     """The verdict on a write with a completed concurrent commit that began before it."""
     moves = theirs in (MatrixAction.COMPACTION, MatrixAction.LOG_COMPACTION)
-    rival = ConcurrentCommit(
+    concurrent = ConcurrentCommit(
         action=Action.CLUSTERING if theirs is MatrixAction.CLUSTERING else Action.COMMIT,
         requested_time="20260102030405000",
         completion_time="20260102030405011",
         write_set=touching(theirs, OTHER),
         is_compaction=moves,
     )
-    claim, strategy = touching(mine, FRESH), find_strategy(strategy_name)
+    write_set, strategy = touching(mine, FRESH), find_strategy(strategy_name)
     assert strategy is not None
-    verdict = validate_write_set(claim, "20260102030405004", [rival])
+    verdict = validate_write_set(write_set, "20260102030405004", [concurrent])
     if not isinstance(verdict, Rejected):
-        verdict = objection_to(claim, [rival], strategy) or verdict
+        verdict = objection_to(write_set, [concurrent], strategy) or verdict
     if isinstance(verdict, NoConflict):
         return "C0", MatrixOutcome.COMMITS
-    redo = MatrixOutcome.REBASES if isinstance(verdict, Rebase) else MatrixOutcome.RETRIES
-    return verdict.rule.value, redo
+    repeated = MatrixOutcome.REBASES if isinstance(verdict, Rebase) else MatrixOutcome.RETRIES
+    return verdict.rule.value, repeated
 
 
 @pytest.mark.parametrize("strategy", ["simple", "prefer_writer", "partition"])
@@ -199,7 +199,7 @@ def write_rows(
     return WriteOperation.UPSERT, [row("a", value, value)], APART
 
 
-def bring(scene: Scene, deed: MatrixAction, standing: OtherProgress) -> object:
+def advance(scene: Scene, deed: MatrixAction, standing: OtherProgress) -> object:
     """Let one side advance to its progress."""
     other = scene.other()
     context = other.context
@@ -256,12 +256,12 @@ def carry_out(table: TableReader, deed: MatrixAction, planned: Any) -> Any:
 def ran(work: Callable[[], CommitResult]) -> tuple[str, MatrixOutcome]:
     """The result of a write."""
     try:
-        receipt = work()
+        result = work()
     except HoodooError as error:
         return error.fields.get("report", {}).get("rule", "C8"), MatrixOutcome.REJECTED
-    if receipt.attempts == 1:
+    if result.attempts == 1:
         return "C0", MatrixOutcome.COMMITS
-    first = receipt.refusals[0]
+    first = result.refusals[0]
     groups = first.redo == "file groups"
     return first.rule, MatrixOutcome.REBASES if groups else MatrixOutcome.RETRIES
 
@@ -270,7 +270,7 @@ def play_write(
     scene: Scene, mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
 ) -> tuple[str, MatrixOutcome]:
     operation, rows, files = write_rows(mine, theirs=False)
-    act = lambda: bring(scene, theirs, standing)  # noqa: E731
+    act = lambda: advance(scene, theirs, standing)  # noqa: E731
     return ran(lambda: put(scene.table, operation, rows, act, files=files))
 
 
@@ -317,7 +317,7 @@ def test_a_write_has_the_outcome_of_its_cell(
 def test_a_clustering_that_rejects_writes_conflicts_or_is_cancelled(mine: MatrixAction) -> None:
     refusing = replace(BRISK, clustering_updates=ClusteringUpdates.REJECT)
     scene = Scene.of({mine}, refusing)
-    bring(scene, MatrixAction.CLUSTERING, PENDING)
+    advance(scene, MatrixAction.CLUSTERING, PENDING)
     operation, rows, files = write_rows(mine, theirs=False)
     assert ran(lambda: put(scene.table, operation, rows, files=files)) == (
         "C8",
@@ -347,14 +347,14 @@ def test_a_plan_has_the_outcome_of_its_cell(
 ) -> None:
     scene = Scene.of({mine, theirs})
     planned = plan(scene.table, mine)
-    bring(scene, theirs, standing)
+    advance(scene, theirs, standing)
     cell = ACTION_MATRIX[mine, theirs, standing]
     try:
-        receipt = carry_out(scene.table, mine, planned)
+        result = carry_out(scene.table, mine, planned)
     except InstantNotFoundError:
-        receipt = None  # a restore took the plan away
-    outcome = MatrixOutcome.YIELDS if receipt is None else MatrixOutcome.COMMITS
-    if receipt is not None and getattr(receipt, "groups_left_out", 0):
+        result = None  # a restore took the plan away
+    outcome = MatrixOutcome.YIELDS if result is None else MatrixOutcome.COMMITS
+    if result is not None and getattr(result, "groups_left_out", 0):
         outcome = MatrixOutcome.LEAVES_OUT
     assert outcome is cell.outcome
 
@@ -365,7 +365,7 @@ def test_no_file_group_is_in_two_pending_plans(mine: MatrixAction, theirs: Matri
     assert ACTION_MATRIX[mine, theirs, PENDING].outcome is MatrixOutcome.NEVER
     scene = Scene.of({mine, theirs, MatrixAction.APPEND})
     context = scene.table.context
-    bring(scene, theirs, PENDING)
+    advance(scene, theirs, PENDING)
     assert len(context.active().pending) == 1
     plan(scene.table, mine)
     timeline = context.active()
@@ -401,7 +401,7 @@ def test_a_restore_deletes_later_instants_and_spares_live_writers(
     theirs: MatrixAction, standing: OtherProgress
 ) -> None:
     scene = Scene.of({MatrixAction.RESTORE, theirs})
-    bring(scene, theirs, standing)
+    advance(scene, theirs, standing)
     context = scene.table.context
     try:
         restore(context, savepoint_of(scene.table))
@@ -426,10 +426,10 @@ def test_table_services_take_no_rows_from_writers(
     mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
 ) -> None:
     scene = Scene.of({theirs})
-    bring(scene, theirs, standing)
+    advance(scene, theirs, standing)
     context = scene.table.context
     before, rows = context.active().pending, rows_of(scene.other(), "id", "v")
-    bring(scene, mine, COMPLETED)
+    advance(scene, mine, COMPLETED)
     assert context.active().pending == before
     assert rows_of(scene.other(), "id", "v") == rows
     assert ACTION_MATRIX[mine, theirs, standing].outcome in (
@@ -443,7 +443,7 @@ def test_a_cleaned_snapshot_gets_no_savepoint() -> None:
     old = scene.first
     for ts in (5, 6, 7):
         upsert(scene.table, [row("a", ts, ts)])
-    bring(scene, MatrixAction.CLEAN, COMPLETED)
+    advance(scene, MatrixAction.CLEAN, COMPLETED)
     with pytest.raises(HoodooError, match="clean"):
         savepoint(scene.table.context, old)
     assert (

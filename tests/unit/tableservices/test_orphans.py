@@ -37,7 +37,7 @@ def old_table(table_type: TableType = COW) -> tuple[TableReader, StillClock]:
     return table, clock
 
 
-def lay(table: TableReader, clock: StillClock, name: str, *, hours: int = 1) -> str:
+def create_file(table: TableReader, clock: StillClock, name: str, *, hours: int = 1) -> str:
     """Create a file in the partition; ``{}`` in its name is the time now; then advance the time."""
     path = f"p/{name.format(instant_time(WallMs(clock.now_ms())))}"
     table.context.ports.storage.create(path, b"data")
@@ -53,9 +53,9 @@ def found(table: TableReader) -> list[str]:
 def test_files_without_an_instant_are_found_and_removed(table_type: TableType) -> None:
     table, clock = old_table(table_type)
     clock.sleep_ms(1_000)
-    base = lay(table, clock, "f-0_0-0-0_{}.parquet")
-    log = lay(table, clock, ".f-0_{}.log.1_0-0-0")
-    kept = lay(table, clock, "notes_{}.txt")
+    base = create_file(table, clock, "f-0_0-0-0_{}.parquet")
+    log = create_file(table, clock, ".f-0_{}.log.1_0-0-0")
+    kept = create_file(table, clock, "notes_{}.txt")
     assert found(table) == []
     clock.sleep_ms(HORIZON_MS)
     rows = rows_of(table)
@@ -71,12 +71,12 @@ def test_files_without_an_instant_are_found_and_removed(table_type: TableType) -
 def test_nothing_at_or_above_the_oldest_pending_instant_is_an_orphan() -> None:
     table, clock = old_table()
     clock.sleep_ms(1_000)
-    below = lay(table, clock, "f-0_0-0-0_{}.parquet")
+    below = create_file(table, clock, "f-0_0-0-0_{}.parquet")
     begun(
         opened(table, clock=clock), WriteOperation.UPSERT, [{"id": "x", "p": "p", "ts": 1, "v": 1}]
     )
     clock.sleep_ms(1_000)
-    lay(table, clock, "f-1_0-0-0_{}.parquet")
+    create_file(table, clock, "f-1_0-0-0_{}.parquet")
     clock.sleep_ms(3 * HORIZON_MS)
     assert found(table) == [below]
 
@@ -86,7 +86,7 @@ def test_archived_and_marked_files_are_no_orphans() -> None:
     storage = table.context.ports.storage
     storage.create("p/f-0_0-0-0_20200101000000000.parquet", b"archived")
     clock.sleep_ms(1_000)
-    marked = lay(table, clock, "f-1_0-0-0_{}.parquet")
+    marked = create_file(table, clock, "f-1_0-0-0_{}.parquet")
     time = marked.rpartition("_")[2].removesuffix(".parquet")
     storage.create(f".hoodie/.temp/{time}/p/f-1_0-0-0_{time}.parquet.marker.CREATE", b"")
     clock.sleep_ms(3 * HORIZON_MS)
@@ -97,8 +97,8 @@ def test_a_second_base_file_of_a_completed_write_is_an_orphan_its_own_and_logs_a
     table, clock = old_table()
     (own,) = data_files(table)
     time = own.rpartition("_")[2].removesuffix(".parquet")
-    double = lay(table, clock, f"f-9_0-7-7_{time}.parquet")
-    lay(table, clock, f".f-9_{time}.log.1_0-0-0")
+    double = create_file(table, clock, f"f-9_0-7-7_{time}.parquet")
+    create_file(table, clock, f".f-9_{time}.log.1_0-0-0")
     clock.sleep_ms(3 * HORIZON_MS)
     assert found(table) == [double]
 
@@ -108,7 +108,7 @@ def test_a_file_created_after_the_restore_of_its_instant_is_an_orphan() -> None:
     first = table.context.active().completed_writes[0].requested_time
     gone = upsert(table, [{"id": "k", "p": "p", "ts": 2, "v": 2}]).requested_time
     restore(table.context, first)
-    late = lay(table, clock, f"f-9_0-0-0_{gone}.parquet")
+    late = create_file(table, clock, f"f-9_0-0-0_{gone}.parquet")
     clock.sleep_ms(3 * HORIZON_MS)
     (orphan,) = find_orphans(table.context)
     assert (orphan.path, orphan.why) == (late, f"the instant {gone} was ended")

@@ -53,17 +53,17 @@ def table(clock: Eventful) -> TableReader:
 
 @pytest.fixture
 def planned(table: TableReader) -> Instant:
-    receipt = run_round(table.context, SERVICE, Phase.SCHEDULE, now=True)
+    result = run_round(table.context, SERVICE, Phase.SCHEDULE, now=True)
     (plan,) = table.context.active().pending
-    assert receipt is not None
+    assert result is not None
     return plan
 
 
 def test_a_second_executor_is_refused_with_the_plan_s_name(
     table: TableReader, planned: Instant
 ) -> None:
-    claim = lease_plan(table.context, planned)
-    assert claim is not None
+    lease = lease_plan(table.context, planned)
+    assert lease is not None
     with pytest.raises(ServiceConflictError, match=planned.requested_time) as refused:
         run_plan(opened(table).context, SERVICE, planned)
     assert refused.value.kind == "plan_claimed"
@@ -72,19 +72,19 @@ def test_a_second_executor_is_refused_with_the_plan_s_name(
 def test_a_waiting_executor_follows_one_that_stops(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
-    claim = lease_plan(table.context, planned)
-    assert claim is not None
-    clock.meanwhile = claim.stop
-    receipt = run_plan(opened(table, clock=clock).context, SERVICE, planned, wait_ms=5_000)
-    assert receipt is not None
+    lease = lease_plan(table.context, planned)
+    assert lease is not None
+    clock.meanwhile = lease.stop
+    result = run_plan(opened(table, clock=clock).context, SERVICE, planned, wait_ms=5_000)
+    assert result is not None
     assert clock.steady == 1_000
 
 
 def test_a_waiting_executor_replaces_a_dead_one_after_its_heartbeat(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
-    claim = lease_plan(table.context, planned)
-    assert claim is not None  # and it never beats again
+    lease = lease_plan(table.context, planned)
+    assert lease is not None  # and it never beats again
     survivor = opened(table, clock=clock)
     tolerated = survivor.context.limits.heartbeat.tolerated_ms
     with pytest.raises(ServiceConflictError):
@@ -96,11 +96,11 @@ def test_a_waiting_executor_replaces_a_dead_one_after_its_heartbeat(
 def test_a_plan_that_ends_during_a_wait_is_not_executed_again(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
-    claim = lease_plan(table.context, planned)
-    assert claim is not None
+    lease = lease_plan(table.context, planned)
+    assert lease is not None
 
     def complete() -> None:
-        claim.stop()
+        lease.stop()
         assert execute_compaction(table.context, planned, SMALL) is not None
 
     clock.meanwhile = complete
@@ -119,11 +119,11 @@ def test_a_plan_that_ends_during_a_wait_is_not_executed_again(
 def test_a_round_leaves_a_leased_plan_or_waits_for_it(
     table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
-    claim = lease_plan(table.context, planned)
-    assert claim is not None
+    lease = lease_plan(table.context, planned)
+    assert lease is not None
     other = opened(table, clock=clock)
     assert run_round(other.context, SERVICE, Phase.EXECUTE) is None
-    clock.meanwhile = claim.stop
+    clock.meanwhile = lease.stop
     assert run_round(other.context, SERVICE, Phase.EXECUTE, wait_ms=5_000) is not None
 
 
@@ -148,7 +148,7 @@ def test_a_plan_cancelled_just_before_its_execution_has_ended(
 def test_a_plan_of_this_round_may_be_cancelled_before_its_execution(
     table: TableReader, clock: Eventful
 ) -> None:
-    receipt = run_round(opened(table, clock=clock).context, cancelled_when_read(table), now=True)
-    assert receipt is not None
-    assert receipt.completion_time is None
+    result = run_round(opened(table, clock=clock).context, cancelled_when_read(table), now=True)
+    assert result is not None
+    assert result.completion_time is None
     assert table.context.active().pending == ()

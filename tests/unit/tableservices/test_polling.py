@@ -64,8 +64,8 @@ class Kind(Features):
     @property
     def properties(self) -> dict[str, object]:
         mode = "hoodie.write.concurrency.mode"
-        told = {mode: "NON_BLOCKING_CONCURRENCY_CONTROL"} if self.non_blocking else {}
-        return {**super().properties, **told}
+        options = {mode: "NON_BLOCKING_CONCURRENCY_CONTROL"} if self.non_blocking else {}
+        return {**super().properties, **options}
 
 
 PLAIN = st.builds(
@@ -145,45 +145,47 @@ class Story:
         what, rest = step[0], step[1:]
         getattr(self, what.replace(" ", "_"))(*rest)
 
-    def rows_of(self, told: Sequence[Row]) -> pa.Table:
+    def rows_of(self, drawn: Sequence[Row]) -> pa.Table:
         rows = []
-        for row in told:
+        for row in drawn:
             self.count += 1
             rows.append({**row, "ts2": 0, "v": f"v{self.count}"})
         return pa.Table.from_pylist(rows, schema=pa.schema(self.kind.columns))
 
-    def upsert(self, told: Sequence[Row]) -> None:
-        self.table.upsert(self.rows_of(told))
+    def upsert(self, drawn: Sequence[Row]) -> None:
+        self.table.upsert(self.rows_of(drawn))
 
-    def beside(self, told: Sequence[Row], rival: Sequence[Row]) -> None:
+    def beside(self, drawn: Sequence[Row], concurrent: Sequence[Row]) -> None:
         """Another writer begins later, completes first, and is polled before this one completes."""
         self.count += 1
         other = open_again(
             self.storage, self.kind, self.clock, name="rival", first_id=self.count * 1_000_003
         )
-        rows = self.rows_of(rival)
+        rows = self.rows_of(concurrent)
 
-        def meddle() -> None:
+        def commit_other() -> None:
             other.upsert(rows)
             self.reader.poll(self.table, rows=self.only_rows)
 
-        workload: Any = Meddled(LocalWorkload(self.table.context.ports, self.rows_of(told)), meddle)
+        workload: Any = Meddled(
+            LocalWorkload(self.table.context.ports, self.rows_of(drawn)), commit_other
+        )
         self.table._run(WriteOperation.UPSERT, workload)
         other.close()
 
-    def partial(self, told: Sequence[Row]) -> None:
+    def partial(self, drawn: Sequence[Row]) -> None:
         there = {(row["p"], row["id"]) for row in self.table.to_arrow().to_pylist()}
-        rows = [row for row in told if (row["p"], row["id"]) in there]
+        rows = [row for row in drawn if (row["p"], row["id"]) in there]
         if rows and not self.kind.non_blocking:
             self.table.upsert(self.rows_of(rows).select(["id", "p", "ts", "v"]), partial=True)
 
-    def delete(self, told: Sequence[Row]) -> None:
+    def delete(self, drawn: Sequence[Row]) -> None:
         self.only_rows = False
-        self.table.delete(self.rows_of(told).select(["id", "p"]))
+        self.table.delete(self.rows_of(drawn).select(["id", "p"]))
 
-    def overwrite(self, told: Sequence[Row]) -> None:
+    def overwrite(self, drawn: Sequence[Row]) -> None:
         self.only_rows = False
-        self.table.insert_overwrite(self.rows_of(told))
+        self.table.insert_overwrite(self.rows_of(drawn))
 
     def savepoint(self) -> None:
         if not self.table.savepoints and self.table.to_arrow().num_rows:
@@ -213,8 +215,8 @@ def _service(name: str) -> Callable[[Story], None]:
     def run(story: Story) -> None:
         services = story.table.services
         if name == "plan" and story.kind.appends and story.planned is None:
-            receipt = services.schedule("compact")
-            story.planned = None if receipt is None else receipt.requested_time
+            result = services.schedule("compact")
+            story.planned = None if result is None else result.requested_time
         elif name == "finish" and story.planned is not None:
             services.execute(story.planned)
             story.planned = None
@@ -290,8 +292,8 @@ def test_images_read_no_slots_from_before_the_range() -> None:
     for number in range(20):
         story.upsert([{"id": "a", "p": "x", "ts": number}])
     since = story.table.timeline[-1].completion_time
-    receipt = story.table.upsert(story.rows_of([{"id": "b", "p": "y", "ts": 1}]))
-    story.table.rollback(receipt.requested_time)
+    result = story.table.upsert(story.rows_of([{"id": "b", "p": "y", "ts": 1}]))
+    story.table.rollback(result.requested_time)
     observed = RecordingStorage(story.storage)
     reader = open_again(observed, story.kind, story.clock, name="reader", first_id=1_000_003)
     assert reader.changes(since, images=True).read_all().num_rows == 0

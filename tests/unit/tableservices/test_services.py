@@ -16,17 +16,17 @@ class Watching(WorkerListener):
     """Records the events of a worker."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.reports: list[WorkerReport] = []
 
     def on_start(self, served: WorkerTable, service: Any) -> None:
-        self.told.append(f"{service.name} began")
+        self.events.append(f"{service.name} began")
 
     def on_done(self, served: WorkerTable, service: Any, result: Any) -> None:
-        self.told.append(f"{service.name}: {result.text}")
+        self.events.append(f"{service.name}: {result.text}")
 
     def on_failure(self, failing: Failed) -> None:
-        self.told.append(failing.text)
+        self.events.append(failing.text)
 
     def on_idle(self, report: WorkerReport) -> None:
         self.reports.append(report)
@@ -100,7 +100,7 @@ def test_the_worker_continues_after_failures_and_waits_longer(bench: Any) -> Non
     )
     table = bench.storage.base_uri
     assert (report.rounds, report.receipts, report.failures) == (4, 1, 3)
-    assert watching.told[:4] == [
+    assert watching.events[:4] == [
         "failing began",
         f"failing of {table} failed: broken",
         "clean began",

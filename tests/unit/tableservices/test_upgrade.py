@@ -37,13 +37,13 @@ def of_version_8(table_type: TableType = TableType.COPY_ON_WRITE, **options: obj
     return table
 
 
-def said(table: TableReader) -> dict[str, str]:
+def properties_of(table: TableReader) -> dict[str, str]:
     return dict(load_config(table.context.ports.storage).raw)
 
 
 def test_version_9_stores_the_same_merge_definition_in_its_own_properties() -> None:
     table = of_version_8()
-    before = said(table)
+    before = properties_of(table)
     planned = plan_upgrade(table.context)
     assert planned is not None
     assert planned.changes == {
@@ -56,9 +56,9 @@ def test_version_9_stores_the_same_merge_definition_in_its_own_properties() -> N
         "hoodie.table.precombine.field": None,
         "hoodie.table.version": "9",
     }
-    assert said(table) == before
+    assert properties_of(table) == before
     assert upgrade(table.context) == planned
-    after = said(table)
+    after = properties_of(table)
     assert after["hoodie.table.initial.version"] == "8"
     assert {key: before[key] for key in before if key not in planned.changes} == {
         key: after[key] for key in after if key not in planned.changes
@@ -89,7 +89,7 @@ def test_a_pending_instant_prevents_an_upgrade() -> None:
     with pytest.raises(InvalidInputError, match="pending") as caught:
         upgrade(table.context)
     assert caught.value.kind == "instants_pending"
-    assert said(table)["hoodie.table.version"] == "8"
+    assert properties_of(table)["hoodie.table.version"] == "8"
 
 
 def test_a_live_writer_prevents_an_upgrade() -> None:
@@ -108,7 +108,7 @@ def test_logs_of_version_8_are_compacted_first() -> None:
     planned = plan_upgrade(table.context)
     assert planned is not None
     assert planned.file_groups_merged == 1
-    assert said(table)["hoodie.table.version"] == "8"
+    assert properties_of(table)["hoodie.table.version"] == "8"
     assert upgrade(table.context) is not None
     now = opened(table)
     assert now.config.table_version == 9
@@ -150,7 +150,7 @@ def test_logs_written_after_the_compaction_prevent_an_upgrade() -> None:
     with pytest.raises(InvalidInputError, match="compact") as caught:
         upgrade(opened(table, storage=Overtaken(storage)).context)
     assert caught.value.kind == "logs_not_compacted"
-    assert said(table)["hoodie.table.version"] == "8"
+    assert properties_of(table)["hoodie.table.version"] == "8"
     assert upgrade(opened(table).context) is not None
     assert rows_of(opened(table), "v") == [(3,)]
 
@@ -170,7 +170,7 @@ def test_a_metadata_table_is_refused() -> None:
     with pytest.raises(TableConfigConflictError):
         upgrade(table.context)
     update_properties(storage, {"hoodie.table.metadata.partitions": None}, now="now")
-    assert "hoodie.table.metadata.partitions" not in said(table)
+    assert "hoodie.table.metadata.partitions" not in properties_of(table)
     assert upgrade(table.context) is not None
 
 
@@ -368,8 +368,8 @@ def test_earlier_snapshots_of_merged_logs_are_read_as_java_read_them(tmp_path: P
     with hoodoo.open_table(path) as table:
         for time, rows in golden_tables.account(WITH_LOGS)["as_of"].items():
             ours = table.as_of(time).to_arrow(columns=["id", "ts", "val"]).to_pylist()
-            told = [{name: row[name] for name in ("id", "ts", "val")} for row in rows]
-            assert sorted(ours, key=str) == sorted(told, key=str), time
+            read_rows = [{name: row[name] for name in ("id", "ts", "val")} for row in rows]
+            assert sorted(ours, key=str) == sorted(read_rows, key=str), time
 
 
 def test_a_write_whose_logs_have_another_time_is_not_restored_away(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ TEXTS = pa.table(
 
 
 def test_no_cell_is_shortened_where_all_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, said = screen(monkeypatch, FLIGHTS, 200)
+    shown, errors = screen(monkeypatch, FLIGHTS, 200)
     assert "…" not in shown
-    assert said == ""
+    assert errors == ""
     for name in FLIGHTS.column_names:
         assert name in shown
 
@@ -104,10 +104,10 @@ def test_each_screen_has_this_layout(monkeypatch: pytest.MonkeyPatch, name: str)
 
 def test_columns_without_room_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     many = pa.table({f"column_{number:02}": [number * 10**9] for number in range(40)})
-    shown, said = screen(monkeypatch, many, 80)
+    shown, errors = screen(monkeypatch, many, 80)
     assert all(line.endswith("…") for line in shown.strip("\n").split("\n"))
-    assert "column_39" in said
-    assert "--columns" in said
+    assert "column_39" in errors
+    assert "--columns" in errors
 
 
 def test_a_file_gets_each_value_whole(monkeypatch: pytest.MonkeyPatch) -> None:

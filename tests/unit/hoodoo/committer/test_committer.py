@@ -171,10 +171,10 @@ def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) 
         def write(number: int) -> CommitResult:
             return (one, two)[number % 2].insert(rows(number), batch_id=f"s/{number}")
 
-        receipts = threads.map(write, [0, 1])
-        assert {each.group for each in receipts} == {2}
-        assert len({each.requested_time for each in receipts}) == 1
-        assert [each.rows_inserted for each in receipts] == [1, 1]
+        results = threads.map(write, [0, 1])
+        assert {each.group for each in results} == {2}
+        assert len({each.requested_time for each in results}) == 1
+        assert [each.rows_inserted for each in results] == [1, 1]
         assert one.insert(rows(7), batch_id="s/0").already_published
         with pytest.raises(InvalidInputError, match="committed as insert"):
             one.upsert(rows(7), batch_id="s/0")
@@ -223,14 +223,14 @@ def test_a_committer_makes_no_key_of_an_incoming_type(tmp_path: Path) -> None:
 def test_the_first_member_of_a_group_lingers_for_others(tmp_path: Path) -> None:
     """No instant begins before: the group is validated against the snapshot of its begin."""
     table_at(tmp_path / "t").close()
-    told = {"hoodoo.group.commit.linger.ms": "60000", "hoodoo.group.commit.max.writes": "2"}
+    options = {"hoodoo.group.commit.linger.ms": "60000", "hoodoo.group.commit.max.writes": "2"}
     begun: list[Path] = []
 
     def requested() -> list[Path]:
         return list((tmp_path / "t/.hoodie/timeline").glob("*.requested"))
 
     with (
-        serving(tmp_path / "t", tmp_path / "s", **told) as committer,
+        serving(tmp_path / "t", tmp_path / "s", **options) as committer,
         writing(tmp_path / "t", tmp_path / "s", Heard()) as one,
         writing(tmp_path / "t", tmp_path / "s", Heard()) as two,
         ThreadExecutor(2, events=Heard()) as threads,
@@ -259,8 +259,8 @@ def test_all_waiting_writes_are_in_the_next_group(tmp_path: Path, offered: list[
             with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
                 return table.insert(rows(number))
 
-        receipts = threads.map(write, list(range(8)))
-    assert [each.group for each in receipts] == [8] * 8
+        results = threads.map(write, list(range(8)))
+    assert [each.group for each in results] == [8] * 8
     assert committer.report.groups == 1
 
 
@@ -307,12 +307,12 @@ def test_a_writer_refreshes_only_when_its_snapshot_is_old(tmp_path: Path) -> Non
         writing(tmp_path / "t", tmp_path / "s", Heard()) as table,
     ):
         table.insert(rows(0))
-        looked = table.context.last_refresh
-        for passed_ms, anew in ((0, False), (1_000, False), (20_000, True)):
-            looked.at_ms = CLOCK.monotonic_ms() - passed_ms
-            before = looked.at_ms
+        refresh = table.context.last_refresh
+        for passed_ms, refreshes in ((0, False), (1_000, False), (20_000, True)):
+            refresh.at_ms = CLOCK.monotonic_ms() - passed_ms
+            before = refresh.at_ms
             assert table.insert(rows(passed_ms)).group == 1
-            assert (looked.at_ms > before) == anew
+            assert (refresh.at_ms > before) == refreshes
 
 
 def test_the_table_of_a_committer_knows_the_slots_of_its_groups(tmp_path: Path) -> None:
@@ -444,9 +444,9 @@ def test_a_writer_slower_than_the_patience_of_groups_fails_one_and_then_commits_
     ):
         table.insert(rows(0))
         monkeypatch.setattr(Member, "answer", slowly)
-        receipt = table.insert(rows(2))
+        result = table.insert(rows(2))
         table.insert(rows(1))  # the committer is left alone for a while
-        assert (receipt.group, receipt.rows_inserted) == (1, 1)
+        assert (result.group, result.rows_inserted) == (1, 1)
         assert len(table.to_arrow(columns=["v"])) == 3
     assert len(heard.named("group.committer_failed")) == 1
     assert (committer.report.groups, committer.report.lost) == (1, 1)
@@ -470,18 +470,18 @@ def test_a_member_of_an_interrupted_group_resolves_its_write(
 
     monkeypatch.setattr(service, "commit_group", broken_off)
     with writing(tmp_path / "t", tmp_path / "s", heard) as table:
-        receipts: list[CommitResult] = []
+        results: list[CommitResult] = []
 
         def insert() -> None:
             with serving(tmp_path / "t", tmp_path / "s"):
-                receipts.append(table.insert(rows(1)))
+                results.append(table.insert(rows(1)))
 
         with pytest.raises(KeyboardInterrupt):
             insert()
-        [receipt] = receipts
-        assert receipt.rows_inserted == 1
+        [result] = results
+        assert result.rows_inserted == 1
         assert len(table.to_arrow(columns=["v"])) == 1
-        assert receipt.requested_time in [one.requested_time for one in table.timeline]
+        assert result.requested_time in [one.requested_time for one in table.timeline]
     found = "group.found" if published else "group.not_published"
     assert len(heard.named(found)) == 1
 
@@ -499,12 +499,12 @@ def test_the_command_reports_its_work(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("hoodoo.cli.services.StopFlag", Stopped)
     monkeypatch.setattr("hoodoo.cli.services.signal.signal", lambda *_: None)
-    said = [part for key, value in OCC.items() for part in ("--hoodie-conf", f"{key}={value}")]
+    arguments = [part for key, value in OCC.items() for part in ("--hoodie-conf", f"{key}={value}")]
     health, at = tmp_path / "health", tmp_path / "s"
-    done = run("committer", *said, "--socket", at, "--health", health, tmp_path / "t")
+    done = run("committer", *arguments, "--socket", at, "--health", health, tmp_path / "t")
     assert done.exit_code == 0
-    told = json.loads(health.read_text())
-    assert (told["state"], told["groups"], told["lost"]) == ("ended", 0, 0)
+    options = json.loads(health.read_text())
+    assert (options["state"], options["groups"], options["lost"]) == ("ended", 0, 0)
     assert not at.exists()
 
 

@@ -15,7 +15,7 @@ def found(run: HistoryRecorder) -> list[Anomaly]:
     return find_anomalies(run.finish())
 
 
-def told(run: HistoryRecorder) -> list[tuple[str, tuple[str, ...], str, str]]:
+def findings_of(run: HistoryRecorder) -> list[tuple[str, tuple[str, ...], str, str]]:
     return [(one.kind.value, one.transactions, one.item, one.message) for one in found(run)]
 
 
@@ -72,7 +72,7 @@ def test_an_answer_without_a_commit_and_a_commit_without_an_answer() -> None:
     run.transaction("T3", answer="ok")  # it wrote nothing
     run.transaction("T4", answer="fail")
     run.writes("T4", [A])
-    assert told(run) == [
+    assert findings_of(run) == [
         ("lost_update", ("T1",), "", "T1 was answered ok, and its row is missing"),
         ("wrong_answer", ("T2",), "", "T2 was answered fail, and its row exists"),
     ]
@@ -83,7 +83,7 @@ def test_a_batch_that_was_committed_twice_names_all_its_commits() -> None:
     for name, position, batch in (("T2", 10, "x"), ("T1", 20, "x"), ("T3", 30, "y")):
         run.transaction(name, position=position, batch=batch)
     run.transaction("T4", batch="y")  # never committed
-    assert told(run) == [
+    assert findings_of(run) == [
         ("duplicate", ("T1", "T2"), "", "batch x was committed by each of ['T1', 'T2']")
     ]
 
@@ -92,7 +92,7 @@ def test_rows_of_one_key_are_counted_with_their_file_group() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     run.reads("R", [(A, "T2"), (A, "T2"), (B, "T3")])
-    assert told(run) == [("duplicate", ("R",), A, "a: R saw 2 rows of it")]
+    assert findings_of(run) == [("duplicate", ("R",), A, "a: R saw 2 rows of it")]
 
 
 def test_a_client_may_read_a_key_twice() -> None:
@@ -106,8 +106,10 @@ def test_a_dirty_read_names_the_write_that_was_never_committed() -> None:
     run.transaction("T1", answer="fail")
     run.writes("T1", [A])
     read(run, "R", [(A, "T1")], snapshot=15)
-    assert ("dirty_read", ("R", "T1"), A) in [one[:3] for one in told(run)]
-    assert "a: R read the version of T1, which was never committed" in [o[3] for o in told(run)]
+    assert ("dirty_read", ("R", "T1"), A) in [one[:3] for one in findings_of(run)]
+    assert "a: R read the version of T1, which was never committed" in [
+        o[3] for o in findings_of(run)
+    ]
 
 
 def test_a_writer_may_read_its_own_rows_before_it_aborts() -> None:
@@ -129,7 +131,7 @@ def test_a_key_that_was_not_there_is_no_dirty_read() -> None:
 def test_a_version_committed_after_the_snapshot_is_reported() -> None:
     run = three_writes()
     read(run, "R", [(A, "T2")], snapshot=15)
-    messages = [one[3] for one in told(run) if one[0] == "dirty_read"]
+    messages = [one[3] for one in findings_of(run) if one[0] == "dirty_read"]
     assert messages == ["a: R read the version of T2, which was committed after its snapshot"]
 
 
@@ -149,7 +151,7 @@ def test_a_partly_retried_writer_may_see_more_than_its_first_snapshot() -> None:
 def test_a_stale_read_names_the_newest_write_by_then() -> None:
     run = three_writes()
     read(run, "R", [(A, "T1")], snapshot=25)
-    assert told(run) == [
+    assert findings_of(run) == [
         (
             "lost_update",
             ("R", "T1"),
@@ -162,7 +164,7 @@ def test_a_stale_read_names_the_newest_write_by_then() -> None:
 def test_an_empty_read_names_the_reader_alone() -> None:
     run = three_writes()
     read(run, "R", [(A, None)], snapshot=25)
-    assert told(run) == [
+    assert findings_of(run) == [
         ("lost_update", ("R",), A, "a: R did not see it, although T2 wrote it by then")
     ]
 
@@ -171,7 +173,7 @@ def test_a_full_read_that_lacks_a_key_names_its_writer() -> None:
     run = three_writes()
     run.transaction("R", snapshot=25, full=True)
     run.reads("R", [(A, "T2")])
-    assert told(run) == [
+    assert findings_of(run) == [
         (
             "lost_update",
             ("T1", "R"),
@@ -206,7 +208,7 @@ def test_two_versions_in_one_snapshot_name_both_readers_and_both_writers() -> No
     read(run, "R1", [(A, "T1")], snapshot=25)
     read(run, "R2", [(A, "T2")], snapshot=25)
     read(run, "R3", [(A, "T1")], snapshot=15)
-    assert told(run) == [
+    assert findings_of(run) == [
         (
             "non_repeatable_read",
             ("R1", "R2"),
@@ -223,7 +225,7 @@ def test_readers_without_a_snapshot_are_compared_with_themselves_alone() -> None
     assert found(run) == []
     read(run, "R3", [(A, "T1")])
     run.reads("R3", [(A, "T2")])
-    assert [one[:2] for one in told(run)] == [("non_repeatable_read", ("R3",))]
+    assert [one[:2] for one in findings_of(run)] == [("non_repeatable_read", ("R3",))]
 
 
 def test_partly_retried_writers_are_compared_with_themselves_alone() -> None:
@@ -238,7 +240,7 @@ def test_two_versions_in_one_full_read_are_a_duplicate_and_nothing_else() -> Non
     run = three_writes(ordered=False)
     run.transaction("R", snapshot=35, full=True)
     run.reads("R", [(A, "T1"), (A, "T2"), (B, "T3")])
-    assert [one[0] for one in told(run)] == ["duplicate"]
+    assert [one[0] for one in findings_of(run)] == ["duplicate"]
 
 
 def test_findings_after_a_full_read_with_two_versions_are_still_reported() -> None:
@@ -247,7 +249,7 @@ def test_findings_after_a_full_read_with_two_versions_are_still_reported() -> No
     run.reads("R1", [(A, "T1"), (A, "T2"), (B, "T3")])
     read(run, "R2", [(B, "T1")], snapshot=25)
     read(run, "R3", [(B, "T3")], snapshot=25)
-    assert [one[:3] for one in told(run) if one[0] == "non_repeatable_read"] == [
+    assert [one[:3] for one in findings_of(run) if one[0] == "non_repeatable_read"] == [
         ("non_repeatable_read", ("R2", "R3"), B)
     ]
 
@@ -262,7 +264,7 @@ def test_full_reads_of_one_snapshot_are_named_and_those_of_others_are_not() -> N
         run.transaction(name, snapshot=snapshot, full=True)
         run.reads(name, rows)
     read(run, "R4", [(A, "T0")], snapshot=15)  # not a full read: it may lack any row
-    assert told(run) == [
+    assert findings_of(run) == [
         (
             "non_repeatable_read",
             ("R1", "R2"),
@@ -278,7 +280,7 @@ def test_a_skew_is_reported_as_a_path_of_dependencies() -> None:
         run.transaction(name, position=position, snapshot=35)
         run.reads(name, [(A, "T2"), (B, "T3")])
         run.writes(name, [writes])
-    assert told(run) == [
+    assert findings_of(run) == [
         ("write_skew", ("T4", "T5"), "", "no serial order: T4 -rw-> T5 -rw-> T4 (G2)")
     ]
 
@@ -287,7 +289,7 @@ def test_a_cycle_through_readers_is_no_skew() -> None:
     run = three_writes()
     read(run, "R1", [(A, "T2"), (B, "T1")])
     read(run, "R2", [(A, "T1"), (B, "T3")])
-    [one] = told(run)
+    [one] = findings_of(run)
     assert one[0] == "cycle"
     assert sorted(one[1]) == ["R1", "R2", "T2", "T3"]
 
@@ -297,7 +299,7 @@ def test_an_update_over_an_unseen_one_names_all_three() -> None:
     run.transaction("T4", position=40, snapshot=15)
     run.reads("T4", [(A, "T1")])
     run.writes("T4", [A])
-    assert told(run) == [
+    assert findings_of(run) == [
         (
             "lost_update",
             ("T1", "T4"),
@@ -322,14 +324,14 @@ def test_duplicates_in_one_partition_are_reported_with_it() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     rows_read(run, "R", [(A, "T2", "x"), (A, "T2", "x"), (B, "T3", "y")])
-    assert told(run) == [("duplicate", ("R",), A, "a: R saw 2 rows of it in x")]
+    assert findings_of(run) == [("duplicate", ("R",), A, "a: R saw 2 rows of it in x")]
 
 
 def test_a_key_in_two_partitions_is_neither_duplicate_nor_lost() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     rows_read(run, "R", [(A, "T1", "x"), (A, "T2", "y"), (B, "T3", "x")])
-    assert {one[0] for one in told(run)}.isdisjoint({"duplicate", "lost_update"})
+    assert {one[0] for one in findings_of(run)}.isdisjoint({"duplicate", "lost_update"})
 
 
 def test_a_serial_run_with_a_key_in_two_partitions_has_no_finding() -> None:
@@ -342,7 +344,7 @@ def test_a_serial_run_with_a_key_in_two_partitions_has_no_finding() -> None:
     run.transaction("T4", position=40, snapshot=35)
     run.reads("T4", [(A, "T1"), (B, "T3")])
     run.writes("T4", [A])
-    assert told(run) == []
+    assert findings_of(run) == []
 
 
 def test_a_row_of_a_writer_without_a_journal_shows_its_partition() -> None:
@@ -353,7 +355,7 @@ def test_a_row_of_a_writer_without_a_journal_shows_its_partition() -> None:
     run.writes("T4", [A, B])
     run.reads("T5", [(A, "T2"), (B, "T4")])
     run.writes("T5", [A])
-    assert told(run) == []
+    assert findings_of(run) == []
 
 
 def test_a_skew_in_one_partition_is_found_despite_a_key_in_two() -> None:
@@ -364,14 +366,14 @@ def test_a_skew_in_one_partition_is_found_despite_a_key_in_two() -> None:
         run.writes(name, [writes, C])
     run.transaction("R", snapshot=55, full=True)
     rows_read(run, "R", [(A, "T4", "x"), (B, "T5", "x"), (C, "T4", "x"), (C, "T5", "y")])
-    assert [one[:2] for one in told(run)] == [("write_skew", ("T4", "T5"))]
+    assert [one[:2] for one in findings_of(run)] == [("write_skew", ("T4", "T5"))]
 
 
 def test_a_key_in_one_partition_is_checked() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
     rows_read(run, "R", [(A, "T1", "x"), (B, "T3", "x")])
-    assert [one[:3] for one in told(run)] == [("lost_update", ("R", "T1"), A)]
+    assert [one[:3] for one in findings_of(run)] == [("lost_update", ("R", "T1"), A)]
 
 
 @pytest.mark.parametrize(("cleared", "lost"), [(9, ["T1"]), (10, [])])
@@ -381,4 +383,4 @@ def test_rows_before_a_delete_of_unknown_rows_may_be_missing(cleared: int, lost:
     run.writes("T1", [A])
     run.transaction("R", snapshot=25, full=True)
     run.reads("R", [])
-    assert [one[1][0] for one in told(run)] == lost
+    assert [one[1][0] for one in findings_of(run)] == lost

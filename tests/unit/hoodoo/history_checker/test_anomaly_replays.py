@@ -98,7 +98,7 @@ class Table:
         self.run.reads(name, self.seen([i for i in ITEMS[:reads] if i not in items], state[1]))
 
     def repeat(self, items: list[str], place: str, *, tells: bool, looks: int, reads: int) -> None:
-        """A batch that is sent again has the first receipt."""
+        """A repeated batch has the first commit result."""
         if self.committed:
             name, batch = self.committed[-1]
             self.run.transaction(name, answer="ok", batch=batch)
@@ -272,7 +272,7 @@ def opposite(table: Table, seen: list[tuple[str, str | None]]) -> None:
 def test_one_error_in_a_serial_run_is_found(
     harm: object, kind: AnomalyKind, steps: list[tuple[object, ...]]
 ) -> None:
-    told = [(*step[:3], True, *step[4:]) if step[0] == "delete" else step for step in steps]
-    table = play([*told, ("write", ["a", "b"], "x", True, 0, 2)])
+    recorded = [(*step[:3], True, *step[4:]) if step[0] == "delete" else step for step in steps]
+    table = play([*recorded, ("write", ["a", "b"], "x", True, 0, 2)])
     harm(table, table.seen(sorted({key for key, _ in table.rows}), table.rows))  # type: ignore[operator]
     assert kind in {one.kind for one in find_anomalies(table.run.finish())}

@@ -89,7 +89,7 @@ def test_a_table_written_in_order_has_no_finding(table: Any, tmp_path: Path) -> 
     first = table.upsert(rows("a", "b"), batch_id="1").requested_time
     second = table.upsert(rows("a", value=1), batch_id="2")
     third = table.delete(rows("b").select(["id", "part"])).requested_time
-    told = journal(
+    records = journal(
         tmp_path,
         write_line("one", "ok", ["a", "b"], instant=first, batch="1"),
         write_line("two", "ok", ["a"], instant=second.requested_time, reads=[("a", first)]),
@@ -99,7 +99,7 @@ def test_a_table_written_in_order_has_no_finding(table: Any, tmp_path: Path) -> 
         read_line("r", [("a", second.requested_time), ("b", first)], at=second.completion_time),
         '{"event": "write", "na',  # a client that was killed
     )
-    assert found(table, told) == []
+    assert found(table, records) == []
     assert found(table, []) == []
 
 
@@ -107,15 +107,15 @@ def test_an_acknowledged_write_that_the_table_does_not_know_is_lost(
     table: Any, tmp_path: Path
 ) -> None:
     table.upsert(rows("a"))
-    told = journal(tmp_path, write_line("one", "ok", ["b"], instant=NEVER))
-    assert found(table, told) == [(AnomalyKind.LOST_UPDATE, "")]
+    records = journal(tmp_path, write_line("one", "ok", ["b"], instant=NEVER))
+    assert found(table, records) == [(AnomalyKind.LOST_UPDATE, "")]
 
 
 def test_a_key_whose_newest_row_is_an_older_one_is_lost(table: Any, tmp_path: Path) -> None:
     table.upsert(rows("a"))
     later = table.upsert(rows("b")).requested_time
-    told = journal(tmp_path, write_line("one", "ok", ["a", "b", "c"], instant=later))
-    assert found(table, told) == [(AnomalyKind.LOST_UPDATE, "c"), (AnomalyKind.LOST_UPDATE, "a")]
+    records = journal(tmp_path, write_line("one", "ok", ["a", "b", "c"], instant=later))
+    assert found(table, records) == [(AnomalyKind.LOST_UPDATE, "c"), (AnomalyKind.LOST_UPDATE, "a")]
 
 
 def test_keys_that_an_overwrite_hid_are_not_lost(table: Any, tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_keys_that_an_overwrite_hid_are_not_lost(table: Any, tmp_path: Path) -> 
 def test_a_client_that_saw_an_uncommitted_row_read_dirty(table: Any, tmp_path: Path) -> None:
     table.upsert(rows("a"))
     pending = "29990101000000000"
-    told = journal(tmp_path, read_line("r", [("a", pending)]))
-    assert found(table, told) == [(AnomalyKind.DIRTY_READ, "a")]
+    records = journal(tmp_path, read_line("r", [("a", pending)]))
+    assert found(table, records) == [(AnomalyKind.DIRTY_READ, "a")]
 
 
 def test_a_restored_away_write_is_not_lost(table: Any, tmp_path: Path) -> None:
@@ -142,20 +142,20 @@ def test_a_restored_away_write_is_not_lost(table: Any, tmp_path: Path) -> None:
 def test_a_journaled_overwrite_hides_keys_outside_the_journal(table: Any, tmp_path: Path) -> None:
     first = table.upsert(rows("a")).requested_time
     second = table.insert_overwrite(rows("b"))
-    told = journal(
+    records = journal(
         tmp_path,
         write_line("one", "ok", ["a"], instant=first),
         write_line("two", "ok", ["b"], instant=second.requested_time),
         read_line("r", [("a", None)], at=second.completion_time),
     )
-    assert found(table, told) == []
+    assert found(table, records) == []
 
 
 def test_a_restored_away_write_was_visible_to_earlier_readers(table: Any, tmp_path: Path) -> None:
     kept = table.upsert(rows("a")).requested_time
     table.savepoint(kept)
     gone = table.upsert(rows("a", "b"))
-    told = journal(
+    records = journal(
         tmp_path,
         write_line("one", "ok", ["a"], instant=kept),
         write_line("two", "ok", ["a", "b"], instant=gone.requested_time),
@@ -163,9 +163,9 @@ def test_a_restored_away_write_was_visible_to_earlier_readers(table: Any, tmp_pa
             "r", [("a", gone.requested_time), ("b", gone.requested_time)], at=gone.completion_time
         ),
     )
-    assert found(table, told) == []
+    assert found(table, records) == []
     table.restore(kept)
-    assert found(table, told) == []
+    assert found(table, records) == []
 
 
 def test_a_rollback_of_a_completed_write_excuses_it(table: Any, tmp_path: Path) -> None:
@@ -198,12 +198,12 @@ def test_a_restored_away_delete_counted_for_readers_in_between(
     table.delete_savepoint(kept)
     if archived:
         archive(table, tmp_path)
-    told = journal(
+    records = journal(
         tmp_path,
         write_line("one", "ok", ["a", "b"], instant=kept),
         read_line("r", [("a", kept), ("b", None)], at=gone.completion_time),
     )
-    assert found(table, told) == []
+    assert found(table, records) == []
 
 
 @pytest.mark.parametrize(("beside", "archived"), [(False, False), (True, True)])
@@ -217,8 +217,8 @@ def test_a_rollback_excuses_no_answer_about_a_write_that_was_never_committed(
     gone = ended_pending(table, beside=beside)
     if archived:
         archive(table, tmp_path)
-    told = journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))
-    assert found(table, told) == [(AnomalyKind.LOST_UPDATE, "")]
+    records = journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))
+    assert found(table, records) == [(AnomalyKind.LOST_UPDATE, "")]
 
 
 def test_keys_of_two_partitions_are_two_rows(table: Any, tmp_path: Path) -> None:
@@ -227,13 +227,13 @@ def test_keys_of_two_partitions_are_two_rows(table: Any, tmp_path: Path) -> None
     first = table.upsert(rows("a")).requested_time
     second = table.upsert(other).requested_time
     third = table.delete(other.select(["id", "part"])).requested_time
-    told = journal(
+    records = journal(
         tmp_path,
         write_line("one", "ok", ["a"], instant=first),
         write_line("two", "ok", ["a"], instant=second),
         write_line("three", "ok", ["a"], instant=third, deletes=True),
     )
-    assert found(table, told) == []
+    assert found(table, records) == []
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_writes_of_a_group_have_each_read_a_snapshot_of_their_own(*, one_write: 
     ]
     if one_write:
         lines[2:] = [write_line("A", "ok", ["x", "a"], instant=GROUP_TIME, reads=[("a", first)])]
-    told = of_lines(*lines, committed=(first, second, GROUP_TIME))
-    assert told == ([(AnomalyKind.LOST_UPDATE, "a")] if one_write else [])
+    records = of_lines(*lines, committed=(first, second, GROUP_TIME))
+    assert records == ([(AnomalyKind.LOST_UPDATE, "a")] if one_write else [])
 
 
 @pytest.mark.spec("GRP-1")
@@ -319,8 +319,8 @@ def test_a_batch_of_a_group_that_another_commit_has_is_there_twice(
 ) -> None:
     lines = [write_line(one, "ok", [one], instant=GROUP_TIME, batch=one) for one in batches]
     lines += [write_line("b", "ok", ["b"], instant=OTHER_TIME, batch="b")] * 2  # asked again
-    told = of_lines(*lines, committed=(GROUP_TIME, OTHER_TIME))
-    assert [kind for kind, _ in told] == kinds
+    records = of_lines(*lines, committed=(GROUP_TIME, OTHER_TIME))
+    assert [kind for kind, _ in records] == kinds
 
 
 # ---------------------------------------------------------------- versions of file groups
@@ -335,13 +335,13 @@ def of_file_group(*made: tuple[str, str]) -> list[tuple[AnomalyKind, str]]:
     run = HistoryRecorder(ordered=True)
     for name, second in COMPLETED.items():
         run.transaction(name, position=int(f"2026010100000{second}000"))
-    claims = []
+    write_sets = []
     for name, source in made:
         group = AccessedFileGroup(
             file_group=GROUP, access=Access.BASE, source_requested_time=source, files=("f",)
         )
-        claims.append((name, WriteSet.of([group])))
-    record_versions(run, claims)
+        write_sets.append((name, WriteSet.of([group])))
+    record_versions(run, write_sets)
     return [(one.kind, one.item) for one in find_anomalies(run.finish())]
 
 

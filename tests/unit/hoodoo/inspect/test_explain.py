@@ -38,17 +38,17 @@ MANY = {
 }
 
 
-class Rival:
+class ConcurrentWriter:
     """An event sink that lets another writer commit right after a write's begin."""
 
     def __init__(self, other: hoodoo.Table) -> None:
         self.other: hoodoo.Table | None = other
-        self.receipt: CommitResult | None = None
+        self.result: CommitResult | None = None
 
     def emit(self, name: str, /, **_: Any) -> None:
         if name == "begin.done" and self.other is not None:
-            rival, self.other = self.other, None
-            self.receipt = rival.upsert(ROWS.slice(1, 1))
+            concurrent, self.other = self.other, None
+            self.result = concurrent.upsert(ROWS.slice(1, 1))
 
 
 def test_an_instant_time_is_formatted_for_users() -> None:
@@ -61,12 +61,12 @@ def test_an_instant_summary_names_writer_and_work(tmp_path: Path) -> None:
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=named
     ) as table:
-        receipt = table.upsert(ROWS)
+        result = table.upsert(ROWS)
         (account,) = list_instants(table.context)
     assert account.who == "loader"
     assert account.rows_text == "+3"
     assert (account.slot_number, account.attempts, account.refusals) == (1, 1, ())
-    assert account.requested_time == receipt.requested_time
+    assert account.requested_time == result.requested_time
     assert any("by loader (pid " in line for line in account.lines())
     assert repr(account) == f"<commit {account.requested_time}: completed, upsert, +3 rows>"
 
@@ -108,13 +108,13 @@ def test_a_rejected_attempt_is_reported_with_its_winner(tmp_path: Path) -> None:
         ) as other,
     ):
         first.upsert(ROWS)
-        rival = Rival(other)
-        with hoodoo.open_table(tmp_path / "t", properties=MANY, events=rival) as slow:
-            receipt = slow.upsert(ROWS.slice(0, 1))
-        assert rival.receipt is not None
-        account = explain_instant(first.context, receipt.requested_time)
+        concurrent = ConcurrentWriter(other)
+        with hoodoo.open_table(tmp_path / "t", properties=MANY, events=concurrent) as slow:
+            result = slow.upsert(ROWS.slice(0, 1))
+        assert concurrent.result is not None
+        account = explain_instant(first.context, result.requested_time)
         assert (account.attempts, len(account.refusals)) == (2, 1)
-        assert rival.receipt.requested_time in account.rejections_text[0]
+        assert concurrent.result.requested_time in account.rejections_text[0]
         assert "by rival" in account.rejections_text[0]
 
 
@@ -131,16 +131,16 @@ def test_a_rejected_attempt_is_reported_when_its_final_write_is_archived(tmp_pat
         table.upsert(ROWS)
         with (
             hoodoo.open_table(path, properties=few) as other,
-            hoodoo.open_table(path, properties=few, events=Rival(other)) as slow,
+            hoodoo.open_table(path, properties=few, events=ConcurrentWriter(other)) as slow,
         ):
-            receipt = slow.upsert(ROWS.slice(0, 1))
-        (refused,) = (one.instant for one in receipt.refusals)
+            result = slow.upsert(ROWS.slice(0, 1))
+        (refused,) = (one.instant for one in result.refusals)
         before = explain_instant(table.context, refused)
         assert before.state == "refused"
         for _ in range(5):
             table.upsert(ROWS)
         table.services.archive()
-        assert explain_instant(table.context, receipt.requested_time).archived
+        assert explain_instant(table.context, result.requested_time).archived
         assert explain_instant(table.context, refused) == before
 
 
@@ -153,15 +153,15 @@ def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
 
 def lost_write(path: Path) -> WriteConflictError:
     """A write that conflicts and may not retry."""
-    rival_properties = {**MANY, "hoodie.write.application.id": "rival"}
+    concurrent_properties = {**MANY, "hoodie.write.application.id": "rival"}
     mine = {
         **MANY,
         "hoodie.write.application.id": "loser",
         "hoodie.write.num.retries.on.conflict.failures": "0",
     }
     with (
-        hoodoo.open_table(path, properties=rival_properties) as other,
-        hoodoo.open_table(path, properties=mine, events=Rival(other)) as slow,
+        hoodoo.open_table(path, properties=concurrent_properties) as other,
+        hoodoo.open_table(path, properties=mine, events=ConcurrentWriter(other)) as slow,
         pytest.raises(WriteConflictError) as refused,
     ):
         slow.upsert(ROWS.slice(0, 1), batch_id="load 7")
@@ -209,7 +209,7 @@ def test_a_writer_without_a_name_is_its_process(tmp_path: Path) -> None:
     once = {**MANY, "hoodie.write.num.retries.on.conflict.failures": "0"}
     with (
         hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as table,
-        hoodoo.open_table(path, properties=once, events=Rival(table)) as slow,
+        hoodoo.open_table(path, properties=once, events=ConcurrentWriter(table)) as slow,
     ):
         table.upsert(ROWS)
         with pytest.raises(WriteConflictError) as refused:
@@ -416,7 +416,7 @@ def test_conflicts_of_the_writers_of_a_table_are_summed_up(tmp_path: Path) -> No
     ):
         first.upsert(ROWS)
         for _ in range(2):
-            with hoodoo.open_table(path, properties=loader, events=Rival(other)) as slow:
+            with hoodoo.open_table(path, properties=loader, events=ConcurrentWriter(other)) as slow:
                 slow.upsert(ROWS.slice(0, 1))
         told = measure_contention(first.context)
     assert (told.writes, told.refused_attempts, told.waits) == (5, 2, 0)

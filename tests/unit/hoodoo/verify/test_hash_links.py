@@ -67,7 +67,7 @@ def edited(path: Path, number: int, **changes: Any) -> None:
     put(slot_file(path, number), {**document(slot_file(path, number)), **changes})
 
 
-def made_anew(path: Path, first: int, last: int) -> None:
+def linked_again(path: Path, first: int, last: int) -> None:
     """Link every slot to the one before it, as an attacker without a key can."""
     for number in range(first, last + 1):
         before = hashlib.sha256(slot_file(path, number - 1).read_bytes()).hexdigest()
@@ -79,7 +79,7 @@ def check(path: Path, properties: Properties | None = None, **more: Any) -> Veri
     return verify_at(path, Layers(code=properties or {}), **more)
 
 
-def told(found: Verification) -> list[tuple[str, str]]:
+def problems_of(found: Verification) -> list[tuple[str, str]]:
     return [(one.kind, one.path.rpartition("/")[2].lstrip("0")) for one in found.problems]
 
 
@@ -120,7 +120,7 @@ def test_an_intact_commit_log_has_a_head(tmp_path: Path):
 def test_an_edited_slot_is_found(tmp_path: Path):
     path = made(tmp_path, HASH, HASH, HASH)
     edited(path, 2, application="x")
-    assert told(check(path)) == [("slot_chain_broken", "3")]
+    assert problems_of(check(path)) == [("slot_chain_broken", "3")]
 
 
 def test_exchanged_slots_are_found(tmp_path: Path):
@@ -129,7 +129,7 @@ def test_exchanged_slots_are_found(tmp_path: Path):
     times = ("ct", "rt", "body")  # the order of times stays as it was
     put(slot_file(path, 2), {**three, "n": 2, **{key: two[key] for key in times}})
     put(slot_file(path, 3), {**two, "n": 3, **{key: three[key] for key in times}})
-    assert ("slot_chain_broken", "4") in told(check(path))
+    assert ("slot_chain_broken", "4") in problems_of(check(path))
 
 
 def test_a_removed_slot_is_found_when_the_gap_is_closed(tmp_path: Path):
@@ -137,8 +137,8 @@ def test_a_removed_slot_is_found_when_the_gap_is_closed(tmp_path: Path):
     for number in (3, 4):
         put(slot_file(path, number - 1), {**document(slot_file(path, number)), "n": number - 1})
     slot_file(path, 4).unlink()
-    assert told(check(path)) == [("slot_chain_broken", "2"), ("slot_chain_broken", "3")]
-    assert "instant_without_slot" in [kind for kind, _ in told(check(path, HASH))]
+    assert problems_of(check(path)) == [("slot_chain_broken", "2"), ("slot_chain_broken", "3")]
+    assert "instant_without_slot" in [kind for kind, _ in problems_of(check(path, HASH))]
 
 
 def test_a_completed_file_replaced_together_with_its_slot_is_found(tmp_path: Path):
@@ -146,7 +146,7 @@ def test_a_completed_file_replaced_together_with_its_slot_is_found(tmp_path: Pat
     first, second = sorted((path / ".hoodie" / "timeline").glob("*.commit"))
     second.write_bytes(first.read_bytes())
     edited(path, 2, body=base64.b64encode(first.read_bytes()).decode())
-    assert ("slot_edited", "2") in told(check(path))
+    assert ("slot_edited", "2") in problems_of(check(path))
 
 
 def test_a_removed_hash_link_is_found(tmp_path: Path):
@@ -154,10 +154,10 @@ def test_a_removed_hash_link_is_found(tmp_path: Path):
     bare = document(slot_file(path, 2))
     del bare["seal"]
     put(slot_file(path, 2), bare)
-    assert told(check(path)) == [("slot_chain_broken", "3")]
-    made_anew(path, 3, 3)
+    assert problems_of(check(path)) == [("slot_chain_broken", "3")]
+    linked_again(path, 3, 3)
     assert check(path).ok
-    assert told(check(path, HASH)) == [("slot_unsealed", "2")]
+    assert problems_of(check(path, HASH)) == [("slot_unsealed", "2")]
 
 
 @pytest.mark.parametrize("gone", ["slot", "slot and file"])
@@ -181,16 +181,16 @@ def test_a_shortened_commit_log_is_found_by_its_remains_or_by_an_expected_head(
     max(path.glob("*.parquet"), key=lambda file: file.stem.rpartition("_")[2]).unlink()
     assert check(path, HASH).ok  # nothing in the table shows it
     assert check(path, HASH, expect_head=earlier).ok
-    assert told(check(path, HASH, expect_head=head)) == [("chain_truncated", "3")]
+    assert problems_of(check(path, HASH, expect_head=head)) == [("chain_truncated", "3")]
 
 
 def test_a_rewritten_commit_log_is_found_by_an_expected_head_only(tmp_path: Path):
     path = made(tmp_path, HASH, HASH, HASH)
     witness = f"2:{digest(slot_file(path, 2))}"
     edited(path, 1, application="x")
-    made_anew(path, 2, 3)
+    linked_again(path, 2, 3)
     assert check(path, HASH).ok
-    assert told(check(path, HASH, expect_head=witness)) == [("witness_differs", "2")]
+    assert problems_of(check(path, HASH, expect_head=witness)) == [("witness_differs", "2")]
 
 
 # ---------------------------------------------------------------- signatures
@@ -202,9 +202,9 @@ def test_without_the_key_no_slot_can_be_rewritten(tmp_path: Path):
     path = made(tmp_path, signed, signed, signed)
     assert check(path, signed).as_document()["evidence"]["signed"]
     edited(path, 1, application="x")
-    made_anew(path, 2, 3)
+    linked_again(path, 2, 3)
     assert check(path).ok  # a reader without a key cannot detect it
-    assert told(check(path, signed)) == [
+    assert problems_of(check(path, signed)) == [
         ("slot_forged", "1"),
         ("slot_forged", "2"),
         ("slot_forged", "3"),
@@ -215,7 +215,7 @@ def test_the_newest_slot_is_protected_by_its_signature(tmp_path: Path):
     signed = keyed(tmp_path, KEY)
     path = made(tmp_path, signed, signed)
     edited(path, 2, application="x")
-    assert told(check(path, signed)) == [("slot_forged", "2")]
+    assert problems_of(check(path, signed)) == [("slot_forged", "2")]
 
 
 def test_a_signature_in_another_field_is_none(tmp_path: Path):
@@ -223,7 +223,7 @@ def test_a_signature_in_another_field_is_none(tmp_path: Path):
     path = made(tmp_path, signed)
     moved = document(slot_file(path, 1))
     put(slot_file(path, 1), {"mac": moved.pop("mac"), **moved})
-    assert told(check(path, signed)) == [("slot_forged", "1")]
+    assert problems_of(check(path, signed)) == [("slot_forged", "1")]
 
 
 def test_another_key_is_distinguished_from_a_forgery(tmp_path: Path):
@@ -237,14 +237,16 @@ def test_keys_can_be_changed(tmp_path: Path):
     both = keyed(tmp_path, OTHER, KEY)
     path = made(tmp_path, keyed(tmp_path, KEY), both)
     assert check(path, both).ok
-    assert [kind for kind, _ in told(check(path, keyed(tmp_path, OTHER)))] == ["slot_other_key"]
+    assert [kind for kind, _ in problems_of(check(path, keyed(tmp_path, OTHER)))] == [
+        "slot_other_key"
+    ]
 
 
 def test_a_verify_that_requires_signatures_reports_unsigned_slots(tmp_path: Path):
     signed = keyed(tmp_path, KEY)
     path = made(tmp_path, signed, HASH)
     assert check(path, {**signed, "hoodoo.slots.tamper.evidence": "hash"}).ok
-    assert told(check(path, signed)) == [("slot_unsigned", "2")]
+    assert problems_of(check(path, signed)) == [("slot_unsigned", "2")]
 
 
 def test_the_key_is_never_stored_or_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -267,16 +269,16 @@ def test_writers_with_and_without_hash_links_write_one_commit_log(tmp_path: Path
     assert found.ok
     assert [(one.kind, one.path[-1]) for one in found.notes] == [("slot_unsealed", "3")]
     assert found.as_document()["evidence"]["first_slot"] == 2
-    assert told(check(path, HASH)) == [("slot_unsealed", "3")]
+    assert problems_of(check(path, HASH)) == [("slot_unsealed", "3")]
     edited(path, 1, application="x")  # the first seal protects the slot before it
-    assert told(check(path)) == [("slot_chain_broken", "2")]
+    assert problems_of(check(path)) == [("slot_chain_broken", "2")]
 
 
 def test_required_hash_links_that_are_all_missing_are_a_problem(tmp_path: Path):
     path = made(tmp_path)
     assert check(path, HASH).ok  # nothing was written yet
     path = made(tmp_path / "more", PLAIN)
-    assert told(check(path, HASH)) == [("slot_unsealed", "1")]
+    assert problems_of(check(path, HASH)) == [("slot_unsealed", "1")]
 
 
 # ---------------------------------------------------------------- collected slots
@@ -315,20 +317,23 @@ def test_the_truncation_point_keeps_the_digest_of_the_last_truncated_slot(collec
 
 def test_a_slot_truncated_long_ago_cannot_be_compared(collected: Path):
     found = check(collected, HASH, expect_head=f"1:{'a' * 64}")
-    assert told(found) == [("witness_collected", "1")]
+    assert problems_of(found) == [("witness_collected", "1")]
 
 
 def test_an_edited_truncation_point_is_found(collected: Path):
     file = truncation_point(collected)
     file.write_bytes(file.read_bytes().replace(b'"digest":"', b'"digest":"00'))
-    assert [kind for kind, _ in told(check(collected))] == ["boundary_differs", "slot_chain_broken"]
+    assert [kind for kind, _ in problems_of(check(collected))] == [
+        "boundary_differs",
+        "slot_chain_broken",
+    ]
 
 
 def test_the_oldest_remaining_slot_cannot_be_replaced(collected: Path):
     number = json.loads(truncation_point(collected).read_bytes())["number"] + 1
     seal = document(slot_file(collected, number))["seal"]
     edited(collected, number, seal={**seal, "before": "a" * 64})
-    assert ("slot_chain_broken", str(number)) in told(check(collected))
+    assert ("slot_chain_broken", str(number)) in problems_of(check(collected))
 
 
 # ---------------------------------------------------------------- the command line

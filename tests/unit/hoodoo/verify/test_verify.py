@@ -107,12 +107,12 @@ def test_a_second_file_of_a_committed_instant_is_found(path: Path) -> None:
 
 def test_a_late_file_of_a_left_out_file_group_is_only_noted(path: Path) -> None:
     """CL-1: a clustering hides its output for changed groups, also when it is late."""
-    given_up = base_files(path)[-1]
+    replaced = base_files(path)[-1]
     rows = pa.table({"id": [7], "name": ["g"]})
     with hoodoo.open_table(path, properties=MANUAL) as table:
-        receipt = table.insert_overwrite_table(rows)
-    late = f"{given_up.name.rsplit('_', 1)[0]}_{receipt.requested_time}.parquet"
-    shutil.copy(given_up, path / late)
+        result = table.insert_overwrite_table(rows)
+    late = f"{replaced.name.rsplit('_', 1)[0]}_{result.requested_time}.parquet"
+    shutil.copy(replaced, path / late)
     found = check(path)
     assert found.problems == ()
     assert [(note.kind, note.path) for note in found.notes] == [("leftover", late)]
@@ -322,21 +322,23 @@ def test_a_commit_log_with_only_a_truncation_point_is_found(path: Path) -> None:
 
 @pytest.mark.spec("SLOT-6")
 def test_a_slot_store_without_the_table_or_of_another_one_is_reported(tmp_path: Path) -> None:
-    said = {
+    options = {
         **MANUAL,
         "hoodoo.slots.backend": "sql",
         "hoodoo.lock.sql.url": str(tmp_path / "slots.db"),
         "hoodoo.lock.sql.create_table": "true",
     }
     path, rows = tmp_path / "t", pa.table({"id": [1], "name": ["a"]})
-    with hoodoo.create_table(path, schema=rows.schema, record_key=["id"], properties=said) as table:
+    with hoodoo.create_table(
+        path, schema=rows.schema, record_key=["id"], properties=options
+    ) as table:
         table.upsert(rows)
-    whole = verify_at(path, Layers().with_code(said))
+    whole = verify_at(path, Layers().with_code(options))
     assert (whole.problems, whole.notes) == ((), ())
     unseen = check(path)
     assert (unseen.ok, [note.kind for note in unseen.notes]) == (True, ["slots_elsewhere"])
     (tmp_path / "slots.db").unlink()
-    assert kinds(verify_at(path, Layers().with_code(said))) == ["slots_lost"]
+    assert kinds(verify_at(path, Layers().with_code(options))) == ["slots_lost"]
 
 
 def test_times_that_contradict_each_other_are_found(path: Path) -> None:

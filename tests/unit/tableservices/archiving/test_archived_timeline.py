@@ -85,11 +85,11 @@ def test_an_archiver_with_an_old_version_restores_the_newest(storage: MemoryStor
     class Waking(Behind):
         """Another archiver shows its manifest just before this one says its own number."""
 
-        met = False
+        reached = False
 
         def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
-            if path.endswith("_version_") and not self.met:
-                self.met = True
+            if path.endswith("_version_") and not self.reached:
+                self.reached = True
                 append_to_archive(self.inner, [row(T3)])
             self.inner.write(path, data, durable=durable)
 

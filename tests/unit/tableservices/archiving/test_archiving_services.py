@@ -50,7 +50,7 @@ def planned(table: TableReader) -> Instant:
 def test_a_completed_compaction_is_archived_with_its_plan():
     table = appended(2)
     plan = planned(table)
-    told = table.context.ports.storage.read(
+    stored_plan = table.context.ports.storage.read(
         timeline_path(f"{plan.requested_time}.compaction.requested")
     )
     execute_compaction(table.context, plan, SMALL)
@@ -63,7 +63,7 @@ def test_a_completed_compaction_is_archived_with_its_plan():
         for row in table.context.archived_timeline.instants(times_only=False)
     }
     compaction = rows[plan.requested_time]
-    assert (compaction.action, compaction.plan) == ("commit", told)
+    assert (compaction.action, compaction.plan) == ("commit", stored_plan)
     assert [row.action for row in rows.values()].count("deltacommit") == 4
     reader = opened(table)
     assert rows_of(reader) == rows_of(table) == before

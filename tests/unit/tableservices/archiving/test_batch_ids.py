@@ -201,19 +201,19 @@ def asked(table: TableReader, number: int) -> bool:
     return committed_batch(table.context, plan) is not None
 
 
-def boundary_of(table: TableReader) -> TruncationPoint:
+def truncation_point_of(table: TableReader) -> TruncationPoint:
     return read_truncation_point(table.context.ports.storage)
 
 
 @pytest.mark.spec("BATCH-1")
 def test_every_batch_is_known_to_old_and_new_processes():
     table, clock, _ = grown(40)
-    assert len(boundary_of(table).earlier) >= 2
-    newcomer = opened(table, clock=clock)
-    for each in (table, newcomer):
+    assert len(truncation_point_of(table).earlier) >= 2
+    new_handle = opened(table, clock=clock)
+    for each in (table, new_handle):
         assert [asked(each, number) for number in range(41)] == [True] * 40 + [False]
-    assert write(newcomer, 0)
-    assert not write(newcomer, 40)
+    assert write(new_handle, 0)
+    assert not write(new_handle, 40)
 
 
 def test_a_truncation_point_file_is_read_once():
@@ -228,8 +228,10 @@ def test_a_truncation_point_file_is_read_once():
         assert not write(table, number)
         archive(table.context, RULES)
     read = Counter(call.path for call in storage.calls if call.operation == "read")
-    of_boundaries = {path: count for path, count in read.items() if path.startswith(BOUNDARIES)}
-    assert max(of_boundaries.values()) <= 2, "to read its content, and once to merge it"
+    of_truncation_points = {
+        path: count for path, count in read.items() if path.startswith(BOUNDARIES)
+    }
+    assert max(of_truncation_points.values()) <= 2, "to read its content, and once to merge it"
 
 
 def test_old_batch_ids_are_deleted_with_their_files():
@@ -239,7 +241,7 @@ def test_old_batch_ids_are_deleted_with_their_files():
         write(table, number)
         archive(table.context, RULES)
     left = set(storage.names(BOUNDARIES))
-    present = boundary_of(table)
+    present = truncation_point_of(table)
     assert left == {f"{n:020d}" for n in (present.number, *(e.number for e in present.earlier))}
     assert not asked(opened(table, clock=clock), 0)
     assert asked(opened(table, clock=clock), 40)
@@ -247,16 +249,16 @@ def test_old_batch_ids_are_deleted_with_their_files():
 
 def test_a_missing_truncation_point_file_is_reported_and_stops_no_archive():
     table, clock, storage = grown(40)
-    lost = truncation_point_path(boundary_of(table).earlier[0].number)
+    lost = truncation_point_path(truncation_point_of(table).earlier[0].number)
     storage.delete(lost)
-    newcomer = opened(table, clock=clock)
+    new_handle = opened(table, clock=clock)
     with pytest.raises(CorruptTableError, match="committed before") as refused:
-        write(newcomer, 40)
+        write(new_handle, 40)
     assert refused.value.fields["path"] == lost
     for number in range(8):
-        upsert(newcomer, [{"id": "a", "p": "x", "ts": 100 + number}])
-        archive(newcomer.context, RULES)
-    assert boundary_of(table).number > 40
+        upsert(new_handle, [{"id": "a", "p": "x", "ts": 100 + number}])
+        archive(new_handle.context, RULES)
+    assert truncation_point_of(table).number > 40
 
 
 def test_a_truncation_point_file_that_is_deleted_meanwhile_is_found_in_the_next_one():
@@ -265,12 +267,12 @@ def test_a_truncation_point_file_that_is_deleted_meanwhile_is_found_in_the_next_
     class CutsAgain(Behind):
         """Another archiver gives the file up just before it is read."""
 
-        met = 0
+        reached = 0
 
         def read(self, path: str) -> bytes:
-            first = truncation_point_path(boundary_of(table).earlier[-1].number)
-            if path == first and not self.met:
-                self.met = 1
+            first = truncation_point_path(truncation_point_of(table).earlier[-1].number)
+            if path == first and not self.reached:
+                self.reached = 1
                 number = 40
                 while path[-20:] in self.inner.names(BOUNDARIES):
                     write(table, number)
@@ -279,9 +281,9 @@ def test_a_truncation_point_file_that_is_deleted_meanwhile_is_found_in_the_next_
             return bytes(self.inner.read(path))
 
     behind = CutsAgain(storage)
-    newcomer = opened(table, storage=behind, clock=clock)
-    assert [asked(newcomer, number) for number in (0, 20, 38, 39, 99)] == [True] * 4 + [False]
-    assert behind.met
+    new_handle = opened(table, storage=behind, clock=clock)
+    assert [asked(new_handle, number) for number in (0, 20, 38, 39, 99)] == [True] * 4 + [False]
+    assert behind.reached
 
 
 @pytest.mark.spec("RST-1")
@@ -303,7 +305,7 @@ def test_a_restored_away_batch_is_written_again_also_after_truncation_of_the_res
 
 
 def newest_path(table: TableReader) -> str:
-    return truncation_point_path(boundary_of(table).number)
+    return truncation_point_path(truncation_point_of(table).number)
 
 
 def test_the_newest_truncation_point_is_restored_from_its_truncate_slot():
@@ -311,10 +313,10 @@ def test_the_newest_truncation_point_is_restored_from_its_truncate_slot():
     path = newest_path(table)
     data = storage.read(path)
     storage.delete(path)
-    newcomer = opened(table, clock=clock)
-    assert [asked(newcomer, number) for number in range(41)] == [True] * 40 + [False]
+    new_handle = opened(table, clock=clock)
+    assert [asked(new_handle, number) for number in range(41)] == [True] * 40 + [False]
     assert storage.read(path) == data
-    assert not write(newcomer, 40)
+    assert not write(new_handle, 40)
 
 
 def test_a_process_that_read_the_newest_truncation_point_keeps_its_batches_when_it_is_lost():
@@ -336,11 +338,11 @@ def test_a_truncation_point_that_cannot_be_restored_refuses_batches():
             names = list(self.inner.names(folder))
             return [one for one in names if one != path[-20:]] if folder == BOUNDARIES else names
 
-    newcomer = opened(table, storage=NeverLists(storage), clock=clock)
+    new_handle = opened(table, storage=NeverLists(storage), clock=clock)
     with pytest.raises(CorruptTableError, match="what batches") as refused:
-        write(newcomer, 0)
+        write(new_handle, 0)
     assert refused.value.fields["path"] == path
-    upsert(newcomer, [{"id": "b", "p": "x", "ts": 1}])  # without an id nothing is owed
+    upsert(new_handle, [{"id": "b", "p": "x", "ts": 1}])  # without an id nothing is owed
 
 
 def test_an_archiver_with_a_fast_clock_forgets_no_batch_id_early():
@@ -351,7 +353,7 @@ def test_an_archiver_with_a_fast_clock_forgets_no_batch_id_early():
     ahead = StillClock()
     ahead.sleep_ms(clock.now_ms() - ahead.now_ms() + 30 * DAY_MS)
     archive(opened(table, clock=ahead).context, RULES)
-    assert boundary_of(table).number > 0
+    assert truncation_point_of(table).number > 0
     assert [asked(archiver, number) for number in range(17)] == [True] * 16 + [False]
     assert [asked(opened(table, clock=clock), number) for number in range(16)] == [True] * 16
 
@@ -373,6 +375,6 @@ def test_a_truncation_point_of_a_dropped_table_forgets_no_batch():
     for number in range(4, 20):
         assert not write(table, number)
         archive(table.context, RULES)
-    assert 0 < boundary_of(table).number < 500
+    assert 0 < truncation_point_of(table).number < 500
     for each in (table, opened(table, clock=clock)):
         assert [asked(each, number) for number in range(21)] == [True] * 20 + [False]

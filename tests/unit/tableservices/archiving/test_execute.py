@@ -59,9 +59,9 @@ def test_no_instant_is_archived_below_the_retained_number_of_commits(bench: Benc
 
 def test_the_oldest_commits_are_archived_and_the_retained_number_stays(bench: Bench):
     times = bench.commits(5)
-    receipt = run(bench)
-    assert receipt is not None
-    assert receipt.instants == 3
+    result = run(bench)
+    assert result is not None
+    assert result.instants == 3
     assert archived(bench) == times[:3]
     assert left(bench) == times[3:]
     assert [one for one in bench.storage.names(TIMELINE) if one[:17] in times[:3]] == []
@@ -320,8 +320,8 @@ def test_writers_leave_the_archive_to_a_running_archiver_until_it_stops(
     bench.commits(3)
     bench.clock.time_ms = began + rested_ms
     before = archived(bench)
-    receipt = archive(as_another(bench), RULES, memory=ArchiveBackoff(), has_other_writers=True)
-    assert (receipt is None) == left
+    result = archive(as_another(bench), RULES, memory=ArchiveBackoff(), has_other_writers=True)
+    assert (result is None) == left
     assert (archived(bench) == before) == left
     if left:
         assert archive(bench.context, RULES, has_other_writers=True), (
@@ -345,11 +345,11 @@ def test_an_archive_plan_that_another_one_overtook_is_dropped_without_the_lock(
     other = as_another(bench)
 
     class Overtaken(Behind):
-        looked = False
+        listed = False
 
         def list(self, folder: str) -> Any:
-            if folder == WRITERS and not self.looked:
-                self.looked = True
+            if folder == WRITERS and not self.listed:
+                self.listed = True
                 assert archive(other, RULES) is not None
             return self.inner.list(folder)
 

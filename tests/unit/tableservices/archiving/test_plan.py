@@ -103,7 +103,7 @@ def test_commits_that_trigger_the_next_compaction_stay(names: list[str], expecte
     assert line == (None if expected is None else time(expected))
 
 
-def boundary_of(slots: list[Slot], names: list[str], **options: object) -> int:
+def truncation_point_of(slots: list[Slot], names: list[str], **options: object) -> int:
     timeline = ActiveTimeline.of(names)
     going = choose_instants(timeline, KEEP, ())
     given = {"ceiling": 99, "carried": RememberedBatches(), **options}
@@ -112,25 +112,25 @@ def boundary_of(slots: list[Slot], names: list[str], **options: object) -> int:
 
 def test_slots_are_truncated_as_far_as_their_instants_are_archived():
     slots = [slot(number) for number in range(1, 7)]
-    assert boundary_of(slots, COMMITS) == 4
-    assert boundary_of(slots, COMMITS, ceiling=3) == 3
-    assert boundary_of(slots, [*COMMITS, f"{time(25)}.commit.requested"]) == 2
+    assert truncation_point_of(slots, COMMITS) == 4
+    assert truncation_point_of(slots, COMMITS, ceiling=3) == 3
+    assert truncation_point_of(slots, [*COMMITS, f"{time(25)}.commit.requested"]) == 2
 
 
 def test_a_plan_that_is_pending_keeps_its_slot_and_all_after_it():
     plan = slot(2, SlotKind.PLAN, action=Action.COMPACTION, requested_time=time(25))
     names = [*COMMITS, f"{time(25)}.compaction.requested"]
     slots = [slot(1), plan, *(slot(number) for number in range(3, 7))]
-    assert boundary_of(slots, names) == 1
+    assert truncation_point_of(slots, names) == 1
 
 
 def test_an_abort_slot_is_truncated_with_its_rollback():
     abort = slot(2, SlotKind.ABORT, own_requested_time=time(15))
     slots = [slot(1), abort, *(slot(number) for number in range(3, 7))]
-    assert boundary_of(slots, [*COMMITS, done(15, "rollback")]) == 4
-    assert boundary_of(slots, [*COMMITS, done(45, "rollback", completed=46)]) == 4
+    assert truncation_point_of(slots, [*COMMITS, done(15, "rollback")]) == 4
+    assert truncation_point_of(slots, [*COMMITS, done(45, "rollback", completed=46)]) == 4
     kept = slot(2, SlotKind.ABORT, own_requested_time=time(45))
-    assert boundary_of([slot(1), kept, slot(3)], [*COMMITS, done(45, "rollback")]) == 1
+    assert truncation_point_of([slot(1), kept, slot(3)], [*COMMITS, done(45, "rollback")]) == 1
 
 
 def test_slots_without_files_of_their_own_are_truncated():
@@ -142,7 +142,7 @@ def test_slots_without_files_of_their_own_are_truncated():
         SlotKind.CLEAN,
     )
     others = [slot(number, kind) for number, kind in enumerate(kinds, start=2)]
-    assert boundary_of([slot(1), *others, slot(7)], COMMITS) == 6
+    assert truncation_point_of([slot(1), *others, slot(7)], COMMITS) == 6
 
 
 def test_instants_of_slots_above_the_ceiling_are_needed():

@@ -142,11 +142,11 @@ def test_an_archive_that_is_merged_during_a_read_is_read_again():
     inner = table.context.ports.storage
 
     class Merging(Behind):
-        met = False
+        reached = False
 
         def read(self, path: str) -> bytes:
-            if path.endswith(".parquet") and path.startswith(HISTORY) and not self.met:
-                self.met = True
+            if path.endswith(".parquet") and path.startswith(HISTORY) and not self.reached:
+                self.reached = True
                 number = int(inner.read(f"{HISTORY}/_version_"))
                 name = path.rpartition("/")[2]
                 merged = name.replace("_0.parquet", "_1.parquet")
@@ -201,8 +201,8 @@ def test_a_writer_that_paused_during_truncation_is_fenced_and_retries():
         assert archive(table.context, RULES) is not None
         assert truncated_up_to(table.context.ports.storage) == 7
 
-    receipt = upsert(sleeper, [{"id": "s", "p": "y", "ts": 5}], sleep)
-    assert receipt.attempts == 2
+    result = upsert(sleeper, [{"id": "s", "p": "y", "ts": 5}], sleep)
+    assert result.attempts == 2
     assert ("s", "y", 5) in rows_of(sleeper, "id", "p", "ts")
     assert ("a", "x", 105) in rows_of(sleeper, "id", "p", "ts")
     assert sleeper.context.low_water_mark.number >= 7
@@ -292,9 +292,9 @@ def test_a_restored_low_water_mark_counts_only_after_a_read_of_the_truncation_po
 
 
 @pytest.mark.spec("GC-4")
-@pytest.mark.parametrize("looked_before", [True, False])
+@pytest.mark.parametrize("refreshed_before", [True, False])
 def test_a_commit_section_with_a_new_low_water_mark_reads_the_truncation_point_after_its_slot(
-    looked_before: bool,
+    refreshed_before: bool,
 ):
     """Its refresh is from before the new low-water mark, or concurrent with it."""
     table, clock, _ = grown(2)
@@ -307,7 +307,7 @@ def test_a_commit_section_with_a_new_low_water_mark_reads_the_truncation_point_a
             found = list(self.inner.names(folder))
             if folder == TIMELINE and beats == [True]:
                 beats.append(True)
-                if looked_before:
+                if refreshed_before:
                     gone_past(table, clock)
                 registration.beat()
             return found
@@ -315,7 +315,7 @@ def test_a_commit_section_with_a_new_low_water_mark_reads_the_truncation_point_a
     limits = replace(BRISK, publish_lock=CommitLockMode.NONE)
     sleeper = opened(table, storage=Slow(table.context.ports.storage), limits=limits, clock=clock)
     registration = register_process(sleeper.context, {})
-    if not looked_before:
+    if not refreshed_before:
         gone_past(table, clock)
     beats.append(True)
     with pytest.raises(HeartbeatExpiredError) as caught:
@@ -389,9 +389,9 @@ def test_a_writer_whose_slots_were_truncated_gets_an_expired_heartbeat():
     with pytest.raises(HeartbeatExpiredError) as caught:
         commits_since(sleeper.context, seen, timeline, head=7)
     assert caught.value.kind == "pin_overrun"
-    stranger = opened(table, clock=clock)
+    new_handle = opened(table, clock=clock)
     with pytest.raises(MissingFileError) as missing:
-        commits_since(stranger.context, seen, timeline, head=7)
+        commits_since(new_handle.context, seen, timeline, head=7)
     assert missing.value.kind == "slot_missing"
 
 
@@ -425,18 +425,20 @@ def test_a_slot_created_below_the_truncation_point_decides_nothing():
 def test_a_process_outside_the_registry_commits_nothing_under_a_truncated_number():
     table, clock, _ = grown(2)
     storage = table.context.ports.storage
-    stranger = opened(table, application="stranger", clock=clock)
-    assert stranger.context.commit_log.head() == 2  # and no process keeps the later slots for it
+    new_handle = opened(table, application="stranger", clock=clock)
+    assert new_handle.context.commit_log.head() == 2  # and no process keeps the later slots for it
     for number in range(4):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
     assert truncated_up_to(storage) == 4
     with pytest.raises(HeartbeatExpiredError) as caught:
-        commit_in_section(stranger.context, "test", lambda section: empty_slot(stranger, section))
+        commit_in_section(
+            new_handle.context, "test", lambda section: empty_slot(new_handle, section)
+        )
     assert caught.value.kind == "pin_overrun"
     assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
     slot, lost = commit_in_section(
-        stranger.context, "test", lambda section: empty_slot(stranger, section)
+        new_handle.context, "test", lambda section: empty_slot(new_handle, section)
     )
     assert slot is not None
     assert (slot.number, lost) == (8, 0)

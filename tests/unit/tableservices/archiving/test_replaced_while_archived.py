@@ -56,8 +56,8 @@ def test_the_truncation_point_of_a_dropped_table_does_not_stay_in_the_new_one(co
         archive(handle.context, RULES)
     assert truncated_up_to(storage.inner) == 0
     new = again(storage)
-    told = upsert(new, [{"id": "zz", "p": "x", "ts": 1}], batch_id="b1")
-    assert not told.already_published
+    result = upsert(new, [{"id": "zz", "p": "x", "ts": 1}], batch_id="b1")
+    assert not result.already_published
     assert ("zz",) in rows_of(new, "id")
 
 
@@ -108,6 +108,6 @@ def test_a_batch_that_another_engine_restored_away_is_written_again_also_after_a
     for number in range(3, 14):
         write(table, number)
         archive(table.context, RULES)
-    told = upsert(opened(table, clock=clock), taken, batch_id="taken")
-    assert not told.already_published
+    result = upsert(opened(table, clock=clock), taken, batch_id="taken")
+    assert not result.already_published
     assert ("k",) in rows_of(table, "id")

@@ -26,15 +26,15 @@ TOLERATED_MS = 120_000
 
 def test_old_slices_are_deleted_and_the_clean_is_recorded_as_java_does(bench: Any) -> None:
     times = bench.commits(5)
-    receipt = clean(bench.context, TWO)
-    assert receipt is not None
+    result = clean(bench.context, TWO)
+    assert result is not None
     assert bench.times_left() == times[2:]
-    assert receipt.retained_since == times[3]
-    assert receipt.files == tuple(f"p/f1_0-0-0_{time}.parquet" for time in times[:2])
+    assert result.retained_since == times[3]
+    assert result.files == tuple(f"p/f1_0-0-0_{time}.parquet" for time in times[:2])
     (requested,) = bench.timeline_names(".clean.requested")
     (completed,) = bench.timeline_names(".clean")
-    assert requested == f"{receipt.requested_time}.clean.requested"
-    assert completed == f"{receipt.requested_time}_{receipt.completion_time}.clean"
+    assert requested == f"{result.requested_time}.clean.requested"
+    assert completed == f"{result.requested_time}_{result.completion_time}.clean"
     plan = decode_clean_plan(bench.storage.read(f".hoodie/timeline/{requested}"))
     assert plan.earliest_instant_to_retain is not None
     assert plan.earliest_instant_to_retain.requested_time == times[3]
@@ -46,7 +46,7 @@ def test_old_slices_are_deleted_and_the_clean_is_recorded_as_java_does(bench: An
         f"memory://table/p/f1_0-0-0_{time}.parquet" for time in times[:2]
     ]
     done = decode_clean(bench.storage.read(f".hoodie/timeline/{completed}"))
-    assert done.start_clean_time == receipt.requested_time
+    assert done.start_clean_time == result.requested_time
     assert done.earliest_commit_to_retain == times[3]
     assert done.last_completed_commit_timestamp == times[4]
     assert done.total_files_deleted == 2
@@ -118,9 +118,9 @@ def test_a_later_clean_lists_every_partition_when_the_earliest_retained_commit_w
         active = name.endswith((".clean", ".clean.requested", ".clean.inflight"))
         if not active and name not in _of_last_three(bench):
             bench.storage.delete(f".hoodie/timeline/{name}")
-    receipt = clean(bench.context, TWO)
-    assert receipt is not None
-    assert any(path.startswith("q/") for path in receipt.files)
+    result = clean(bench.context, TWO)
+    assert result is not None
+    assert any(path.startswith("q/") for path in result.files)
     assert times[4] not in bench.times_left()
 
 
@@ -200,8 +200,8 @@ def test_a_savepoint_created_during_planning_stops_the_plan(bench: Any) -> None:
     kept = f"f1_0-0-0_{times[0]}.parquet"
 
     bench.lock.on_acquire = lambda: bench.savepoint(times[0], kept)
-    receipt = clean(bench.context, TWO)
-    assert receipt is not None
+    result = clean(bench.context, TWO)
+    assert result is not None
     assert "cleaning.replanned" in bench.events.names()
     assert bench.times_left() == [times[0], *times[2:]]
     (completed,) = bench.timeline_names(".clean")
@@ -236,9 +236,9 @@ def test_a_newer_slice_that_was_deleted_meanwhile_stops_the_plan(bench: Any) -> 
     times = bench.commits(5)
     (fourth,) = (n for n in bench.timeline_names(".commit") if n.startswith(times[3]))
     bench.lock.on_acquire = lambda: bench.storage.delete(f".hoodie/timeline/{fourth}")
-    receipt = clean(bench.context, TWO)
-    assert receipt is not None
-    assert receipt.files == (f"p/f1_0-0-0_{times[0]}.parquet",)
+    result = clean(bench.context, TWO)
+    assert result is not None
+    assert result.files == (f"p/f1_0-0-0_{times[0]}.parquet",)
 
 
 def test_replaced_groups_are_deleted_as_a_whole_after_the_earliest_commit_to_retain(

@@ -281,8 +281,8 @@ def test_a_replaced_group_of_a_pending_clustering_stays() -> None:
 
 def test_change_logs_are_deleted_with_their_base_file() -> None:
     logs = {(GROUP, t(number)): [f"p/.f1_{t(number)}.log.1_0-0-0.cdc"] for number in (20, 30)}
-    told = replace(facts(commit(40, 45), 10, 20, 30, 40), change_logs=logs)
-    assert plan_clean(told, COMMITS).paths == (
+    table_facts = replace(facts(commit(40, 45), 10, 20, 30, 40), change_logs=logs)
+    assert plan_clean(table_facts, COMMITS).paths == (
         f"p/.f1_{t(20)}.log.1_0-0-0.cdc",
         path(10),
         path(20),
@@ -309,8 +309,8 @@ def with_logs(one: FileSlice, *numbers: int, base: bool = True) -> FileSlice:
 
 def test_logs_are_deleted_and_kept_with_their_slice() -> None:
     slices = [with_logs(slice_at(10), 12, 14), with_logs(slice_at(20), 22), slice_at(30)]
-    told = replace(facts(commit(30, 35), 10, 20, 30), groups={GROUP: slices})
-    assert plan_clean(told, COMMITS).paths == (
+    table_facts = replace(facts(commit(30, 35), 10, 20, 30), groups={GROUP: slices})
+    assert plan_clean(table_facts, COMMITS).paths == (
         f"p/.f1_{t(12)}.log.1_0-0-0",
         f"p/.f1_{t(14)}.log.1_0-0-0",
         path(10),
@@ -320,10 +320,10 @@ def test_logs_are_deleted_and_kept_with_their_slice() -> None:
 def test_a_savepoint_of_one_log_keeps_its_slice() -> None:
     slices = [with_logs(slice_at(10), 12, 14), slice_at(20), slice_at(30)]
     pinned = frozenset({f"p/.f1_{t(12)}.log.1_0-0-0"})
-    told = replace(
+    table_facts = replace(
         facts(commit(30, 35), 10, 20, 30), groups={GROUP: slices}, savepointed_files=pinned
     )
-    assert plan_clean(told, COMMITS).paths == ()
+    assert plan_clean(table_facts, COMMITS).paths == ()
 
 
 def test_slices_below_a_slice_of_logs_only_stay() -> None:
@@ -333,8 +333,8 @@ def test_slices_below_a_slice_of_logs_only_stay() -> None:
         with_logs(slice_at(20), 22, base=False),
         with_logs(slice_at(30), 32, base=False),
     ]
-    told = replace(facts(commit(40, 45), 10, 20, 30), groups={GROUP: slices})
-    assert plan_clean(told, replace_settings(VERSIONS)).paths == ()
+    table_facts = replace(facts(commit(40, 45), 10, 20, 30), groups={GROUP: slices})
+    assert plan_clean(table_facts, replace_settings(VERSIONS)).paths == ()
 
 
 def replace_settings(settings: CleaningSettings) -> CleaningSettings:

@@ -46,8 +46,8 @@ def test_a_writer_cleans_after_its_commit_or_on_a_thread(
 
 
 def test_eager_policy_leaves_dead_writers_to_the_writers() -> None:
-    said = {"hoodie.clean.failed.writes.policy": "EAGER"}
-    assert not CleaningSettings.from_properties(said).rolls_back
+    properties = {"hoodie.clean.failed.writes.policy": "EAGER"}
+    assert not CleaningSettings.from_properties(properties).rolls_back
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "ten"])

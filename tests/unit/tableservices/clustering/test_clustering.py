@@ -91,9 +91,9 @@ def execute(
 
 
 def cluster(table: TableReader, settings: ClusteringSettings = SORTED) -> ClusteringResult:
-    receipt = execute(table, schedule(table, settings), settings)
-    assert receipt is not None
-    return receipt
+    result = execute(table, schedule(table, settings), settings)
+    assert result is not None
+    return result
 
 
 def plan_path(planned: Instant) -> str:
@@ -121,14 +121,14 @@ def test_a_clustering_moves_rows_and_changes_none(table_type: TableType) -> None
     table = small_files(table_type=table_type)
     upsert(table, rows("a", ts=2))
     before = rows_of(table, *COLUMNS)
-    receipt = cluster(table)
+    result = cluster(table)
     assert rows_of(table, *COLUMNS) == before
-    assert (receipt.groups, receipt.file_groups_replaced, receipt.files_written) == (2, 3, 2)
-    assert receipt.rows_written == 6
+    assert (result.groups, result.file_groups_replaced, result.files_written) == (2, 3, 2)
+    assert result.rows_written == 6
     assert leftovers(table) == []
     (first, second) = table.view.latest_slices()
     assert first.log_files + second.log_files == ()
-    assert {one.base_instant_time for one in (first, second)} == {receipt.requested_time}
+    assert {one.base_instant_time for one in (first, second)} == {result.requested_time}
 
 
 def test_the_rows_of_a_clustered_file_have_the_sort_order() -> None:
@@ -150,8 +150,8 @@ def test_a_group_is_split_into_files_of_the_target_size() -> None:
     settings = SORTED.model_copy(
         update={"target_file_bytes": size // 2 + 1, "partitions_selected": ("x",)}
     )
-    receipt = cluster(table, settings)
-    assert (receipt.files_written, receipt.rows_written) == (2, 4)
+    result = cluster(table, settings)
+    assert (result.files_written, result.rows_written) == (2, 4)
     lists = [
         table.current_state().to_arrow(
             columns=["v"], filter=[("_hoodie_file_name", "=", one.base_file.name)]
@@ -166,10 +166,10 @@ def test_a_group_is_split_into_files_of_the_target_size() -> None:
 def test_a_clustering_completes_as_a_replacecommit_with_javas_metadata() -> None:
     table = small_files()
     replaced = {one.file_group for one in table.view.latest_slices()}
-    receipt = cluster(table)
-    done = table.context.active().find(receipt.requested_time)
+    result = cluster(table)
+    done = table.context.active().find(result.requested_time)
     assert done is not None
-    assert (done.action, done.completion_time) == (Action.REPLACECOMMIT, receipt.completion_time)
+    assert (done.action, done.completion_time) == (Action.REPLACECOMMIT, result.completion_time)
     metadata = table.context.commits.read(done)
     assert metadata.operation_type == "CLUSTER"
     assert metadata.replaced_file_groups() == {(g.partition_path, g.file_id) for g in replaced}
@@ -226,8 +226,8 @@ def test_a_table_without_sort_columns_only_gets_bigger_files() -> None:
 def test_a_group_that_a_writer_changed_meanwhile_is_left_out_and_the_rest_is_committed() -> None:
     table = small_files()
     planned = schedule(table)
-    receipt = meanwhile(table, planned, lambda: upsert(opened(table), rows("a", ts=5)))
-    assert (receipt.groups, receipt.groups_left_out) == (1, 1)
+    result = meanwhile(table, planned, lambda: upsert(opened(table), rows("a", ts=5)))
+    assert (result.groups, result.groups_left_out) == (1, 1)
     newest = {one[0]: one[1] for one in rows_of(table, "id", "ts")}
     assert newest == {"a": 5, "b": 1, "c": 1, "d": 1, "y": 1, "z": 1}
     assert len([path for path in data_files(table) if planned.requested_time in path]) == 1
@@ -295,9 +295,9 @@ class Asleep:
 def test_a_resumed_executor_deletes_files_of_groups_that_another_result_left_out() -> None:
     def act(other: TableReader, planned: Instant) -> None:
         upsert(other, rows("a", ts=5))
-        receipt = execute(other, planned)
-        assert receipt is not None
-        assert (receipt.groups, receipt.groups_left_out) == (1, 1)
+        result = execute(other, planned)
+        assert result is not None
+        assert (result.groups, result.groups_left_out) == (1, 1)
 
     asleep = Asleep(act)
     asleep.run()
@@ -327,9 +327,9 @@ def test_a_plan_with_a_left_out_group_is_archived_when_no_executor_can_write_its
     asleep = Asleep(lambda *_: None)
     table, planned = asleep.table, asleep.planned
     upsert(table, rows("a", ts=5))
-    receipt = execute(asleep.other(), planned)
-    assert receipt is not None
-    assert receipt.groups_left_out == 1
+    result = execute(asleep.other(), planned)
+    assert result is not None
+    assert result.groups_left_out == 1
     rules = ArchiveRules.from_properties(
         {
             "hoodie.clean.commits.retained": "1",
@@ -362,9 +362,9 @@ def test_a_group_that_changed_before_is_not_even_read() -> None:
     table = small_files()
     planned = schedule(table)
     upsert(table, rows("a", ts=5))
-    receipt = execute(table, planned)
-    assert receipt is not None
-    assert (receipt.groups, receipt.rows_written) == (1, 2)
+    result = execute(table, planned)
+    assert result is not None
+    assert (result.groups, result.rows_written) == (1, 2)
 
 
 class Cleaned(Behind):
@@ -389,10 +389,10 @@ def test_a_group_that_is_cleaned_during_its_read_is_left_out() -> None:
     storage = Cleaned(
         table.context.ports.storage, lambda: upsert(opened(table), rows("abcd", ts=5))
     )
-    receipt = execute(opened(table, storage=storage), planned)
+    result = execute(opened(table, storage=storage), planned)
     assert storage.gone
-    assert receipt is not None
-    assert (receipt.groups, receipt.groups_left_out) == (1, 1)
+    assert result is not None
+    assert (result.groups, result.groups_left_out) == (1, 1)
     newest = {one[0]: one[1] for one in rows_of(table, "id", "ts")}
     assert newest == {**dict.fromkeys("abcd", 5), "y": 1, "z": 1}
 
@@ -438,10 +438,10 @@ def test_an_overwrite_of_a_clustered_partition_wins() -> None:
 
 def test_a_writer_that_began_before_is_retried_on_the_new_files() -> None:
     table = small_files()
-    receipt = upsert(
+    result = upsert(
         opened(table), rows("b", ts=8), lambda: cluster(table, SORTED), detect_early=False
     )
-    assert receipt.attempts == 2
+    assert result.attempts == 2
     assert ("b", 8) in rows_of(table, "id", "ts")
     assert len(rows_of(table, "id")) == 6
 
@@ -449,8 +449,8 @@ def test_a_writer_that_began_before_is_retried_on_the_new_files() -> None:
 def test_a_log_written_meanwhile_is_not_lost() -> None:
     table = small_files(table_type=TableType.MERGE_ON_READ)
     planned = schedule(table)
-    receipt = meanwhile(table, planned, lambda: upsert(opened(table), rows("a", ts=5)))
-    assert receipt.groups_left_out == 1
+    result = meanwhile(table, planned, lambda: upsert(opened(table), rows("a", ts=5)))
+    assert result.groups_left_out == 1
     assert ("a", 5) in rows_of(table, "id", "ts")
 
 
@@ -461,21 +461,21 @@ def test_where_updates_are_rejected_the_writer_is_refused() -> None:
     with pytest.raises(ServiceConflictError, match="pending clustering"):
         upsert(opened(table, limits=limits), rows("a", ts=5))
     upsert(opened(table, limits=limits), rows("n"))  # a new key is no matter of it
-    receipt = execute(table, planned)
-    assert receipt is not None
-    assert receipt.groups_left_out == 0
+    result = execute(table, planned)
+    assert result is not None
+    assert result.groups_left_out == 0
 
 
 def test_a_clustering_may_yield_to_writers_that_only_began() -> None:
     table = small_files()
     planned = schedule(table)
     yielding = SORTED.model_copy(update={"yields_to_announced": True})
-    receipts = []
+    results = []
     upsert(
-        opened(table), rows("a", ts=5), lambda: receipts.append(execute(table, planned, yielding))
+        opened(table), rows("a", ts=5), lambda: results.append(execute(table, planned, yielding))
     )
-    assert receipts[0] is not None
-    assert (receipts[0].groups, receipts[0].groups_left_out) == (1, 1)
+    assert results[0] is not None
+    assert (results[0].groups, results[0].groups_left_out) == (1, 1)
     assert ("a", 5) in rows_of(table, "id", "ts")
 
 
@@ -483,10 +483,8 @@ def test_a_schema_that_grew_meanwhile_stays_grown() -> None:
     table = small_files()
     planned = schedule(table)
     grown = [{**one, "more": 1} for one in rows("n", ts=3)]
-    receipt = meanwhile(
-        table, planned, lambda: put(opened(table), INSERT, grown, files=_KEEP_APART)
-    )
-    assert receipt.groups_left_out == 0
+    result = meanwhile(table, planned, lambda: put(opened(table), INSERT, grown, files=_KEEP_APART))
+    assert result.groups_left_out == 0
     found = table.current_state().to_arrow()
     assert "more" in found.schema.names
     assert found.num_rows == 7
@@ -497,8 +495,8 @@ def test_keys_that_moved_are_found_again_by_a_global_index() -> None:
     cluster(table)
     lookup = LookupRules(whole_table=True)
     moved = [*rows("a", ts=4), *rows("z", p="y", ts=4)]
-    receipt = upsert(table, moved, lookup=lookup)
-    assert (receipt.rows_updated, receipt.rows_inserted) == (2, 0)
+    result = upsert(table, moved, lookup=lookup)
+    assert (result.rows_updated, result.rows_inserted) == (2, 0)
     assert len(rows_of(table, "id")) == 6
 
 
@@ -509,11 +507,11 @@ def test_keys_that_moved_are_found_again_by_a_global_index() -> None:
 def test_a_second_executor_leaves_a_leased_plan() -> None:
     table = small_files()
     planned = schedule(table)
-    claim = lease_plan(opened(table).context, planned)
-    assert claim is not None
+    lease = lease_plan(opened(table).context, planned)
+    assert lease is not None
     assert execute(table, planned) is None
     assert heard(table, "service.claimed_elsewhere")
-    claim.stop()
+    lease.stop()
     assert execute(table, planned) is not None
 
 
@@ -532,8 +530,8 @@ def test_an_executor_that_died_leaves_files_that_are_adopted() -> None:
     made = [path for path in data_files(table) if planned.requested_time in path]
     assert len(made) == 2
     before = rows_of(table, *COLUMNS)
-    receipt = execute(table, planned)
-    assert receipt is not None
+    result = execute(table, planned)
+    assert result is not None
     assert [path for path in data_files(table) if planned.requested_time in path] == made
     assert rows_of(table, *COLUMNS) == before
     assert leftovers(table) == []
@@ -557,13 +555,13 @@ def test_a_plan_without_an_executor_expires() -> None:
     clock = StillClock(SystemClock().now_ms() + 20 * 60_000)
     later = opened(table, clock=clock).context
     service = ClusteringService(settings=expiring, files=SMALL)
-    claim = lease_plan(table.context, planned)
-    assert claim is not None
+    lease = lease_plan(table.context, planned)
+    assert lease is not None
     service.run_once(later)
     clock.wall += 20 * 60_000
     service.run_once(later)
     assert table.context.active().pending == (planned,)  # another worker executes it
-    claim.stop()
+    lease.stop()
     service.run_once(later)
     assert table.context.active().pending == ()
 
@@ -707,9 +705,9 @@ def test_a_plan_of_a_table_that_was_moved_is_carried_out() -> None:
         return replace(plan, input_groups=tuple(groups))
 
     change_plan(table, planned, moved)
-    receipt = execute(table, planned)
-    assert receipt is not None
-    assert receipt.groups_left_out == 0
+    result = execute(table, planned)
+    assert result is not None
+    assert result.groups_left_out == 0
 
 
 def test_a_plan_for_something_else_is_left_to_java() -> None:

@@ -70,8 +70,8 @@ def kinds(table: TableReader, count: int = 2) -> list[SlotKind]:
 def test_an_existing_plan_is_cancelled() -> None:
     table = small_files()
     planned = plan(table)
-    receipt = upsert(table, NEW)
-    assert receipt.attempts == 1
+    result = upsert(table, NEW)
+    assert result.attempts == 1
     assert rows_of(table, "id", "v") == AFTER
     assert kinds(table) == [SlotKind.COMMIT, SlotKind.CANCEL]
     assert heard(table, "write.made_way") == [{"plan": planned.requested_time, "cancelled": True}]
@@ -80,8 +80,8 @@ def test_an_existing_plan_is_cancelled() -> None:
 
 def test_a_plan_made_during_a_write_is_cancelled_and_no_file_is_written_again() -> None:
     table = small_files()
-    receipt = upsert(table, NEW, lambda: plan(opened(table)))
-    assert (receipt.attempts, receipt.files_written) == (1, 1)
+    result = upsert(table, NEW, lambda: plan(opened(table)))
+    assert (result.attempts, result.files_written) == (1, 1)
     assert kinds(table) == [SlotKind.COMMIT, SlotKind.CANCEL]
     assert rows_of(table, "id", "v") == AFTER
 
@@ -137,9 +137,9 @@ def test_a_plan_that_completed_first_conflicts_like_any_other_commit() -> None:
     planned = plan(table)
     act = lambda: execute(opened(table), planned)  # noqa: E731
     seen = Meddled(table, "list", "x", act)
-    receipt = upsert(opened(table, storage=seen, limits=FIRST), NEW)
+    result = upsert(opened(table, storage=seen, limits=FIRST), NEW)
     assert seen.acts == []
-    assert (receipt.attempts, receipt.refusals[0].kind) == (2, "deleted_under_reader")
+    assert (result.attempts, result.refusals[0].kind) == (2, "deleted_under_reader")
     assert rows_of(table, "id", "v") == AFTER
     assert SlotKind.CANCEL not in kinds(table, 9)
 
@@ -159,8 +159,8 @@ def test_a_clustering_leaves_out_groups_that_a_live_writer_announced() -> None:
     table = small_files(replace(FIRST, clustering_updates=None))
     planned = plan(table)
     ended: list[ClusteringResult | None] = []
-    receipt = upsert(table, NEW, lambda: ended.append(execute(table, planned)))
-    assert receipt.attempts == 1
+    result = upsert(table, NEW, lambda: ended.append(execute(table, planned)))
+    assert result.attempts == 1
     assert rows_of(table, "id", "v") == AFTER
     assert ended == [None]
 
@@ -169,12 +169,12 @@ def test_a_conflict_found_along_with_the_plan_is_found_again_after_its_cancel() 
     """A rebase could solve the conflict, but the rejection would lose its other findings."""
     table = small_files()
     other = opened(table)
-    rival = begun(other, WriteOperation.UPSERT, [{"id": "a", "p": "x", "ts": 9, "v": 9}])
+    finish = begun(other, WriteOperation.UPSERT, [{"id": "a", "p": "x", "ts": 9, "v": 9}])
 
     def meanwhile() -> None:
-        rival()
+        finish()
         plan(other)
 
-    receipt = upsert(table, [*NEW, {"id": "b", "p": "x", "ts": 2, "v": 7}], meanwhile)
-    assert [(one.rule, one.redo) for one in receipt.refusals] == [("C1", "file groups")]
+    result = upsert(table, [*NEW, {"id": "b", "p": "x", "ts": 2, "v": 7}], meanwhile)
+    assert [(one.rule, one.redo) for one in result.refusals] == [("C1", "file groups")]
     assert rows_of(table, "id", "v") == [("a", 9), ("b", 7), ("c", 1)]

@@ -92,14 +92,14 @@ def test_a_compaction_changes_no_row_and_leaves_one_base_file_more():
     table = logged_table()
     before = rows_of(table, *COLUMNS, "_hoodie_commit_time", "_hoodie_record_key")
     [old] = data_files(table)
-    receipt = compact(table)
+    result = compact(table)
     assert rows_of(table, *COLUMNS, "_hoodie_commit_time", "_hoodie_record_key") == before
     [slice_] = table.view.latest_slices()
     assert slice_.log_files == ()
-    assert slice_.base_file.requested_time == receipt.requested_time
-    assert (receipt.rows_written, receipt.log_files, receipt.file_groups) == (3, 1, 1)
+    assert slice_.base_file.requested_time == result.requested_time
+    assert (result.rows_written, result.log_files, result.file_groups) == (3, 1, 1)
     name = old.rpartition("/")[2].partition("_")[0]
-    assert slice_.base_file.name == f"{name}_0-0-0_{receipt.requested_time}.parquet"
+    assert slice_.base_file.name == f"{name}_0-0-0_{result.requested_time}.parquet"
     assert rows_of(table, "_hoodie_file_name") == [(slice_.base_file.name,)] * 3
     assert leftovers(table) == []
 
@@ -111,9 +111,9 @@ def test_a_running_process_caches_no_commit_of_a_plan_that_ended():
 
 def test_a_compaction_completes_as_a_commit_with_javas_metadata():
     table = logged_table()
-    receipt = compact(table)
-    done = table.context.active().find(receipt.requested_time)
-    assert (done.action, done.completion_time) == (Action.COMMIT, receipt.completion_time)
+    result = compact(table)
+    done = table.context.active().find(result.requested_time)
+    assert (done.action, done.completion_time) == (Action.COMMIT, result.completion_time)
     metadata = table.context.commits.read(done)
     assert (metadata.operation_type, metadata.compacted) == ("COMPACT", True)
     [stat] = metadata.write_stats()
@@ -246,9 +246,9 @@ def test_a_file_group_of_logs_alone_gets_its_first_base_file():
 def test_a_second_executor_is_refused_while_the_first_is_live():
     table = logged_table()
     planned = schedule(table)
-    claim = lease_plan(table.context, planned)
+    lease = lease_plan(table.context, planned)
     assert execute_compaction(opened(table).context, planned, SMALL) is None
-    claim.stop()
+    lease.stop()
     assert execute_compaction(opened(table).context, planned, SMALL) is not None
 
 
@@ -280,8 +280,8 @@ def test_files_of_a_dead_executor_are_adopted():
         execute_compaction(broken.context, planned, SMALL)
     [written] = [path for path in data_files(table) if planned.requested_time in path]
     version = storage.stat(written).version
-    receipt = execute_compaction(table.context, planned, SMALL)
-    assert (receipt.rows_written, storage.stat(written).version) == (3, version)
+    result = execute_compaction(table.context, planned, SMALL)
+    assert (result.rows_written, storage.stat(written).version) == (3, version)
     assert rows_of(table, *COLUMNS) == [("a", 2, 2), ("b", 1, 1), ("c", 1, 1)]
     assert leftovers(table) == []
 
@@ -466,8 +466,8 @@ def test_a_plan_completed_and_cleaned_during_its_read_raises_no_error():
 def test_a_file_group_whose_rows_are_all_deleted_gets_an_empty_base_file():
     table = logged_table()
     put(table, WriteOperation.DELETE, [{"id": one, "p": "x", "ts": 9, "v": 0} for one in "abc"])
-    receipt = compact(table)
-    assert (receipt.rows_written, rows_of(table, *COLUMNS)) == (0, [])
+    result = compact(table)
+    assert (result.rows_written, rows_of(table, *COLUMNS)) == (0, [])
     upsert(table, FIRST)
     assert rows_of(table, *COLUMNS) == [("a", 1, 1), ("b", 1, 1), ("c", 1, 1)]
 

@@ -102,9 +102,9 @@ def test_a_write_repeats_its_key_lookup_after_a_concurrent_compaction_dropped_ke
     table: TableReader,
 ):
     planned = scheduled(table)
-    receipt = upsert(table, again(2), lambda: compact(table, planned))
-    assert [one.rule for one in receipt.refusals] == ["C14"]
-    assert receipt.rows_inserted == 1
+    result = upsert(table, again(2), lambda: compact(table, planned))
+    assert [one.rule for one in result.refusals] == ["C14"]
+    assert result.rows_inserted == 1
     upsert(table, again(3))
     assert rows_of(table, "id", "v") == [("a", 3), ("b", 1)]
 
@@ -125,8 +125,8 @@ def test_a_compaction_that_drops_no_keys_does_not_reject_a_concurrent_write():
     upsert(table, FIRST)
     upsert(table, again(2))
     planned = scheduled(table)
-    receipt = upsert(table, again(3), lambda: compact(table, planned))
-    assert (receipt.attempts, receipt.refusals) == (1, ())
+    result = upsert(table, again(3), lambda: compact(table, planned))
+    assert (result.attempts, result.refusals) == (1, ())
 
 
 def test_in_a_bucket_a_key_keeps_its_file_group_after_any_compaction():
@@ -135,8 +135,8 @@ def test_in_a_bucket_a_key_keeps_its_file_group_after_any_compaction():
     upsert(table, FIRST, buckets=buckets)
     put(table, DELETE, [{"id": "a", "p": "x"}], buckets=buckets)
     planned = scheduled(table)
-    receipt = upsert(table, again(2), lambda: compact(table, planned), buckets=buckets)
-    assert receipt.attempts == 1
+    result = upsert(table, again(2), lambda: compact(table, planned), buckets=buckets)
+    assert result.attempts == 1
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1)]
 
 

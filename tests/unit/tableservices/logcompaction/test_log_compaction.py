@@ -63,7 +63,7 @@ def test_a_log_compaction_replaces_three_logs_by_one_with_the_same_rows(table: T
     before = rows_of(table, *COLUMNS, "_hoodie_commit_time", "_hoodie_record_key")
     [slice_] = table.view.latest_slices()
     instants = [log.instant_time for log in slice_.log_files]
-    receipt = log_compact(table)
+    result = log_compact(table)
     assert rows_of(table, *COLUMNS, "_hoodie_commit_time", "_hoodie_record_key") == before
     [slice_] = table.view.latest_slices()
     blocks = find_blocks(
@@ -71,21 +71,21 @@ def test_a_log_compaction_replaces_three_logs_by_one_with_the_same_rows(table: T
         slice_.log_files,
         VisibleInstants.of(table.snapshot),
     )
-    assert {block.instant_time for block in blocks} == {receipt.requested_time}
+    assert {block.instant_time for block in blocks} == {result.requested_time}
     assert blocks[0].compacted_times == tuple(reversed(instants))
-    assert (receipt.log_files, receipt.file_groups) == (3, 1)
+    assert (result.log_files, result.file_groups) == (3, 1)
     assert leftovers(table) == []
 
 
 def test_a_log_compaction_completes_as_a_delta_commit_with_javas_metadata(table: TableReader):
-    receipt = log_compact(table)
-    done = table.context.active().find(receipt.requested_time)
-    assert (done.action, done.completion_time) == (Action.DELTACOMMIT, receipt.completion_time)
+    result = log_compact(table)
+    done = table.context.active().find(result.requested_time)
+    assert (done.action, done.completion_time) == (Action.DELTACOMMIT, result.completion_time)
     metadata = table.context.commits.read(done)
     [stat] = metadata.write_stats()
     assert (metadata.operation_type, metadata.compacted) == ("LOG_COMPACT", True)
-    assert (stat.prev_commit, stat.base_file) == (receipt.requested_time, "")
-    assert stat.path.endswith(f"_{receipt.requested_time}.log.1_0-0-0")
+    assert (stat.prev_commit, stat.base_file) == (result.requested_time, "")
+    assert stat.path.endswith(f"_{result.requested_time}.log.1_0-0-0")
 
 
 @pytest.mark.spec("PLAN-1")
@@ -123,8 +123,8 @@ def test_a_log_after_a_pending_write_is_not_compacted(table: TableReader):
     """The writer's position is between the two, and one log cannot be on both its sides."""
     slow = begun(table, WriteOperation.UPSERT, [{"id": "d", "p": "x", "ts": 6, "v": 6}])
     upsert(opened(table), [{"id": "b", "p": "x", "ts": 9, "v": 9}], detect_early=False)
-    receipt = log_compact(table)
-    assert receipt.log_files == 3
+    result = log_compact(table)
+    assert result.log_files == 3
     with pytest.raises(AssertionError):  # it conflicts with the other log, as always
         slow()
 
@@ -144,8 +144,8 @@ def test_older_rows_in_a_compacted_log_hide_no_change_of_a_range(table: TableRea
 def test_a_log_compaction_yields_to_a_base_file_written_meanwhile(table: TableReader):
     planned = schedule(table)
     storage = table.context.ports.storage
-    rival = foreign_compaction(table, planned)
-    execute_compaction(table.context, rival, SMALL)
+    compaction_plan = foreign_compaction(table, planned)
+    execute_compaction(table.context, compaction_plan, SMALL)
     before = rows_of(table, *COLUMNS)
     assert execute_log_compaction(table.context, planned, SMALL) is None
     assert rows_of(table, *COLUMNS) == before
@@ -166,10 +166,10 @@ def foreign_compaction(table: TableReader, after: Instant) -> Instant:
 @pytest.mark.spec("LC-1")
 def test_a_log_compaction_yields_to_a_compaction_planned_meanwhile(table: TableReader):
     planned = schedule(table)
-    rival = foreign_compaction(table, planned)
+    compaction_plan = foreign_compaction(table, planned)
     assert execute_log_compaction(table.context, planned, SMALL) is None
     assert [one.action for one in table.context.active().pending] == [Action.COMPACTION]
-    assert execute_compaction(table.context, rival, SMALL) is not None
+    assert execute_compaction(table.context, compaction_plan, SMALL) is not None
 
 
 def test_a_log_compaction_does_not_conflict_with_writers(table: TableReader):
@@ -200,15 +200,15 @@ def test_a_table_without_logs_is_refused():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "options",
     [
         {"hoodie.record.merge.mode": "CUSTOM", "hoodie.record.merge.strategy.id": "theirs"},
         {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"},
     ],
 )
-def test_a_merge_that_needs_the_base_file_is_refused(table: TableReader, said: dict[str, str]):
+def test_a_merge_that_needs_the_base_file_is_refused(table: TableReader, options: dict[str, str]):
     """Also when a plug-in merges, which the table's file does not show."""
-    update_properties(table.context.ports.storage, said, now="now")
+    update_properties(table.context.ports.storage, options, now="now")
     with pytest.raises(UnsupportedTableError) as refused:
         schedule_log_compaction(table.context, SETTINGS)
     assert refused.value.kind == "partial_updates"

@@ -148,10 +148,10 @@ def test_a_savepoint_names_the_files_of_its_state(table_type: TableType) -> None
     assert f"{times[1]}.savepoint.inflight" in names(table)
     name = f"{times[1]}_{made.completion_time}.savepoint"
     data = table.context.ports.storage.read(f".hoodie/timeline/{name}")
-    told = decode_savepoint(data)
-    assert told.comments == "before the migration"
+    decoded = decode_savepoint(data)
+    assert decoded.comments == "before the migration"
     assert {
-        f"{p}/{n}" for p, k in told.partition_metadata.items() for n in k.savepoint_data_file
+        f"{p}/{n}" for p, k in decoded.partition_metadata.items() for n in k.savepoint_data_file
     } == before
     assert savepoints(table.context) == [made]
     assert values(table) == [3, 3]
@@ -254,13 +254,13 @@ def test_a_restore_is_recorded_as_java_does() -> None:
     ]
     read = table.context.ports.storage.read
     plan = decode_restore_plan(read(f".hoodie/timeline/{own[1]}"))
-    told = decode_restore(read(f".hoodie/timeline/{own[2]}"))
+    decoded = decode_restore(read(f".hoodie/timeline/{own[2]}"))
     assert [one.requested_time for one in plan.instants_to_rollback] == [times[2], times[1]]
     assert plan.savepoint_to_restore_timestamp == times[0]
-    assert (plan.version, told.version) == (2, 1)
-    assert told.instants_to_rollback == (times[2], times[1])
-    assert told.restore_instant_info == plan.instants_to_rollback
-    (of_newest,) = told.hoodie_restore_metadata[times[2]]
+    assert (plan.version, decoded.version) == (2, 1)
+    assert decoded.instants_to_rollback == (times[2], times[1])
+    assert decoded.restore_instant_info == plan.instants_to_rollback
+    (of_newest,) = decoded.hoodie_restore_metadata[times[2]]
     assert of_newest.total_files_deleted == 2
     assert (
         of_newest.partition_metadata["p1"].success_delete_files[0].endswith(f"_{times[2]}.parquet")
@@ -540,9 +540,9 @@ def test_the_newest_completed_write_is_rolled_back() -> None:
     assert values(table) == [1, 1]
     assert len(data_files(table)) == 2
     name = f"{done.requested_time}_{done.completion_time}.rollback"
-    told = decode_rollback(table.context.ports.storage.read(f".hoodie/timeline/{name}"))
-    assert told.commits_rollback == (times[1],)
-    assert told.instants_rollback[0].action == "commit"
+    decoded = decode_rollback(table.context.ports.storage.read(f".hoodie/timeline/{name}"))
+    assert decoded.commits_rollback == (times[1],)
+    assert decoded.instants_rollback[0].action == "commit"
     grown(3, table=table)
     assert values(table) == [3, 3]
 

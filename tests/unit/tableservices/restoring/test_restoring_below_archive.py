@@ -209,8 +209,8 @@ def test_orphan_files_are_distinguished_from_archived_ones(tmp_path: Path) -> No
         wanted = rows(table)
         expected = [("x", 2), ("y", 1)]
         assert wanted == expected
-        told = [one.path for one in verify_at(path, Layers()).problems]
-        assert told == [f"py/{stray.name}"]
+        reported = [one.path for one in verify_at(path, Layers()).problems]
+        assert reported == [f"py/{stray.name}"]
         storage: Any = table.context.ports.storage
         clock = storage.now_ms
         storage.now_ms = lambda: clock() + HORIZON_MS + 1
