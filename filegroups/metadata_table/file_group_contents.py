@@ -70,6 +70,11 @@ class IndexedTable:
     avro_json: str
     version: IndexVersion = IndexVersion.V2
 
+    def only(self, kinds: Container[PartitionKind | None]) -> IndexedTable:
+        """Return the table with the partitions of some kinds only."""
+        kept = tuple(name for name in self.partitions if kind_of(name) in kinds)
+        return replace(self, partitions=kept)
+
     def has(self, kind: PartitionKind) -> bool:
         """Return whether a partition of a kind without a name is updated."""
         return kind.value in self.partitions
@@ -212,7 +217,7 @@ def file_group_contents(
         if not table.stats_columns:
             continue
         if base is not None:
-            stats[base.name] = base_file_stats(storage, base.path, table.stats_columns)
+            stats[base.name] = base_file_stats(storage, base.path, table.stats_columns, kept=True)
         elif log is not None:
             stats[log.name] = log_file_stats(storage, log, table.stats_columns)
     found = FileGroupContents(stats=stats, blooms=tuple(blooms))
@@ -228,7 +233,11 @@ def _bloom_of(storage: Storage, table: IndexedTable, base: BaseFile) -> tuple[st
         return footer.bloom_kind, footer.bloom_base64
     made = BloomFilter(BloomSettings().fitted(footer.rows))
     keys = table.read.keys
-    made.add(read_virtual_keys(storage, base.path, keys) if keys else read_keys(storage, base.path))
+    made.add(
+        read_virtual_keys(storage, base.path, keys)
+        if keys
+        else read_keys(storage, base.path, kept=True)
+    )
     return made.kind, made.to_base64()
 
 
@@ -249,9 +258,14 @@ def _with_keys(
     for name, column in secondary.items():
         version = table.definitions[name].version
         old, new = (_secondary_keys(rows, column, version) for rows in (before, after))
-        pairs[name] = difference(new, old), difference(old, new)
-    old, new = _unique_keys(before), _unique_keys(after)
-    return replace(found, inserted=difference(new, old), deleted=difference(old, new), pairs=pairs)
+        pairs[name] = pc.unique(difference(new, old)), pc.unique(difference(old, new))
+    old, new = (one_array(rows.column(KEY_COLUMN)) for rows in (before, after))
+    return replace(
+        found,
+        inserted=pc.unique(difference(new, old)),
+        deleted=pc.unique(difference(old, new)),
+        pairs=pairs,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +309,9 @@ def _slice_rows(
     names = tuple(dict.fromkeys((KEY_COLUMN, *(head for head in heads if head in known))))
     if one is not None and one.base_file is not None and not (one.log_files or columns):
         path = one.base_file.path
-        held = read_virtual_keys(storage, path, keys) if keys else read_keys(storage, path)
+        held = (
+            read_virtual_keys(storage, path, keys) if keys else read_keys(storage, path, kept=True)
+        )
         return pa.table([held], names=[KEY_COLUMN])
     own = frozenset(log.instant_time for log in one.log_files) if one else frozenset()
     read = replace(
@@ -336,11 +352,7 @@ def _secondary_keys(rows: pa.Table, column: str, version: IndexVersion) -> pa.Ar
     if version is IndexVersion.V1:
         present = pc.is_valid(values)
         values, keys = values.filter(present), keys.filter(present)
-    return pc.unique(secondary_keys(values, keys))
-
-
-def _unique_keys(rows: pa.Table) -> pa.Array:
-    return pc.unique(one_array(rows.column(KEY_COLUMN)))
+    return secondary_keys(values, keys)
 
 
 def difference(these: pa.Array, those: pa.Array) -> pa.Array:
