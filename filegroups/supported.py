@@ -10,7 +10,8 @@ from __future__ import annotations
 from filegroups.keys.generators import KeyGenerator
 from filegroups.settings.known_keys import ELSEWHERE
 from timeline.context import TableContext
-from timeline.errors import UnsupportedTableError
+from timeline.errors import MetadataTableOnError, UnsupportedTableError
+from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
 
@@ -73,31 +74,67 @@ def refuse_old_version(config: TableConfig) -> None:
         )
 
 
-def load_writable(context: TableContext) -> TableConfig:
+#: The kinds of partitions that this release maintains.
+_MAINTAINED = frozenset(PartitionKind) - {PartitionKind.EXPRESSION_INDEX}
+
+
+def refuse_unmaintained(config: TableConfig) -> None:
+    """
+    Refuse a write to a table whose metadata table has a partition that this release cannot maintain.
+
+    Raises:
+        MetadataTableOnError: It has one (MDT-6).
+    """
+    strange = [one for one in config.metadata_partitions if kind_of(one) not in _MAINTAINED]
+    if strange:
+        raise MetadataTableOnError(
+            "the metadata table has partitions that this release cannot keep up to date, and a "
+            "write would make them wrong. Drop these indexes in Hudi (DROP INDEX in Spark SQL), or "
+            "set hoodie.metadata.enable=false for this writer: its commit then switches the "
+            f"metadata table off: {', '.join(strange)}",
+            partitions=strange,
+        )
+
+
+def load_writable(context: TableContext, *, maintains_metadata_table: bool = False) -> TableConfig:
     """
     Read the table's current configuration, and refuse one that a write would damage.
 
-    Raises: as ``refuse_unwritable``. Outside: 1 get.
+    Arguments, errors: as ``refuse_unwritable``. Outside: 1 get.
     """
     config = load_config(context.ports.storage)
-    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
+    refuse_unwritable(
+        config,
+        without_metadata_table=context.limits.without_metadata_table,
+        maintains_metadata_table=maintains_metadata_table,
+    )
     return config
 
 
-def refuse_unwritable(config: TableConfig, *, without_metadata_table: bool = False) -> None:
+def refuse_unwritable(
+    config: TableConfig,
+    *,
+    without_metadata_table: bool = False,
+    maintains_metadata_table: bool = False,
+) -> None:
     """
     Refuse a table that a write of this release would damage.
 
     Args:
         config: The table's current configuration.
         without_metadata_table: As for ``refuse_behind_metadata_table``.
+        maintains_metadata_table: Whether the caller's commit adds its files to a metadata table.
 
     Raises:
-        MetadataTableOnError: The metadata table is on, and writes must not bypass it (FOR-7).
+        MetadataTableOnError: The metadata table is on, and this write or service cannot maintain
+            it (FOR-7, MDT-6).
         UnsupportedTableError: A table version, type or feature that this release cannot write.
     """
     refuse_old_version(config)
-    refuse_behind_metadata_table(config, without_metadata_table=without_metadata_table)
+    if maintains_metadata_table and not without_metadata_table:
+        refuse_unmaintained(config)
+    else:
+        refuse_behind_metadata_table(config, without_metadata_table=without_metadata_table)
     what = None
     if config.key_generator_type not in _KEY_GENERATORS:
         what = f"key generator {config.key_generator_type}"

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from filegroups.reading.read import view_of
 from filegroups.settings.known_keys import key_warnings, keys_without_effect
 from filegroups.settings.settings import WriteSettings
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import load_writable
 from filegroups.writing.write_request import FileRules
 from hoodoo.configuration import declared_keys
 from hoodoo.service_executor import service_context
@@ -56,7 +56,6 @@ from timeline.properties.options import (
     PropertySet,
     as_property_set,
 )
-from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import RollbackDecision, rollback_dead_writers
 from timeline.snapshot import ActiveTimeline
 
@@ -123,8 +122,7 @@ def _file_groups(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
     if settings.days_retained > 0:
-        config, limits = load_config(context.ports.storage), context.limits
-        refuse_unwritable(config, without_metadata_table=limits.without_metadata_table)
+        load_writable(context, maintains_metadata_table=True)
     partitions = expired_partitions(context, settings)
     # An empty list would mean all partitions.
     view = view_of(context, context.snapshot())

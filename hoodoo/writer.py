@@ -128,13 +128,13 @@ class TableWriter:
         Refuse a write that this table does not allow, before it begins.
 
         Raises:
-            MetadataTableOnError: The metadata table is on, and no option switches it off.
+            MetadataTableOnError: The metadata table has a partition that writes cannot maintain.
             SettingError: hoodoo does not support the value of an option.
             UnsupportedTableError: hoodoo cannot write a feature of the table.
         """
         config = self._context.config
         off = self._context.limits.without_metadata_table
-        refuse_unwritable(config, without_metadata_table=off)
+        refuse_unwritable(config, without_metadata_table=off, maintains_metadata_table=True)
         config.merge.require_known()
         refuse_other_name(self._settings, config)
         refuse_unsupported(self._properties)  # not at the open: reads ignore these options
@@ -170,7 +170,8 @@ class TableWriter:
     def _roll_back_dead_writers(self, cached: Snapshot) -> bool:
         """Roll back dead writers (RB-11), except where that would switch a metadata table off."""
         eager = self._settings.failed_writes_policy is FailedWritesPolicy.EAGER
-        if not eager or self.config.metadata_table_on:
+        switches_off = self._context.limits.without_metadata_table and self.config.metadata_table_on
+        if not eager or switches_off:
             return False
         return bool(self._services.rollback_dead_writers(cached.active))
 

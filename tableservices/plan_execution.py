@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from filegroups.metadata_table.contents import PartitionContents, contents_of_commit
+from filegroups.metadata_table.file_group_contents import IndexedTable
+from filegroups.writing.metadata_update import ServiceUpdate
 from tableservices.service import pending_plans
 from timeline.codecs.instant_avro import CommitBody
 from timeline.codecs.legacy_commit import decode_archived_commit
@@ -36,7 +40,7 @@ from timeline.model.file_names import (
     parse_base_file_name,
     pending_file_names,
 )
-from timeline.model.instant import Instant, Residue, State
+from timeline.model.instant import Instant, InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.pending_plans import pending_rollback_of
 from timeline.ports.ports import ClusterExecutor, ObjectMissingError, Ports, create_if_absent
@@ -346,6 +350,10 @@ def complete(
             ``timeline.commit.commit.commit_write``.
     """
     bodies = {metadata.schema_json: CommitBody(metadata)}
+    in_metadata_table = ServiceUpdate(
+        context, metadata.schema_json, partial(_contents_of, context, metadata)
+    )
+    in_metadata_table.prepare(plan.requested_time)
     nonce = context.ports.ids.nonce()
     commit = open_commit(context, f"complete {plan.requested_time}")
     while not commit.is_decided():
@@ -383,6 +391,7 @@ def complete(
                     schema_before=schema or "",
                     schema_after=schema or "",
                     body=bodies[schema].bytes_with(section.owner.fencing_token),
+                    metadata_update=in_metadata_table.of(section.config(), plan.requested_time),
                 ),
             )
     context.commit_log.ended(plan.requested_time)
@@ -413,6 +422,24 @@ def complete(
         number=slot.number,
     )
     return CommittedWrite(slot=slot, lost_slots=commit.lost)
+
+
+def _contents_of(
+    context: TableContext,
+    metadata: CommitMetadata,
+    table: IndexedTable,
+    requested_time: InstantTime,
+) -> dict[str, PartitionContents]:
+    storage, executor = context.ports.storage, context.ports.executor
+    return contents_of_commit(
+        storage,
+        executor,
+        table,
+        metadata,
+        {},
+        requested_time=requested_time,
+        zone=context.zone,
+    )
 
 
 def _schema_in(context: TableContext, section: CommitSection) -> str | None:

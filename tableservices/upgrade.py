@@ -473,7 +473,8 @@ def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
         before = load_config(storage)
         if planned is None or not before.metadata_table_on:
             return {}
-        switch_metadata_table_off(storage, now=instant_time(WallMs(context.ports.clock.now_ms())))
+        now = instant_time(WallMs(context.ports.clock.now_ms()))
+        context.metadata_table.config = switch_metadata_table_off(storage, now=now)
     return metadata_table_off(before)
 
 

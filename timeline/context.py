@@ -158,6 +158,19 @@ class LastRefresh:
     head: int = 0  # of the commit log, read before the listing
 
 
+@dataclass(slots=True)
+class MetadataTableCache:
+    """
+    What this process knows of the metadata table.
+
+    ``config`` has the properties in which its partitions were last found changed; None before that.
+    ``file_groups`` are of ``filegroups.writing.metadata_update``.
+    """
+
+    config: TableConfig | None = None
+    file_groups: object = None
+
+
 @dataclass(frozen=True, slots=True)
 class KnownBatches:
     """
@@ -264,6 +277,7 @@ class TableContext:
     last_refresh: LastRefresh = field(default_factory=LastRefresh)
     low_water_mark: LowWaterMark = field(default_factory=LowWaterMark)
     batches: BatchCache = field(default_factory=BatchCache)
+    metadata_table: MetadataTableCache = field(default_factory=MetadataTableCache)
     # By file, and "" for the table: the forms of keys that may have two
     # (``filegroups.writing.write_schema``).
     key_encodings: dict[str, frozenset[bool]] = field(default_factory=dict)

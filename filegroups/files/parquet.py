@@ -243,15 +243,15 @@ def read_batches(
                     yield from rows.combine_chunks().to_batches(batch_rows)
 
 
-def read_keys(storage: Storage, path: str, *, kept: bool = False) -> pa.ChunkedArray:
+def read_keys(storage: Storage, path: str) -> pa.ChunkedArray:
     """
-    Read the record keys of a base file, in the file's order; ``kept`` as in ``read_base_file``.
+    Read the record keys of a base file, in the file's order.
 
     Raises:
         MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged or has no record keys.
     """
-    with open_base_file(storage, path, kept=kept) as (_, file):
+    with open_base_file(storage, path) as (_, file):
         return _keys(file, path)
 
 

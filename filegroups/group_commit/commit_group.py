@@ -17,6 +17,7 @@ from filegroups.reading.read import view_of
 from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
 from filegroups.writing.commit_checks import rejected_by
 from filegroups.writing.idempotency import committed_batch
+from filegroups.writing.metadata_update import MetadataWriter
 from filegroups.writing.pending_commit import (
     WrittenFiles,
     announce_tasks,
@@ -609,7 +610,9 @@ def _publish(
     for number, member in members.items() if named else ():
         parts |= member.coalesced.member_results(files[number][0].metadata)
     shared = merged_request(first, size, parts)
-    pending_commit = pending_commit_of(context, begun, shared, together, batches)
+    pending_commit = MetadataWriter(context, begun).with_update(
+        pending_commit_of(context, begun, shared, together, batches), together
+    )
     outcome = commit_write(context, begun, pending_commit, BaseState.by(begun.snapshot))
     if not isinstance(outcome, CommittedWrite):
         why = outcome.verdict.why

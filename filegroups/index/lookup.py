@@ -25,7 +25,6 @@ from filegroups.files.slice_reader import read_slice
 from filegroups.index import IndexedFile, LookupRules, SliceWithLogs
 from filegroups.keys.keys import key_range
 from filegroups.merge.rules import not_below, ordering_column
-from filegroups.metadata_table.keys import PartitionKind
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.schema.casting import (
@@ -42,6 +41,7 @@ from timeline.model.file_names import (
     FileSlice,
 )
 from timeline.model.instant import InstantTime
+from timeline.model.metadata_table import PartitionKind
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Executor, Storage
 from timeline.snapshot import Snapshot

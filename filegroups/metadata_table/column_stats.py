@@ -28,13 +28,7 @@ from filegroups.files.parquet import open_base_file
 from filegroups.keys.keys import plain_column
 from filegroups.metadata_table.keys import IndexVersion, column_stats_keys, partition_stats_keys
 from filegroups.metadata_table.records import COLUMN_STATS, ValueType
-from filegroups.schema.schema import (
-    COMMIT_TIME_COLUMN,
-    KEY_COLUMN,
-    META_COLUMNS,
-    PARTITION_COLUMN,
-    TableSchema,
-)
+from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, META_COLUMNS, PARTITION_COLUMN
 from timeline.codecs.log_blocks import BlockType, LogBlock
 from timeline.model.file_names import LogFile
 from timeline.ports.ports import Storage
@@ -98,7 +92,7 @@ def columns_to_index(
     """
     Return the columns of a new ``column_stats`` index, as Java chooses them.
 
-    Three meta columns come first. Records, arrays, maps, enums and vectors have no bounds; V1 also has none of
+    Three meta columns come first. Records, arrays, maps and enums have no bounds; V1 also has none of
     decimals that its wrapper cannot hold.
 
     Args:
@@ -107,14 +101,9 @@ def columns_to_index(
         listed: ``hoodie.metadata.index.column.stats.column.list``; empty for the first columns.
         columns_max: ``hoodie.metadata.index.column.stats.max.columns.to.index``; without a list.
     """
-    root, plain = parse_schema(avro_json, path=""), TableSchema.from_avro(avro_json).arrow
+    root = parse_schema(avro_json, path="")
     names = [name for name in listed or root.names if name not in META_COLUMNS]
-    fitting = [
-        name
-        for name in names
-        if _is_value(_node(root, name)) and (kind := _kind_in(plain, name)) is not None
-        if can_bound(kind, version)
-    ]
+    fitting = [name for name in names if _is_indexable(_node(root, name), version)]
     return (*ALWAYS_INDEXED, *(fitting if listed else fitting[:columns_max]))
 
 
@@ -150,8 +139,10 @@ def _node(root: Record, name: str) -> Node | None:
     return found
 
 
-def _is_value(node: Node | None) -> bool:
-    return isinstance(node, Leaf) and node.kind != "enum"
+def _is_indexable(node: Node | None, version: IndexVersion) -> bool:
+    if not isinstance(node, Leaf) or node.kind == "enum":
+        return False
+    return can_bound(arrow_type_of(node), version)
 
 
 def can_bound(kind: pa.DataType, version: IndexVersion) -> bool:
@@ -171,7 +162,6 @@ def base_file_stats(
     *,
     metadata: pq.FileMetaData | None = None,
     rows: pa.Table | None = None,
-    kept: bool = False,
 ) -> tuple[ColumnStats, ...]:
     """
     Return the statistics of columns of a base file; a column that it lacks has none.
@@ -182,7 +172,6 @@ def base_file_stats(
         columns: Names of columns and dotted names of fields in structs.
         metadata: The footer, if the caller has it.
         rows: All rows of the file, if the caller has them.
-        kept: As in ``read_base_file``.
 
     Raises:
         MissingFileError: The file does not exist.
@@ -192,7 +181,7 @@ def base_file_stats(
     """
     if metadata is not None and rows is not None:
         return _file_stats(metadata, rows.schema, columns, lambda names: [rows.select(names)])
-    with open_base_file(storage, path, kept=kept) as (source, file):
+    with open_base_file(storage, path) as (source, file):
 
         def batches(names: list[str]) -> Iterable[Any]:
             if rows is not None:
@@ -227,7 +216,7 @@ def _file_stats(
         if not whole:
             unread.append(name)
     if unread:
-        heads = list(dict.fromkeys(_head(schema, name) for name in unread))
+        heads = list(dict.fromkeys(name.partition(".")[0] for name in unread))
         measured = _Measured(unread)
         for batch in batches(heads):
             measured.add(pa.Table.from_batches([batch]) if _is_batch(batch) else batch)
@@ -241,10 +230,6 @@ def _file_stats(
                 total_uncompressed_size=sizes.total_uncompressed_size,
             )
     return tuple(found[name] for name in columns if name in found)
-
-
-def _head(schema: pa.Schema, name: str) -> str:
-    return name if name in schema.names else name.partition(".")[0]
 
 
 def _is_batch(rows: Any) -> bool:

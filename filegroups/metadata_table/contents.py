@@ -10,7 +10,7 @@ after; only key columns and indexed columns are read, one file group at a time o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -35,10 +35,7 @@ from filegroups.metadata_table.file_group_contents import (
     difference,
     file_group_contents,
 )
-from filegroups.metadata_table.keys import (
-    PartitionKind,
-    bloom_filter_keys,
-)
+from filegroups.metadata_table.keys import bloom_filter_keys
 from filegroups.metadata_table.records import (
     ALL_PARTITIONS,
     BLOOM_FILTERS,
@@ -61,11 +58,11 @@ from timeline.model.file_names import (
     parse_log_file_name,
 )
 from timeline.model.instant import InstantTime, TimelineZone
+from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.ports.ports import Executor, Storage
 
 _KEEPS_KEYS: Final = frozenset({"COMPACT", LOG_COMPACT})  # their files have the rows of others
 _CLUSTER: Final = "CLUSTER"
-_OF_KEYS: Final = frozenset({PartitionKind.RECORD_INDEX, PartitionKind.SECONDARY_INDEX})
 
 #: Keys that a partition of the metadata table forgets, with the table's partition of each.
 DELETES: Final = pa.schema(
@@ -122,8 +119,8 @@ def contents_of_commit(
         zone: Of the table's timeline.
 
     Returns:
-        What each partition of ``table.partitions`` gets. Left out are partitions without a rule (an
-        expression index), and secondary indexes for a clustering, which changes no pair.
+        What each partition of ``table.partitions`` gets; partitions without a rule (an expression
+        index) are left out.
 
     Raises:
         InvariantError: ``slices`` lacks a file group.
@@ -133,7 +130,6 @@ def contents_of_commit(
     Outside: for each file group the reads of its new files, and of its slices before and after if
     keys are compared.
     """
-    table = _changing(table, commit)
     changes = changes_of(table, commit, slices)
     work = partial(file_group_contents, storage, table, requested_time)
     found = list(zip(changes, executor.map(work, changes), strict=True))
@@ -148,13 +144,6 @@ def contents_of_commit(
         made[PartitionKind.BLOOM_FILTERS.value] = _blooms(blooms, requested_time)
     made |= _keys(table, [(change, got, requested_time) for change, got in found], zone)
     return {name: each for name, each in made.items() if name in table.partitions}
-
-
-def _changing(table: IndexedTable, commit: CommitMetadata) -> IndexedTable:
-    """Return the table with the indexes that a commit may change."""
-    if commit.operation_type != _CLUSTER:
-        return table
-    return table.only(frozenset(PartitionKind) - {PartitionKind.SECONDARY_INDEX})
 
 
 def changes_of(
@@ -356,10 +345,7 @@ def _last_of_each(rows: pa.Table, table: IndexedTable) -> tuple[pa.Table, pa.Arr
     if table.is_per_partition:
         paths = one_array(rows.column("partition_path"))
         places = pc.binary_join_element_wise(paths, places, "\0")
-    encoded = places.dictionary_encode()
-    if len(encoded.dictionary) == len(places):
-        return rows, places
-    codes = np.asarray(encoded.indices)
+    codes = np.asarray(places.dictionary_encode().indices)
     _, first = np.unique(codes[::-1], return_index=True)
     kept = pa.array(np.sort(len(codes) - 1 - first))
     return rows.take(kept), places.take(kept)
@@ -450,7 +436,14 @@ def contents_of_removed(
 
     Errors and calls outside: as ``contents_of_commit``, without statistics and bloom filters.
     """
-    bare = _changing(table, commit).only(_OF_KEYS)
+    bare = replace(
+        table,
+        partitions=tuple(
+            name
+            for name in table.partitions
+            if kind_of(name) in (PartitionKind.RECORD_INDEX, PartitionKind.SECONDARY_INDEX)
+        ),
+    )
     changes = changes_of(bare, commit, slices)
     if commit.operation_type == _CLUSTER and bare.indexes_keys:
         changes += _replaced(commit, slices)

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from filegroups.files.avro_columns import decode_datums
 from filegroups.files.delete_block import decode_deletes
 from filegroups.files.hfile import open_hfile
-from filegroups.metadata_table.keys import PartitionKind
 from filegroups.metadata_table.records import (
     ALL_PARTITIONS,
     BLOOM_FILTERS,
@@ -35,6 +34,7 @@ from filegroups.schema.casting import one_array, uuid_texts
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.codecs.log_blocks import BlockType, ByteSource, BytesSource, LogBlock
 from timeline.errors import CorruptTableError, HoodooError
+from timeline.model.metadata_table import PartitionKind
 
 _SCHEMA: Final = b"schema"  # in the file info
 _TYPE: Final = pa.field("type", pa.int32())

@@ -26,12 +26,7 @@ from filegroups.metadata_table.column_stats import (
     log_file_stats,
 )
 from filegroups.metadata_table.index_definitions import IndexDefinition, bad_definitions_error
-from filegroups.metadata_table.keys import (
-    IndexVersion,
-    PartitionKind,
-    kind_of,
-    secondary_keys,
-)
+from filegroups.metadata_table.keys import IndexVersion, secondary_keys
 from filegroups.schema.casting import java_texts, one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.model.commit_metadata import (
@@ -46,6 +41,7 @@ from timeline.model.file_names import (
     parse_base_file_name,
 )
 from timeline.model.instant import InstantTime
+from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.ports.ports import Storage
 from timeline.system import NullEvents
 
@@ -69,11 +65,6 @@ class IndexedTable:
     read: SliceRead
     avro_json: str
     version: IndexVersion = IndexVersion.V2
-
-    def only(self, kinds: Container[PartitionKind | None]) -> IndexedTable:
-        """Return the table with the partitions of some kinds only."""
-        kept = tuple(name for name in self.partitions if kind_of(name) in kinds)
-        return replace(self, partitions=kept)
 
     def has(self, kind: PartitionKind) -> bool:
         """Return whether a partition of a kind without a name is updated."""
@@ -217,7 +208,7 @@ def file_group_contents(
         if not table.stats_columns:
             continue
         if base is not None:
-            stats[base.name] = base_file_stats(storage, base.path, table.stats_columns, kept=True)
+            stats[base.name] = base_file_stats(storage, base.path, table.stats_columns)
         elif log is not None:
             stats[log.name] = log_file_stats(storage, log, table.stats_columns)
     found = FileGroupContents(stats=stats, blooms=tuple(blooms))
@@ -233,11 +224,7 @@ def _bloom_of(storage: Storage, table: IndexedTable, base: BaseFile) -> tuple[st
         return footer.bloom_kind, footer.bloom_base64
     made = BloomFilter(BloomSettings().fitted(footer.rows))
     keys = table.read.keys
-    made.add(
-        read_virtual_keys(storage, base.path, keys)
-        if keys
-        else read_keys(storage, base.path, kept=True)
-    )
+    made.add(read_virtual_keys(storage, base.path, keys) if keys else read_keys(storage, base.path))
     return made.kind, made.to_base64()
 
 
@@ -258,14 +245,9 @@ def _with_keys(
     for name, column in secondary.items():
         version = table.definitions[name].version
         old, new = (_secondary_keys(rows, column, version) for rows in (before, after))
-        pairs[name] = pc.unique(difference(new, old)), pc.unique(difference(old, new))
-    old, new = (one_array(rows.column(KEY_COLUMN)) for rows in (before, after))
-    return replace(
-        found,
-        inserted=pc.unique(difference(new, old)),
-        deleted=pc.unique(difference(old, new)),
-        pairs=pairs,
-    )
+        pairs[name] = difference(new, old), difference(old, new)
+    old, new = _unique_keys(before), _unique_keys(after)
+    return replace(found, inserted=difference(new, old), deleted=difference(old, new), pairs=pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +291,7 @@ def _slice_rows(
     names = tuple(dict.fromkeys((KEY_COLUMN, *(head for head in heads if head in known))))
     if one is not None and one.base_file is not None and not (one.log_files or columns):
         path = one.base_file.path
-        held = (
-            read_virtual_keys(storage, path, keys) if keys else read_keys(storage, path, kept=True)
-        )
+        held = read_virtual_keys(storage, path, keys) if keys else read_keys(storage, path)
         return pa.table([held], names=[KEY_COLUMN])
     own = frozenset(log.instant_time for log in one.log_files) if one else frozenset()
     read = replace(
@@ -352,7 +332,11 @@ def _secondary_keys(rows: pa.Table, column: str, version: IndexVersion) -> pa.Ar
     if version is IndexVersion.V1:
         present = pc.is_valid(values)
         values, keys = values.filter(present), keys.filter(present)
-    return secondary_keys(values, keys)
+    return pc.unique(secondary_keys(values, keys))
+
+
+def _unique_keys(rows: pa.Table) -> pa.Array:
+    return pc.unique(one_array(rows.column(KEY_COLUMN)))
 
 
 def difference(these: pa.Array, those: pa.Array) -> pa.Array:

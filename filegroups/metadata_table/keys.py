@@ -28,6 +28,7 @@ from filegroups.keys.bucketing import java_hashes
 from filegroups.metadata_table.records import NO_PARTITION
 from filegroups.schema.casting import one_array
 from timeline.errors import CorruptTableError
+from timeline.model.metadata_table import PartitionKind, kind_of
 
 Texts: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -38,23 +39,6 @@ _ESCAPED: Final = r"(?s)\\(.)"
 # Java's PartitionPathEncodeUtils.escapeFileName
 _UNSAFE: Final = re.compile(r"""[\x01-\x1f"#%'*\-/:=?\[\\\]^_{\x7f]""")
 _GROUP: Final = re.compile(r"(.*)-(\d{4,9})-0", re.DOTALL)
-
-
-class PartitionKind(Enum):
-    """A kind of partition of the metadata table; the value is its folder, or the folder's prefix."""
-
-    FILES = "files"
-    COLUMN_STATS = "column_stats"
-    BLOOM_FILTERS = "bloom_filters"
-    RECORD_INDEX = "record_index"
-    PARTITION_STATS = "partition_stats"
-    SECONDARY_INDEX = "secondary_index_"
-    EXPRESSION_INDEX = "expr_index_"
-
-    @property
-    def is_named(self) -> bool:
-        """Whether a table may have several of the kind, each with a name after the prefix."""
-        return self.value.endswith("_")
 
 
 class IndexVersion(Enum):
@@ -80,15 +64,6 @@ _PREFIXES: Final = {
     PartitionKind.RECORD_INDEX: "record-index",
     PartitionKind.PARTITION_STATS: "partition-stats",
 }
-
-
-def kind_of(partition: str) -> PartitionKind | None:
-    """Return the kind of a partition of the metadata table, None if this release knows none."""
-    for kind in PartitionKind:
-        has_name = partition.startswith(kind.value) and partition != kind.value
-        if has_name if kind.is_named else partition == kind.value:
-            return kind
-    return None
 
 
 def file_group_id(partition: str, number: int, *, data_partition: str | None = None) -> str:

@@ -18,20 +18,13 @@ import pyarrow.compute as pc
 from filegroups.metadata_table.contents import PartitionContents
 from filegroups.metadata_table.encode import encode_log_file, encode_records
 from filegroups.metadata_table.index_definitions import IndexDefinition
-from filegroups.metadata_table.keys import (
-    IndexVersion,
-    PartitionKind,
-    file_group_id,
-    kind_of,
-    parse_file_group_id,
-    shards,
-)
+from filegroups.metadata_table.keys import IndexVersion, file_group_id, parse_file_group_id, shards
 from filegroups.metadata_table.records import RecordType
 from filegroups.schema.casting import codes_of, rows_by_number
 from timeline.errors import InvariantError
 from timeline.model.file_names import LogFileName
 from timeline.model.instant import InstantTime
-from timeline.model.metadata_table import MetadataLogFile
+from timeline.model.metadata_table import MetadataLogFile, PartitionKind, kind_of
 
 _RECORD_TYPES: Final = {
     PartitionKind.FILES: RecordType.FILES,

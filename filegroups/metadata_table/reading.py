@@ -33,8 +33,6 @@ from filegroups.metadata_table.index_definitions import (
 from filegroups.metadata_table.keys import (
     FileGroupNumber,
     IndexVersion,
-    PartitionKind,
-    kind_of,
     parse_file_group_id,
     shards,
 )
@@ -65,6 +63,7 @@ from timeline.model.file_names import (
     slice_files,
 )
 from timeline.model.instant import EARLIEST, Action, Instant, InstantTime
+from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.properties.properties_file import parse_properties

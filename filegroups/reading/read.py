@@ -256,7 +256,7 @@ def plan_scan(
             filter=wanted if among is None else among if wanted is None else among & wanted,
             base_filter=base_filter,
             rules=rules,
-            keys=_computed_keys(context),
+            keys=computed_keys(context),
             visible=visible or (),
             whole_file_groups=whole_file_groups,
             whole_filter=wanted,
@@ -356,7 +356,7 @@ def _bounded(
     return one if found is None else replace(one, folders=found)
 
 
-def _computed_keys(context: TableContext) -> VirtualKeys | None:
+def computed_keys(context: TableContext) -> VirtualKeys | None:
     """Return how keys are computed for rows without meta columns; None if rows have them."""
     config = context.config
     if config.populate_meta_fields:

@@ -98,14 +98,6 @@ def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
                 (),
                 retry_can_succeed=False,
             )
-        if config.metadata_table_on and not context.limits.without_metadata_table:
-            return Rejected(
-                RuleId.METADATA_TABLE_SWITCHED_ON,
-                "another process switched the metadata table on, and this release does not "
-                "maintain it; hoodie.metadata.enable=false switches it off",
-                (),
-                retry_can_succeed=False,
-            )
         return (
             _owned_by_new_plan(context, timeline, mine.write_set)
             or _hidden_by_new_plan(context, timeline, mine)

@@ -18,6 +18,7 @@ from filegroups.schema.schema import TableSchema
 from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
 from filegroups.writing.commit_checks import ReadValidation
 from filegroups.writing.idempotency import committed_batch, result_of_batch
+from filegroups.writing.metadata_update import MetadataWriter
 from filegroups.writing.pending_commit import (
     WrittenFiles,
     announce,
@@ -446,10 +447,12 @@ def _publish_written(
     """Commit the written files; rebase conflicting file groups as long as that is enough."""
     context, plan, workload = work.context, work.plan, work.workload
     refusals = tries.conflicts
+    metadata = MetadataWriter(context, begun)
     while True:
         attempted = frozenset[str]() if workload is None else workload.attempted()
         reconcile_files(context, begun, written, attempted)
         pending_commit = pending_commit_of(context, begun, plan, written)
+        pending_commit = metadata.with_update(pending_commit, written)
         tries.start_commit(context)
         state = None if here is None else here.timeline_state(context)
         outcome = commit_write(context, begun, pending_commit, seen, state)

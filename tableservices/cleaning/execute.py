@@ -6,9 +6,14 @@ It also finishes cleans that another engine left behind. ``CleaningService`` is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from filegroups.metadata_table.contents import PartitionContents, contents_of_clean
+from filegroups.metadata_table.file_group_contents import IndexedTable
+from filegroups.reading.read import known_schema
+from filegroups.writing.metadata_update import ServiceUpdate
 from tableservices.cleaning.plan import (
     SAVEPOINTED,
     CleaningPolicy,
@@ -304,13 +309,14 @@ def _publish(
     taken_ms: int,
 ) -> CleanResult | _Stale:
     nonce = context.ports.ids.nonce()
+    in_metadata_table = _update_of(context, gathered.snapshot, plan.paths)
     plan_bytes = encode_clean_plan(_cleaner_plan(context, settings, gathered, plan))
     commit = open_commit(context, "clean")
     while not commit.is_decided():
         with commit.section() as section:
             if not gathered.is_current(context, section):
                 return _Stale.STALE
-            refuse_uncleanable(context)
+            refuse_uncleanable(context, config=section.config())
             requested = section.draw_time(context, Residue.SLOT_REQUESTED)
             metadata = _metadata(context, settings, gathered, plan, requested, taken_ms=taken_ms)
             cleaning = section.next_slot(
@@ -325,7 +331,8 @@ def _publish(
                 deletes=plan.paths,
                 floor=plan.floor,
             )
-            commit.take(section, cleaning)
+            update = in_metadata_table.of(section.config(), requested)
+            commit.take(section, replace(cleaning, metadata_update=update))
     slot = commit.taken
     line = gathered.clean_input.line
     context.ports.events.emit(
@@ -494,6 +501,8 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
     planned = planned_paths(context, plan)
     gathered = _input_without_effect(context, settings, planned)
     metadata = _foreign_metadata(instant, plan, planned)
+    deletes = tuple(path for paths in planned.values() for path in paths)
+    in_metadata_table = _update_of(context, gathered.snapshot, deletes)
     nonce = context.ports.ids.nonce()
     commit = open_commit(context, f"finish clean {instant.requested_time}")
     while not commit.is_decided():
@@ -501,7 +510,7 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
             now = section.timeline.find(instant.requested_time, Action.CLEAN)
             if now is None or now.completed or not gathered.is_current(context, section):
                 return
-            refuse_uncleanable(context)
+            refuse_uncleanable(context, config=section.config())
             slot = section.next_slot(
                 context,
                 SlotKind.CLEAN,
@@ -510,10 +519,25 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
                 nonce=nonce,
                 body=encode_clean(metadata),
                 plan=data,
-                deletes=tuple(path for paths in planned.values() for path in paths),
+                deletes=deletes,
             )
-            commit.take(section, slot)
+            update = in_metadata_table.of(section.config(), instant.requested_time)
+            commit.take(section, replace(slot, metadata_update=update))
     context.ports.events.emit("cleaning.foreign_finished", rt=instant.requested_time)
+
+
+def _update_of(context: TableContext, snapshot: Snapshot, paths: Sequence[str]) -> ServiceUpdate:
+    """Return what deleted files are to the metadata table: tombstones (MDT-9)."""
+    deleted: dict[str, list[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        deleted.setdefault(folder, []).append(name)
+
+    def contents(table: IndexedTable, requested: InstantTime) -> dict[str, PartitionContents]:
+        return contents_of_clean(table, deleted, requested_time=requested)
+
+    schema = known_schema(context, snapshot)
+    return ServiceUpdate(context, None if schema is None else schema.avro_json, contents)
 
 
 def planned_paths(context: TableContext, plan: CleanerPlan) -> dict[str, tuple[str, ...]]:

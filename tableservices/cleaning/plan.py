@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from filegroups.reading.file_system_view import FileSystemView
+from filegroups.supported import refuse_unmaintained
 from timeline.codecs.instant_avro import decode_clean, decode_savepoint
 from timeline.commit.commit_lock import CommitSection
 from timeline.context import TableContext
@@ -27,6 +28,7 @@ from timeline.model.file_names import (
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import CleanMetadata, CleanPartitionMetadata
 from timeline.model.slot import SlotKind
+from timeline.model.table_config import TableConfig
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.ports.ports import ObjectMissingError, Storage
@@ -270,21 +272,32 @@ def read_last_clean(context: TableContext, timeline: ActiveTimeline) -> CleanMet
 _VERSIONS = (8, 9)
 
 
-def refuse_uncleanable(context: TableContext, verb: str = "clean") -> None:
+def refuse_uncleanable(
+    context: TableContext, verb: str = "clean", *, config: TableConfig | None = None
+) -> None:
     """
     Pass when every reader can still read the table after old slices or instants are deleted.
 
-    Outside: 1 get. The properties are read again, because another engine may have changed them
-    since the table was opened.
+    Outside: 1 get without ``config``. The properties are read again, because another engine may
+    have changed them since the table was opened.
+
+    Args:
+        context: The table.
+        verb: What the caller does, for the error.
+        config: The table's present properties, if the caller has read them.
 
     Raises:
-        MetadataTableOnError: The metadata table is on; it would still list deleted files (FOR-7).
+        MetadataTableOnError: The metadata table has a partition that a clean cannot maintain, or
+            the instants of a table with a metadata table are to be archived (MDT-6).
         UnsupportedTableError: Its timeline has another layout.
     """
-    config = load_config(context.ports.storage)
-    refuse_behind_metadata_table(
-        config, without_metadata_table=context.limits.without_metadata_table
-    )
+    config = config or load_config(context.ports.storage)
+    if verb != "clean":
+        refuse_behind_metadata_table(
+            config, without_metadata_table=context.limits.without_metadata_table
+        )
+    elif not context.limits.without_metadata_table:
+        refuse_unmaintained(config)
     unsupported = {
         f"table version {config.table_version}": config.table_version not in _VERSIONS,
     }

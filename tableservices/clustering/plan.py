@@ -362,11 +362,11 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
     Outside: 1 get, 1 list.
 
     Raises:
-        TableConfigConflictError: Its metadata table is on.
+        TableConfigConflictError: Its metadata table has a partition that cannot be maintained.
         UnsupportedTableError: This release does not write the table; its columns have ids; it was
             never written; or a row's file group follows from its key.
     """
-    config = load_writable(context)
+    config = load_writable(context, maintains_metadata_table=True)
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
             "the table's columns have ids (schema on read), and this release only reads such a "
@@ -475,7 +475,7 @@ def plan_clustering(
     Raises:
         InvalidInputError: A sort column is missing or has no order.
         UnsupportedTableError: The table has buckets that must not change, or cannot be written.
-        TableConfigConflictError: Its metadata table is on.
+        TableConfigConflictError: Its metadata table has a partition that cannot be maintained.
     """
     schema = refuse_unclusterable(context, snapshot)
     refuse_unsortable(schema, settings.sort_columns)

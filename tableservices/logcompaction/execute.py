@@ -435,7 +435,7 @@ def schedule_log_compaction(
 
     Raises:
         UnsupportedTableError: The table has no log files, has partial updates or cannot be written.
-        TableConfigConflictError: Its metadata table is on.
+        TableConfigConflictError: Its metadata table has a partition that cannot be maintained.
     """
     _refuse(context)
 
@@ -539,7 +539,7 @@ def _is_still_valid(
 
 
 def _refuse(context: TableContext) -> None:
-    config = load_writable(context)
+    config = load_writable(context, maintains_metadata_table=True)
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(
             "only merge-on-read tables have logs to merge, and this one is copy-on-write: omit "

@@ -118,6 +118,7 @@ def _metadata_document(update: MetadataUpdate) -> dict[str, Any]:
                 "bytes": one.size_bytes,
                 "records": one.records,
                 "base_rt": one.base_time,
+                **({"content": base64.b64encode(one.content).decode()} if one.content else {}),
             }
             for one in update.files
         ],
@@ -138,6 +139,7 @@ def _metadata_from(document: dict[str, Any] | None) -> MetadataUpdate | None:
                 size_bytes=int(item["bytes"]),
                 records=int(item["records"]),
                 base_time=str(item["base_rt"]),
+                content=base64.b64decode(item.get("content", ""), validate=True),
             )
             for item in document["files"]
         ),

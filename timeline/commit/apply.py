@@ -258,6 +258,8 @@ def _show_in_metadata_table(
         return True
     if slot.kind is not SlotKind.CLEAN and not may_show():
         return False
+    logs = [(one.path, one.content) for one in slot.metadata_update.files if one.content]
+    context.ports.for_each(lambda log: _create_until_known(context, *log, slot), logs)
     files = metadata_instant_files(slot)
     context.ports.concurrently(
         *(
@@ -628,7 +630,8 @@ def _switch_off(context: TableContext) -> None:
     on = load_config(storage)
     if not on.metadata_table_on:
         return
-    switch_metadata_table_off(storage, now=instant_time(WallMs(context.ports.clock.now_ms())))
+    now = instant_time(WallMs(context.ports.clock.now_ms()))
+    context.metadata_table.config = switch_metadata_table_off(storage, now=now)
     context.ports.events.emit(
         "metadata_table.switched_off",
         table=on.name,

@@ -16,7 +16,6 @@ from timeline.context import TableContext
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Instant
 from timeline.model.slot import Slot, SlotKind
-from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.snapshot import ActiveTimeline
 
 
@@ -53,7 +52,6 @@ def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
         The slot; None when the plan had already ended, completed or cancelled.
 
     Raises:
-        TableConfigConflictError: Its execution has begun, and the metadata table is on (FOR-7).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``timeline.commit.commit.commit_write``. Once the slot is taken, the next commit section
             of any process completes the deletes.
@@ -67,12 +65,6 @@ def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
                 PlanOutcome.CANCELLED,
             ):
                 return None
-            inflight = pending_file_names(plan.action, plan.requested_time)[0]
-            if inflight in section.timeline.file_names:
-                # The executor may have put its files into the metadata table.
-                refuse_behind_metadata_table(
-                    section.config(), without_metadata_table=context.limits.without_metadata_table
-                )
             slot = section.next_slot(
                 context, SlotKind.CANCEL, plan.action, plan.requested_time, nonce=nonce
             )

@@ -28,7 +28,7 @@ from timeline.context import TableContext
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import load_config
-from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
+from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected, RuleId
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import slots_since
 
@@ -122,10 +122,35 @@ def validate_since(
     # Also checked before a rebase: a rebase never validates against these commits again, and
     # merging again solves neither a changed schema nor a key inserted elsewhere.
     if pending_commit.check is not None and not isinstance(verdict, Rejected):
-        refused = pending_commit.check(timeline, rivals, config)
+        refused = pending_commit.check(timeline, rivals, config) or _other_metadata_table(
+            context, pending_commit, config
+        )
         if refused is not None:
             return refused, now_seen
     return verdict, now_seen
+
+
+def _other_metadata_table(
+    context: TableContext, pending_commit: PendingCommit, config: Callable[[], TableConfig]
+) -> Rejected | None:
+    """
+    Reject if the metadata table's partitions are not those of the write's update (MDT-5).
+
+    Another attempt writes the records for the present ones.
+    """
+    if context.limits.without_metadata_table:
+        return None
+    now, update = config(), pending_commit.metadata_update
+    partitions = tuple(sorted(now.metadata_partitions))
+    if partitions == (() if update is None else update.partitions):
+        return None
+    context.metadata_table.config = now
+    return Rejected(
+        RuleId.METADATA_TABLE_CHANGED,
+        "another process changed which partitions the metadata table has, so this write has to "
+        f"make other records for it: {', '.join(partitions) or 'it is off now'}",
+        (),
+    )
 
 
 def _slots_since_base(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from timeline.model.file_names import METADATA_TABLE, parse_log_file_name
@@ -22,13 +23,40 @@ METADATA_TIMELINE: Final = f"{METADATA_TABLE}/.hoodie/timeline"
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", re.ASCII)
 
 
+class PartitionKind(Enum):
+    """A kind of partition of the metadata table; the value is its folder, or the folder's prefix."""
+
+    FILES = "files"
+    COLUMN_STATS = "column_stats"
+    BLOOM_FILTERS = "bloom_filters"
+    RECORD_INDEX = "record_index"
+    PARTITION_STATS = "partition_stats"
+    SECONDARY_INDEX = "secondary_index_"
+    EXPRESSION_INDEX = "expr_index_"
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a table may have several of the kind, each with a name after the prefix."""
+        return self.value.endswith("_")
+
+
+def kind_of(partition: str) -> PartitionKind | None:
+    """Return the kind of a partition of the metadata table, None if this release knows none."""
+    for kind in PartitionKind:
+        has_name = partition.startswith(kind.value) and partition != kind.value
+        if has_name if kind.is_named else partition == kind.value:
+            return kind
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLogFile:
     """
     A log file of one file group of the metadata table.
 
     ``base_time`` is the requested time of the file group's slice, ``records`` the number of its
-    records and deletes.
+    records and deletes. ``content`` are its bytes if apply creates it (MDT-9); empty if it exists
+    before the slot.
     """
 
     partition: str
@@ -37,6 +65,7 @@ class MetadataLogFile:
     size_bytes: int
     records: int
     base_time: InstantTime
+    content: bytes = b""
 
     @property
     def path(self) -> str:

@@ -73,7 +73,6 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
             the slots are archived, for a cancelled plan and for a write whose rollback a restore
             removed.
         CorruptTableError: A rollback or restore that may contain the answer is damaged.
-        TableConfigConflictError: The write has to be rolled back, and the metadata table is on.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As ``rollback``;
             nothing was decided, resolve it again.
 

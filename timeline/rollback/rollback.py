@@ -63,7 +63,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import delete_hiding_metadata
 from timeline.pending_plans import pending_rollback_of, rollback_target
 from timeline.ports.ports import ObjectMissingError, Storage
-from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.snapshot import ActiveTimeline
 
 # ---- Completed rollbacks and restores
@@ -214,8 +213,6 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
 
     Raises:
         UnsupportedTableError: The target is a plan or a completed instant.
-        TableConfigConflictError: The metadata table is on and may list the target's files. If a
-            rollback without an entry in it is on the timeline, its readers open these files.
         LockTimeoutError, OutcomeUnknownError: As ``commit_write``.
     """
     if target.completed or target.action not in _UNDOABLE:
@@ -239,9 +236,6 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
                     why = "another engine is rolling it back"
                     return RollbackDecision(target=target.requested_time, slot=None, why=why)
                 left = None
-            refuse_behind_metadata_table(
-                section.config(), without_metadata_table=context.limits.without_metadata_table
-            )
             info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
             commit.take(section, _abort_slot(context, section, info, nonce, left=left))
     slot = commit.taken

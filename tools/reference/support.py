@@ -42,6 +42,7 @@ FEATURES: tuple[tuple[str, dict[str, str]], ...] = (
     ("Bootstrapped table", {"hoodie.bootstrap.base.path": "/source"}),
     ("Timeline in another folder", {"hoodie.timeline.path": "elsewhere"}),
     ("Metadata table", {"hoodie.table.metadata.partitions": "files"}),
+    ("Expression index", {"hoodie.table.metadata.partitions": "files,expr_index_x"}),
     (
         "Partitions as dates with slashes",
         {"hoodie.datasource.write.slash.separated.date.partitioning": "true"},
@@ -79,7 +80,8 @@ def may(properties: Mapping[str, str], version: int = 9) -> tuple[str, str]:
     read = answer(lambda: refuse_unreadable(config(version, **properties)))
     if read != "yes":
         return read, read
-    return read, answer(lambda: refuse_unwritable(config(version, **properties)))
+    table = config(version, **properties)
+    return read, answer(lambda: refuse_unwritable(table, maintains_metadata_table=True))
 
 
 def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -243,7 +243,7 @@ def restore(table: hoodoo.Table) -> object:
     return table.restore(writes[-2].requested_time)
 
 
-@pytest.mark.parametrize("work", [cluster, plan, roll_back, restore])
+@pytest.mark.parametrize("work", [roll_back, restore])
 def test_services_obey_the_option_and_are_refused_without_it(
     path: Path, work: Callable[[hoodoo.Table], object]
 ) -> None:

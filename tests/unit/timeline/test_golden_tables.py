@@ -20,7 +20,6 @@ from tests.interop import golden_tables
 from tests.interop.values import comparable, encoded, same, without_meta
 from timeline.errors import (
     InstantNotFoundError,
-    TableConfigConflictError,
     UnsupportedTableError,
 )
 from timeline.model.file_names import (
@@ -142,8 +141,6 @@ def test_file_slices_are_java_s(opened: Callable[[str], TableReader], name: str)
     ("name", "error", "kind"),
     [
         *((name, UnsupportedTableError, "table_version") for name in golden_tables.names("v6")),
-        ("v8_cow_mdt_record_index", TableConfigConflictError, "metadata_table_on"),
-        ("v9_cow_mdt_record_index", TableConfigConflictError, "metadata_table_on"),
     ],
 )
 def test_tables_that_hoodoo_cannot_maintain_are_read_but_not_written(

@@ -178,22 +178,13 @@ def test_the_first_columns_of_a_schema_are_indexed_as_by_java(name: str) -> None
     assert columns_to_index(json.dumps(schema), version) == defined.source_fields
 
 
-def test_records_arrays_maps_enums_and_vectors_are_not_indexed() -> None:
+def test_records_arrays_maps_and_enums_are_not_indexed() -> None:
     kinds: dict[str, Any] = {
         "r": {"type": "record", "name": "r", "fields": [{"name": "x", "type": "int"}]},
         "l": {"type": "array", "items": "int"},
         "m": {"type": "map", "values": "int"},
         "e": {"type": "enum", "name": "e", "symbols": ["A"]},
         "n": ["null", "string"],
-        "v": {
-            "type": "fixed",
-            "name": "v",
-            "size": 8,
-            "logicalType": "vector",
-            "dimension": 2,
-            "elementType": "FLOAT",
-            "storageBacking": "FIXED_BYTES",
-        },
         "wide": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2},
     }
     fields = [{"name": name, "type": kind} for name, kind in kinds.items()]

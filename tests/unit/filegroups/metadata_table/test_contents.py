@@ -110,10 +110,9 @@ class Indexes:
             del self.locations[self.place(row)]
         for row in index.records.to_pylist():
             self.locations[self.place(row)] = (row["partition_path"], row["file_id"])
-        secondary = made.get("secondary_index_v")  # a clustering changes no pair
-        if secondary is not None:
-            self.pairs -= set(secondary.deletes.column("key").to_pylist())
-            self.pairs |= set(secondary.records.column("key").to_pylist())
+        secondary = made["secondary_index_v"]
+        self.pairs -= set(secondary.deletes.column("key").to_pylist())
+        self.pairs |= set(secondary.records.column("key").to_pylist())
         for row in made["column_stats"].records.to_pylist():
             change = self.measured.discard if row["is_deleted"] else self.measured.add
             change(row["file_name"])

@@ -16,7 +16,6 @@ import pytest
 from filegroups.files.avro_columns import decode_datums
 from filegroups.files.delete_block import encode_deletes
 from filegroups.metadata_table.decode import SHAPE_OF_KIND, decode_block, decode_hfile
-from filegroups.metadata_table.keys import kind_of
 from filegroups.metadata_table.records import (
     BOUND,
     COLUMN_STATS,
@@ -36,6 +35,7 @@ from timeline.codecs.log_blocks import (
     read_content,
 )
 from timeline.errors import CorruptTableError, HoodooError
+from timeline.model.metadata_table import kind_of
 
 LOG = f"{FOLDER}files/.files-0000-0_1.log.1_0-0-0"
 

@@ -10,18 +10,12 @@ import pytest
 from filegroups.metadata_table.contents import DELETES, PartitionContents
 from filegroups.metadata_table.decode import decode_block
 from filegroups.metadata_table.index_definitions import IndexDefinition
-from filegroups.metadata_table.keys import (
-    IndexVersion,
-    PartitionKind,
-    file_group_id,
-    secondary_keys,
-    shards,
-)
+from filegroups.metadata_table.keys import IndexVersion, file_group_id, secondary_keys, shards
 from filegroups.metadata_table.log_files import MetadataWrite, metadata_log_files
 from filegroups.metadata_table.records import FILES, RECORD_INDEX, SECONDARY_INDEX
 from timeline.codecs.log_blocks import BytesSource, iter_blocks, read_content
 from timeline.errors import InternalError
-from timeline.model.metadata_table import MetadataLogFile
+from timeline.model.metadata_table import MetadataLogFile, PartitionKind
 
 WRITE = MetadataWrite(
     requested_time="20260101000000000", write_token="0-1-2", table_version=9, created_ms=1

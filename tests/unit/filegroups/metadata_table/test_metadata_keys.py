@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from filegroups.metadata_table.keys import (
     FileGroupNumber,
     IndexVersion,
-    PartitionKind,
     bloom_filter_keys,
     column_stats_keys,
     file_group_id,
-    kind_of,
     parse_file_group_id,
     partition_stats_keys,
     secondary_keys,
@@ -27,6 +25,7 @@ from filegroups.metadata_table.keys import (
 from tests.interop import golden_tables
 from tests.unit.filegroups.metadata_table.java_records import JavaRecord, java_files, java_records
 from timeline.errors import CorruptTableError
+from timeline.model.metadata_table import PartitionKind, kind_of
 
 GOLDEN = golden_tables.metadata_names()
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import hoodoo
-from filegroups.metadata_table.keys import IndexVersion, PartitionKind, kind_of
+from filegroups.metadata_table.keys import IndexVersion
 from filegroups.metadata_table.merge import live_files
 from filegroups.metadata_table.reading import Lag, MetadataTable, open_metadata_table
 from filegroups.metadata_table.records import ALL_PARTITIONS, BOUND
@@ -27,6 +27,7 @@ from timeline.errors import (
     SnapshotExpiredError,
     UnsupportedTableError,
 )
+from timeline.model.metadata_table import PartitionKind, kind_of
 
 NAMES = golden_tables.metadata_names()
 METADATA = ".hoodie/metadata"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.timeline.engine import (
     as_table,
     begun,
     data_files,
+    files_below,
     heard,
     leftovers,
     limited,
@@ -29,10 +31,12 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from tests.unit.timeline.memory import MemoryStorage
+from tests.unit.timeline.metadata_tables import FIRST, PARTITIONS, add_metadata_table
 from timeline.codecs.instant_avro import encode_commit
 from timeline.errors import (
     BudgetSpentError,
     ClaimConflictError,
+    MetadataTableOnError,
     MissingFileError,
     RolledBackError,
     SchemaConflictError,
@@ -41,7 +45,7 @@ from timeline.errors import (
     WriteConflictError,
 )
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
-from timeline.model.file_names import timeline_path
+from timeline.model.file_names import METADATA_TABLE, timeline_path
 from timeline.model.instant import State, WallMs, instant_time
 from timeline.properties.properties_file import update_properties
 from timeline.rollback.rollback import rollback
@@ -326,19 +330,38 @@ def test_a_base_file_that_stays_missing_is_reported_in_the_end():
     assert leftovers(table) == []
 
 
-@pytest.mark.spec("FOR-7")
-def test_a_metadata_table_switched_on_meanwhile_rejects_the_commit():
+@pytest.mark.spec("MDT-5")
+def test_a_metadata_table_made_meanwhile_gets_the_commit_in_a_second_attempt():
     mine, _ = two_writers()
     storage = mine.context.ports.storage
-    with pytest.raises(TableConfigConflictError) as caught:
-        upsert(
-            mine,
-            [row("a", "x", 2, 2)],
-            lambda: update_properties(
-                storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
-            ),
-        )
-    assert caught.value.fields["report"]["rule"] == "C12"
+    result = upsert(mine, [row("a", "x", 2, 2)], lambda: add_metadata_table(storage))
+    assert [one.rule for one in result.refusals] == ["C12"]
+    assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
+    logs = [name for name in storage.names(f"{METADATA_TABLE}/files") if FIRST not in name]
+    assert logs == [f".files-0000-0_{result.requested_time}.log.1_0-0-0"]
+    assert leftovers(mine) == []
+
+
+@pytest.mark.spec("MDT-5")
+def test_a_metadata_table_switched_off_meanwhile_gets_nothing():
+    mine, _ = two_writers()
+    storage = mine.context.ports.storage
+    add_metadata_table(storage)
+    before = files_below(storage, METADATA_TABLE)
+    off = partial(update_properties, storage, {PARTITIONS: ""}, now="now")
+    result = upsert(opened(mine), [row("a", "x", 2, 2)], off)
+    assert [one.rule for one in result.refusals] == ["C12"]
+    assert files_below(storage, METADATA_TABLE) == before
+    assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
+
+
+@pytest.mark.spec("MDT-6")
+def test_an_index_that_cannot_be_maintained_stops_the_second_attempt():
+    mine, _ = two_writers()
+    storage = mine.context.ports.storage
+    on = partial(update_properties, storage, {PARTITIONS: "files,expr_index_x"}, now="now")
+    with pytest.raises(MetadataTableOnError, match="expr_index_x"):
+        upsert(mine, [row("a", "x", 2, 2)], on)
     assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1)]
     assert leftovers(mine) == []
 

@@ -270,7 +270,7 @@ def test_a_pending_restore_stops_cleaning(bench: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "kind"),
     [
-        ("hoodie.table.metadata.partitions", "files", "metadata_table_on"),
+        ("hoodie.table.metadata.partitions", "files,expr_index_x", "metadata_table_on"),
     ],
 )
 def test_a_table_that_cleaning_would_damage_is_refused(
@@ -284,9 +284,10 @@ def test_a_table_that_cleaning_would_damage_is_refused(
     assert bench.times_left() == times
 
 
-def test_a_metadata_table_switched_on_during_planning_stops_the_plan(bench: Any) -> None:
+def test_an_unknown_index_built_during_planning_stops_the_plan(bench: Any) -> None:
     times = bench.commits(5)
-    bench.lock.on_acquire = lambda: bench.set_property("hoodie.table.metadata.partitions", "files")
+    partitions = "hoodie.table.metadata.partitions"
+    bench.lock.on_acquire = lambda: bench.set_property(partitions, "expr_index_x")
     with pytest.raises(TableConfigConflictError):
         clean(bench.context, TWO)
     assert bench.times_left() == times

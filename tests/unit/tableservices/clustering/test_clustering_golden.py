@@ -10,7 +10,7 @@ import hoodoo
 from hoodoo.verify.verify import verify
 from tests.interop import golden_tables
 from tests.interop.values import encoded
-from timeline.errors import TableConfigConflictError, UnsupportedTableError
+from timeline.errors import UnsupportedTableError
 from timeline.model.instant import Action
 
 NAMES = (
@@ -74,10 +74,15 @@ def test_javas_buckets_are_refused_by_name(name: str, tmp_path: Path) -> None:
         assert not any(one.action is Action.CLUSTERING for one in pending)
 
 
-def test_a_table_with_a_metadata_table_is_refused(tmp_path: Path) -> None:
+def test_a_clustering_is_part_of_the_metadata_table(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
-    with (
-        hoodoo.open_table(path, properties=MANUAL) as table,
-        pytest.raises(TableConfigConflictError),
-    ):
-        table.services.cluster()
+    with hoodoo.open_table(path, properties=MANUAL) as table:
+        before = table.to_arrow().sort_by("id")
+        done = table.services.cluster(sort_by=["val"])
+        assert done is not None
+        assert table.to_arrow().sort_by("id") == before
+    time = done.requested_time
+    metadata = path / ".hoodie/metadata"
+    assert len(list(metadata.glob(f".hoodie/timeline/{time}_*.deltacommit"))) == 1
+    assert list(metadata.glob(f"files/.files-0000-0_{time}.log.1_0-0-0"))
+    assert list(metadata.glob(f"record_index/.record-index-*_{time}.log.1_0-0-0"))

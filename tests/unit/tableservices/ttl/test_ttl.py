@@ -122,7 +122,7 @@ def test_nothing_expires_without_days_or_partitions_and_not_behind_a_metadata_ta
     clock.sleep_ms(9 * DAY_MS)
     assert expire(flat.context, TWO_DAYS) is None
     update_properties(
-        table.context.ports.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
+        table.context.ports.storage, {"hoodie.table.metadata.partitions": "expr_index_x"}, now="now"
     )
     with pytest.raises(TableConfigConflictError):
         expire(table.context, TWO_DAYS)

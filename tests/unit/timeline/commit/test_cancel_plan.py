@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.timeline.engine import Behind, heard, new_table
+from tests.unit.timeline.engine import Behind, files_below, heard, new_table
+from tests.unit.timeline.metadata_tables import add_metadata_table
 from timeline.codecs.instant_avro import encode_requested_replace
 from timeline.commit.cancel_plan import (
     PlanOutcome,
@@ -16,12 +17,11 @@ from timeline.commit.cancel_plan import (
     plan_outcome,
 )
 from timeline.context import TableContext
-from timeline.errors import TableConfigConflictError
-from timeline.model.file_names import TIMELINE
+from timeline.model.file_names import METADATA_TABLE, TIMELINE
 from timeline.model.instant import Action, Instant, State
+from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.plans import ClusteringPlan, RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
-from timeline.properties.properties_file import update_properties
 from timeline.snapshot import ActiveTimeline
 
 BEFORE, TIME, AFTER = "20260101000000100", "20260101000000500", "20260101000000900"
@@ -78,17 +78,16 @@ def test_a_plan_is_cancelled_once(inflight: bool) -> None:
     assert heard(context, "service.cancelled") == events
 
 
-@pytest.mark.spec("FOR-7")
-def test_a_started_plan_is_not_cancelled_while_the_metadata_table_is_on() -> None:
+@pytest.mark.spec("MDT-7")
+def test_a_cancel_takes_a_started_plan_out_of_the_metadata_table() -> None:
     context = planned(inflight=True)
     storage = context.ports.storage
-    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
-    with pytest.raises(TableConfigConflictError) as caught:
-        cancel_pending_plan(context, PLAN)
-    assert caught.value.kind == "metadata_table_on"
-    assert plan_outcome(context.active(), PLAN) is None
-    storage.delete(f"{TIMELINE}/{INFLIGHT}")
-    assert cancel_pending_plan(context, PLAN) is not None, "no file was written for it"
+    add_metadata_table(storage)
+    before = files_below(storage, METADATA_TABLE)
+    storage.create(f"{METADATA_TABLE}/files/.files-0000-0_{TIME}.log.1_0-0-0", b"")
+    storage.create(f"{METADATA_TIMELINE}/{TIME}.deltacommit.inflight", b"")
+    assert cancel_pending_plan(context, PLAN) is not None
+    assert files_below(storage, METADATA_TABLE) == before
 
 
 class Named(Behind):

@@ -56,7 +56,7 @@ def test_a_partition_conflict_reports_the_partition():
 
 
 def test_a_permanent_conflict_reports_nothing_to_retry():
-    verdict = Rejected(RuleId.METADATA_TABLE_SWITCHED_ON, "why", (), retry_can_succeed=False)
+    verdict = Rejected(RuleId.METADATA_TABLE_CHANGED, "why", (), retry_can_succeed=False)
     report = conflict_report_of(MINE, verdict)
     assert (report.redo, report.retry_can_succeed) == ("nothing", False)
     assert report.text == "C12: why"
@@ -94,7 +94,7 @@ def test_a_conflict_report_is_json_serializable():
         (RuleId.SAME_NEW_KEY, DuplicateKeyError, "duplicate_key"),
         (RuleId.SCHEMA_CHANGED, SchemaConflictError, "schema_conflict"),
         (RuleId.SAME_BATCH, WriteConflictError, "same_batch"),
-        (RuleId.METADATA_TABLE_SWITCHED_ON, MetadataTableOnError, "metadata_table_on"),
+        (RuleId.METADATA_TABLE_CHANGED, WriteConflictError, "metadata_table_changed"),
         (RuleId.TABLE_UPGRADED, TableChangedError, "table_version_changed"),
         (RuleId.KEYS_DROPPED, WriteConflictError, "keys_dropped"),
         (RuleId.REPLACED_TWICE, WriteConflictError, "deleted_twice"),

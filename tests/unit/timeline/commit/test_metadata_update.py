@@ -174,6 +174,19 @@ def test_nothing_appears_in_the_metadata_table_if_the_slot_may_not_become_visibl
     assert in_metadata_table(table) == [f"{METADATA_TABLE}/files/{LOG}"]
 
 
+@pytest.mark.spec("MDT-9")
+def test_apply_creates_the_log_files_that_a_slot_of_a_service_contains() -> None:
+    [one] = UPDATE.files
+    update = replace(UPDATE, files=(replace(one, content=b"records"),))
+    table = new_table()
+    slot = replace(update_slot(table), metadata_update=update)
+    assert decode_slot(encode_slot(slot), path="with content", number=1).metadata_update == update
+    assert apply(table.context, slot)
+    assert apply(table.context, slot)
+    assert in_metadata_table(table) == [*SHOWN, f"{METADATA_TABLE}/files/{LOG}"]
+    assert table.context.ports.storage.read(f"{METADATA_TABLE}/files/{LOG}") == b"records"
+
+
 # ---- The end of a write
 
 

@@ -22,6 +22,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from tests.unit.timeline.memory import MemoryStorage
+from tests.unit.timeline.metadata_tables import add_metadata_table
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.instant_avro import (
     decode_rollback,
@@ -30,12 +31,12 @@ from timeline.codecs.instant_avro import (
 )
 from timeline.commit.begin import begin, make_inflight
 from timeline.commit.markers import create_marker
-from timeline.errors import TableConfigConflictError, UnsupportedTableError
+from timeline.errors import UnsupportedTableError
 from timeline.heartbeat import HeartbeatLimits
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation
 from timeline.model.file_names import (
     HEARTBEATS,
-    MARKERS,
+    METADATA_TABLE,
     TIMELINE,
     IOType,
     heartbeat_path,
@@ -43,9 +44,9 @@ from timeline.model.file_names import (
     timeline_path,
 )
 from timeline.model.instant import Action, Instant, State
+from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
-from timeline.properties.properties_file import update_properties
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.resolve_unknown import resolve
 from timeline.rollback.rollback import discard_attempt, rollback, rollback_dead_writers
@@ -100,20 +101,23 @@ def test_the_abort_slot_is_created_before_the_first_delete():
     ],
     ids=["rollback", "the dead", "resolve"],
 )
-def test_no_write_is_rolled_back_while_the_metadata_table_is_on(undo: Callable[..., object]):
-    """The index of Java's metadata table still counted the rolled-back write, so upserts failed."""
+@pytest.mark.spec("MDT-7")
+def test_a_rollback_takes_a_write_out_of_the_metadata_table(undo: Callable[..., object]):
+    """Java's record index counted a write that was rolled back without it, so upserts failed."""
     table = new_table()
     upsert(table, ROWS)
-    target = crashed_write(table)
     storage = table.context.ports.storage
-    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
-    before = data_files(table), storage.names(TIMELINE), files_below(storage, MARKERS)
-    with pytest.raises(TableConfigConflictError) as caught:
-        undo(table.context, target)
-    assert caught.value.kind == "metadata_table_on"
-    assert (data_files(table), storage.names(TIMELINE), files_below(storage, MARKERS)) == before
-    update_properties(storage, {"hoodie.table.metadata.partitions": ""}, now="now")
-    assert rollback(table.context, target).slot is not None
+    add_metadata_table(storage, "files", "record_index")
+    before = files_below(storage, METADATA_TABLE)
+    target = crashed_write(table)
+    time = target.requested_time
+    for name in ("files/.files-0000-0", "record_index/.record-index-0000-0"):
+        storage.create(f"{METADATA_TABLE}/{name}_{time}.log.1_0-0-0", b"")
+    for name in (f"{time}.deltacommit.requested", f"{time}_{time[:-1]}9.deltacommit"):
+        storage.create(f"{METADATA_TIMELINE}/{name}", b"")
+    undo(table.context, target)
+    assert files_below(storage, METADATA_TABLE) == before
+    assert table.context.active().find(time, target.action) is None
 
 
 def test_a_rollback_leaves_the_table_as_before(storage: MemoryStorage | LocalStorage):

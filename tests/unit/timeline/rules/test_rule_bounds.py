@@ -88,7 +88,7 @@ def test_names_of_rules_are_stable() -> None:
         "SAME_NEW_KEY": "C9",
         "SCHEMA_CHANGED": "C10",
         "SAME_BATCH": "C11",
-        "METADATA_TABLE_SWITCHED_ON": "C12",
+        "METADATA_TABLE_CHANGED": "C12",
         "TABLE_UPGRADED": "C13",
         "KEYS_DROPPED": "C14",
         "REPLACED_TWICE": "C15",

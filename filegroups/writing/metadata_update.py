@@ -1,0 +1,355 @@
+"""
+Write what a commit adds to the metadata table, before its slot (MDT-1, MDT-2).
+
+The records follow from the files of the commit. Each goes to the file group that its key hashes to;
+each changed file group of the metadata table gets one log file. No reader sees it before the slot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+
+import pyarrow as pa
+
+from filegroups.files.log_files import VisibleInstants
+from filegroups.files.slice_reader import SliceRead
+from filegroups.merge.rules import MergeRules
+from filegroups.metadata_table.contents import PartitionContents, contents_of_commit
+from filegroups.metadata_table.file_group_contents import IndexedTable
+from filegroups.metadata_table.index_definitions import IndexDefinition, read_index_definitions
+from filegroups.metadata_table.keys import IndexVersion
+from filegroups.metadata_table.log_files import MetadataWrite, metadata_log_files
+from filegroups.reading.read import computed_keys, view_of
+from filegroups.schema.schema import TableSchema, schema_history, with_meta
+from filegroups.supported import refuse_unmaintained
+from filegroups.writing.pending_commit import WrittenFiles
+from timeline.commit.begin import StartedWrite
+from timeline.commit.commit_lock import PendingCommit
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError
+from timeline.model.commit_metadata import CommitMetadata, FileGroupId
+from timeline.model.file_names import (
+    METADATA_TABLE,
+    BaseFile,
+    FileSlice,
+    join,
+    parse_log_file_name,
+)
+from timeline.model.instant import InstantTime
+from timeline.model.metadata_table import MetadataLogFile, MetadataUpdate
+from timeline.model.table_config import TableConfig
+from timeline.ports.ports import Storage
+from timeline.snapshot import Snapshot
+
+_BASE_NAME = re.compile(r"([^._/]+)_\d+-\d+-\d+_(?:\d{14}|\d{17})\.hfile", re.ASCII)
+_OF_SERVICES = "0-0-0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataFileGroups:
+    """
+    The file groups and index definitions of a metadata table; they change with its partitions only.
+
+    ``file_ids`` are those of each partition, sorted.
+    """
+
+    config: TableConfig
+    definitions: Mapping[str, IndexDefinition]
+    file_ids: Mapping[str, tuple[str, ...]]
+
+    @staticmethod
+    def read(context: TableContext, config: TableConfig) -> MetadataFileGroups:
+        """
+        Read them. Outside: 1 get; 1 list for each partition, all at the same time.
+
+        Raises:
+            MetadataTableOnError: As ``refuse_unmaintained``.
+            CorruptTableError: A partition has no file group, or the definitions are damaged.
+        """
+        refuse_unmaintained(config)
+        storage, partitions = context.ports.storage, sorted(config.metadata_partitions)
+
+        folders = [join(METADATA_TABLE, name) for name in partitions]
+        definitions, listed = context.ports.concurrently(
+            partial(read_index_definitions, storage),
+            partial(context.ports.for_each, storage.names, folders),
+        )
+        found = map(_file_ids, listed)
+        return MetadataFileGroups(
+            config=config,
+            definitions=definitions,
+            file_ids=dict(zip(partitions, found, strict=True)),
+        )
+
+
+def _file_ids(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the file ids of the base and log files of a partition, sorted."""
+    found = set()
+    for name in names:
+        base, log = _BASE_NAME.fullmatch(name), parse_log_file_name(name)
+        if base is not None:
+            found.add(base[1])
+        elif log is not None:
+            found.add(log.file_id)
+    return tuple(sorted(found))
+
+
+class MetadataWriter:
+    """
+    Writes the metadata table's part of one commit, again after each rebase.
+
+    Args:
+        context: The table.
+        begun: The write.
+    """
+
+    def __init__(self, context: TableContext, begun: StartedWrite) -> None:
+        self._context = context
+        self._begun = begun
+        self._attempts = count()
+        self._written: tuple[MetadataLogFile, ...] = ()
+
+    def with_update(self, pending: PendingCommit, written: WrittenFiles) -> PendingCommit:
+        """
+        Return the pending commit with its update, whose log files exist and are durable (MDT-2).
+
+        It first deletes those of an earlier attempt. Outside: nothing without a metadata table.
+        Else the deletes; the reads of ``contents_of_commit``; 1 open_output for each changed file
+        group of the metadata table, all at the same time.
+
+        Raises:
+            MetadataTableOnError, CorruptTableError: As ``MetadataFileGroups.read``.
+            StorageUnavailableError: The storage failed; discard the write.
+        """
+        context = self._context
+        config = context.metadata_table.config or context.config
+        if not config.metadata_table_on or context.limits.without_metadata_table:
+            return pending
+        groups = _file_groups(context, config)
+        for file in self._written:
+            context.ports.storage.delete(file.path)
+        snapshot, visible = self._begun.snapshot, self._visible(written)
+        table = indexed_table(context, groups, written.schema.avro_json, snapshot, visible)
+        contents = contents_of_commit(
+            context.ports.storage,
+            context.ports.executor,
+            table,
+            pending.metadata,
+            self._slices(written, pending.metadata) if table.indexes_keys else {},
+            requested_time=self._begun.requested_time,
+            zone=context.zone,
+        )
+        logs = log_files(
+            context,
+            groups,
+            contents,
+            requested_time=self._begun.requested_time,
+            write_token=f"{next(self._attempts)}-0-0",
+        )
+        storage, update = context.ports.storage, update_of(config, (file for file, _ in logs))
+        self._written = update.files
+        context.ports.for_each(partial(_put, storage), logs)
+        folders = {join(METADATA_TABLE, file.partition) for file in update.files}
+        storage.sync_folders(sorted(folders))
+        return replace(pending, metadata_update=update)
+
+    def _visible(self, written: WrittenFiles) -> VisibleInstants:
+        """Return the instants whose log blocks count, also of logs that a rebase brought."""
+        seen = VisibleInstants.of(self._begun.snapshot)
+        logs = (log for task, _ in written.stats if task.log for log in task.log.logs)
+        return replace(seen, times=seen.times | {log.instant_time for log in logs})
+
+    def _slices(
+        self, written: WrittenFiles, commit: CommitMetadata
+    ) -> dict[FileGroupId, FileSlice]:
+        """Return the slices below the commit: of the file groups that it updates or replaces."""
+        found: dict[FileGroupId, FileSlice] = {}
+        view = view_of(self._context, self._begun.snapshot)
+        for path, file_id in commit.replaced_file_groups():
+            one = view.latest_slice(FileGroupId(path, file_id))
+            if one is not None:
+                found[one.file_group] = one
+        for task, _ in written.stats:
+            group = FileGroupId(task.partition_path, task.file_id)
+            logs = task.log.logs if task.log is not None else ()
+            if task.base_path is None and not logs:
+                continue
+            base = None
+            if task.base_path is not None:
+                base = BaseFile(
+                    file_group=group,
+                    name=task.base_path.rpartition("/")[2],
+                    requested_time=task.base_requested_time or "",
+                    size_bytes=0,
+                )
+            found[group] = FileSlice(
+                file_group=group,
+                base_instant_time=task.base_requested_time or logs[0].instant_time,
+                base_file=base,
+                log_files=logs,
+            )
+        return found
+
+
+def _file_groups(context: TableContext, config: TableConfig) -> MetadataFileGroups:
+    """Return the cached file groups; read them if the partitions changed (MDT-5)."""
+    cached = context.metadata_table.file_groups
+    same = isinstance(cached, MetadataFileGroups) and (
+        cached.config.metadata_partitions == config.metadata_partitions
+    )
+    if not (same and isinstance(cached, MetadataFileGroups)):
+        cached = MetadataFileGroups.read(context, config)
+        context.metadata_table.file_groups = cached
+    return cached
+
+
+def indexed_table(
+    context: TableContext,
+    groups: MetadataFileGroups,
+    avro_json: str,
+    snapshot: Snapshot,
+    visible: VisibleInstants,
+) -> IndexedTable:
+    """
+    Return the table's indexes, and how slices are read for them.
+
+    Args:
+        context: The table.
+        groups: The file groups of its metadata table.
+        avro_json: The schema that the commit writes.
+        snapshot: Before the commit.
+        visible: The instants whose log blocks count before the commit.
+    """
+    return IndexedTable(
+        partitions=tuple(groups.file_ids),
+        definitions=groups.definitions,
+        read=SliceRead(
+            file_schema=with_meta(TableSchema.from_avro(avro_json).arrow),
+            columns=(),
+            rules=MergeRules.of(context.config.merge, avro_json),
+            keys=computed_keys(context),
+            visible=visible,
+            history=schema_history(context.ports.storage, snapshot),
+        ),
+        avro_json=avro_json,
+        version=IndexVersion.V1 if groups.config.table_version < 9 else IndexVersion.V2,
+    )
+
+
+class ServiceUpdate:
+    """
+    The metadata table's part of a service's slot; its log files are in the slot (MDT-9).
+
+    Several processes may execute one plan, and each draws the time of a clean in its section. So no
+    log file may exist before the slot decides.
+
+    Args:
+        context: The table.
+        avro_json: The table's schema; None if it has none yet.
+        contents: Returns the records of the service, for the indexes and a requested time.
+    """
+
+    def __init__(
+        self,
+        context: TableContext,
+        avro_json: str | None,
+        contents: Callable[[IndexedTable, InstantTime], Mapping[str, PartitionContents]],
+    ) -> None:
+        self._context = context
+        self._avro_json = avro_json or TableSchema.from_arrow(pa.schema([]), "t").avro_json
+        self._contents = contents
+        self._made: dict[tuple[InstantTime, tuple[str, ...]], MetadataUpdate] = {}
+
+    def prepare(self, requested_time: InstantTime) -> None:
+        """Make the update before the section, for the partitions as they are known (PUB-1)."""
+        self.of(self._context.metadata_table.config or self._context.config, requested_time)
+
+    def of(self, config: TableConfig, requested_time: InstantTime) -> MetadataUpdate | None:
+        """
+        Return the update under these properties; None without a metadata table.
+
+        Outside: nothing if ``prepare`` made it, else as ``MetadataFileGroups.read`` and the reads of
+        ``contents``.
+
+        Raises:
+            MetadataTableOnError, CorruptTableError: As ``MetadataFileGroups.read``.
+        """
+        context = self._context
+        if not config.metadata_table_on or context.limits.without_metadata_table:
+            return None
+        context.metadata_table.config = config
+        groups = _file_groups(context, config)
+        key = (requested_time, tuple(groups.file_ids))
+        if key not in self._made:
+            snapshot = context.snapshot()
+            visible = VisibleInstants.of(snapshot)
+            table = indexed_table(context, groups, self._avro_json, snapshot, visible)
+            logs = log_files(
+                context,
+                groups,
+                self._contents(table, requested_time),
+                requested_time=requested_time,
+                write_token=_OF_SERVICES,
+            )
+            self._made[key] = update_of(
+                config, [replace(file, content=data) for file, data in logs]
+            )
+        return self._made[key]
+
+
+def log_files(
+    context: TableContext,
+    groups: MetadataFileGroups,
+    contents: Mapping[str, PartitionContents],
+    *,
+    requested_time: InstantTime,
+    write_token: str,
+) -> list[tuple[MetadataLogFile, bytes]]:
+    """
+    Return records of an instant as log files of the metadata table, with their bytes.
+
+    Args:
+        context: The table.
+        groups: The file groups of its metadata table.
+        contents: The records by partition.
+        requested_time: The instant's.
+        write_token: Unique among the attempts of the instant.
+
+    Raises:
+        CorruptTableError: A partition has no file group (``metadata_partition_empty``).
+    """
+    for partition, each in contents.items():
+        defined = groups.definitions.get(partition)
+        is_split = defined is not None and defined.is_per_partition
+        if not (is_split or each.is_empty or groups.file_ids[partition]):
+            raise CorruptTableError(
+                "a partition of the metadata table has no file group: let Java Hudi build the "
+                f"metadata table again, or switch it off: {partition}",
+                kind="metadata_partition_empty",
+                path=join(METADATA_TABLE, partition),
+            )
+    write = MetadataWrite(
+        requested_time=requested_time,
+        write_token=write_token,
+        table_version=groups.config.table_version,
+        created_ms=int(context.zone.wall_ms(requested_time)),
+    )
+    return list(metadata_log_files(contents, groups.file_ids, groups.definitions, write))
+
+
+def update_of(config: TableConfig, files: Iterable[MetadataLogFile]) -> MetadataUpdate:
+    """Return the update of log files that were made under these properties."""
+    return MetadataUpdate(
+        table_version=config.table_version,
+        partitions=tuple(sorted(config.metadata_partitions)),
+        files=tuple(files),
+    )
+
+
+def _put(storage: Storage, log: tuple[MetadataLogFile, bytes]) -> None:
+    with storage.open_output(log[0].path) as sink:
+        sink.write(log[1])

@@ -1,0 +1,109 @@
+"""After each commit the metadata table has exactly the files, keys and bounds of the table (MDT-1)."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from filegroups.reading.read import view_of
+from filegroups.table import TableReader
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.plan import CleaningSettings
+from tableservices.compaction.execute import execute_compaction, schedule_compaction
+from tableservices.compaction.plan import CompactionSettings
+from tests.unit.timeline.engine import SMALL, new_table, opened, put
+from tests.unit.timeline.metadata_tables import add_metadata_table
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import METADATA_TABLE
+from timeline.partitions import list_partition_paths
+
+INDEXES = ("column_stats", "files", "partition_stats", "record_index")
+KEYS = [f"k{number}" for number in range(12)]
+
+
+def metadata_of(table: TableReader) -> MetadataTable:
+    context = table.context
+    found = open_metadata_table(context.ports.storage, table.config, context.snapshot())
+    assert found is not None
+    assert found.lag.is_trusted
+    assert not found.lag.pending
+    return found
+
+
+def check(table: TableReader) -> None:
+    """Compare the metadata table with the folders and the rows."""
+    table = opened(table)
+    storage, metadata = table.context.ports.storage, metadata_of(table)
+    snapshot = table.context.snapshot()
+    view = view_of(table.context, snapshot)
+    slices = view.latest_slices()
+    there = {
+        (path, entry.name, entry.size_bytes)
+        for path in list_partition_paths(storage)
+        for entry in storage.list(path)
+        if not entry.name.startswith(".hoodie_partition_metadata")
+    }
+    listed = metadata.files_of(metadata.partition_paths()).to_pylist()
+    assert {(one["partition_path"], one["name"], one["size"]) for one in listed} == there
+    rows = table.to_arrow(with_hoodie_columns=True).to_pylist()
+    index = pa.concat_tables(metadata.read("record_index")).to_pylist()
+    assert sorted((one["key"], one["partition_path"]) for one in index) == sorted(
+        (one["_hoodie_record_key"], one["_hoodie_partition_path"]) for one in rows
+    )
+    groups = {(one.file_group.partition_path, one.file_group.file_id) for one in slices}
+    assert {(one["partition_path"], one["file_id"]) for one in index} <= groups
+    stats = pa.concat_tables(metadata.read("partition_stats")).to_pylist()
+    bounds = {one["file_name"]: one for one in stats if one["column_name"] == "v"}
+    for row in rows:
+        one = bounds[row["_hoodie_partition_path"]]
+        assert one["min"]["LongWrapper"] <= row["v"] <= one["max"]["LongWrapper"]
+    measured = pa.concat_tables(metadata.read("column_stats")).to_pylist()
+    names = {one["file_name"] for one in measured}
+    assert {name for _, name, _ in there} == names
+
+
+def rows(keys: list[str], value: int) -> list[dict[str, Any]]:
+    return [{"id": key, "p": f"p{int(key[1:]) % 3}", "ts": value, "v": value} for key in keys]
+
+
+@pytest.mark.spec("MDT-1")
+@pytest.mark.parametrize("table_type", list(TableType))
+@pytest.mark.parametrize("version", [8, 9])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_metadata_table_has_exactly_what_the_table_has_after_each_commit(
+    table_type: TableType, version: int, seed: int
+) -> None:
+    chance = random.Random(f"{table_type} {version} {seed}")
+    table = new_table(version=version, table_type=table_type)
+    add_metadata_table(table.context.ports.storage, *INDEXES)
+    table = opened(table)
+    put(table, WriteOperation.UPSERT, rows(KEYS[:4], 0))
+    check(table)
+    for value in range(1, 10):
+        keys = chance.sample(KEYS, chance.randint(1, 4))
+        work = chance.choice(["upsert"] * 3 + ["delete", "overwrite", "service"])
+        if work == "service" and table_type is TableType.MERGE_ON_READ:
+            planned = schedule_compaction(table.context, CompactionSettings(), files=SMALL)
+            if planned is not None:
+                execute_compaction(table.context, planned, SMALL)
+        elif work == "service":
+            clean(table.context, CleaningSettings(commits_retained=1))
+        elif work == "delete":
+            put(table, WriteOperation.DELETE, rows(keys, value))
+        elif work == "overwrite":
+            put(table, WriteOperation.INSERT_OVERWRITE, rows(keys, value))
+        else:
+            put(table, WriteOperation.UPSERT, rows(keys, value))
+        check(table)
+    clean(table.context, CleaningSettings(commits_retained=1))
+    check(table)
+
+
+def test_a_table_without_a_metadata_table_gets_none() -> None:
+    table = new_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    assert table.context.ports.storage.list(METADATA_TABLE) == []
