@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from filegroups.metadata_table.listing import metadata_listing
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
+from filegroups.reading.data_skipping import skip_slices
 from filegroups.reading.diff import TableDiff, diff_snapshots
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.incremental import plan_incremental_read
@@ -193,7 +194,7 @@ class TableSnapshot:
     ) -> ScanPlan:
         """Return which files a scan reads and its output schema."""
         state = self.current_state()
-        return plan_scan(
+        plan = plan_scan(
             self._context,
             state.snapshot,
             state.file_slices(partitions, query_type=query_type, filter=filter),
@@ -201,6 +202,7 @@ class TableSnapshot:
             filter=filter,
             with_hoodie_columns=with_hoodie_columns,
         )
+        return skip_slices(self._context, state.snapshot, plan, state.view.by_metadata)
 
     def scan(
         self,

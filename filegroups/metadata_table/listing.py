@@ -12,10 +12,12 @@ from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.schema.casting import codes_of, rows_by_number
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, SnapshotExpiredError, UnsupportedTableError
+from timeline.model.metadata_table import PartitionKind
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import FileStat, Ports, Stats
 from timeline.snapshot import Snapshot
 
+_STATISTICS = PartitionKind.COLUMN_STATS.value
 _FIRST_VERSION = 8  # of tables whose metadata table is read
 _Found = TypeVar("_Found")
 
@@ -49,6 +51,15 @@ class MetadataListing:
         found = self._ask(lambda table: table.files_of(partition_paths))
         return None if found is None else _by_partition(found, partition_paths)
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether the table has statistics of columns, by its properties."""
+        return _STATISTICS in self.config.metadata_partitions
+
+    def statistics(self, keys: pa.ChunkedArray) -> pa.Table | None:
+        """Return the records of ``column_stats``. Outside: as ``MetadataTable.look_up``."""
+        return self._ask(lambda table: table.look_up(_STATISTICS, keys))
+
     def _ask(self, question: Callable[[MetadataTable], _Found]) -> _Found | None:
         if self._is_unusable:
             return None
@@ -78,17 +89,25 @@ class MetadataListing:
         self.ports.events.emit("metadata_table.not_used", reason=reason)
 
 
-def metadata_listing(context: TableContext, snapshot: Snapshot) -> MetadataListing | None:
+def metadata_listing(
+    context: TableContext, snapshot: Snapshot, *, of_partitions: bool = True
+) -> MetadataListing | None:
     """
     Return the listing that a read uses; None to list folders.
 
-    ``hoodie.metadata.enable`` decides. Without the option, the files of a partitioned table on a
-    high-latency store are listed by the metadata table: that takes fewer requests.
+    ``hoodie.metadata.enable`` decides. Without the option, the metadata table is used on a
+    high-latency store where that takes fewer requests: for files of partitioned tables, and for
+    statistics.
+
+    Args:
+        context: The table.
+        snapshot: The snapshot that is read.
+        of_partitions: Whether files are listed; False for statistics.
     """
     wanted, config = context.limits.lists_by_metadata, context.config
     if wanted is None:
         is_far = context.ports.storage.capabilities.high_latency
-        wanted = is_far and bool(config.partition_fields)
+        wanted = is_far and (not of_partitions or bool(config.partition_fields))
     if not wanted or not config.metadata_table_on:
         return None
     return MetadataListing(ports=context.ports, config=config, snapshot=snapshot)

@@ -79,6 +79,10 @@ _BUILDING: Final = EARLIEST[:-3]
 _RECORDED: Final = frozenset(
     {Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLEAN}
 )
+#: Partitions with records of files, which never change; a later record is of another file.
+_OF_FILES: Final = frozenset(
+    {PartitionKind.FILES, PartitionKind.COLUMN_STATS, PartitionKind.BLOOM_FILTERS}
+)
 _OWN_BASE: Final = f"{METADATA_TABLE}/"
 _FILE_ID: Final = r"[^_/\\\x00-\x1f]+"
 _TOKEN: Final = r"\d+-\d+-\d+"  # noqa: S105 - a file name part
@@ -138,7 +142,7 @@ class MetadataTable:
 
     ``partitions`` are the complete ones, which readers may use. ``own`` is the snapshot of its own timeline, and ``visible`` has the instants whose blocks count. ``lag``
     compares the timelines. ``is_newer``: a compaction merged commits that the snapshot does not
-    have, so only the list of files can still be read. ``together`` makes calls in parallel on a
+    have, so only partitions with records of files can still be read. ``together`` makes calls in parallel on a
     high-latency store (``Ports.concurrently``).
     """
 
@@ -182,7 +186,7 @@ class MetadataTable:
         Raises:
             CorruptTableError: A file is damaged.
             MissingFileError: A file was deleted since; open the metadata table again.
-            SnapshotExpiredError: ``is_newer``, and the partition is not the list of files.
+            SnapshotExpiredError: ``is_newer``, and the records are not those of files.
             UnsupportedTableError: The partition is of a kind that this release does not know.
 
         Outside: 1 list, 1 open_input for each file.
@@ -256,7 +260,7 @@ class MetadataTable:
 
     def _shape(self, partition: str) -> pa.Schema:
         kind = kind_of(partition)
-        if self.is_newer and kind is not PartitionKind.FILES:
+        if self.is_newer and kind not in _OF_FILES:
             raise SnapshotExpiredError(
                 "a compaction of the metadata table merged commits that are newer than the "
                 "snapshot: take a new snapshot, then look the keys up again",

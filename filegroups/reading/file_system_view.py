@@ -378,27 +378,8 @@ class PartitionPruner:
         ]
 
     def _possible(self, guarantees: Sequence[_Guarantees | None]) -> list[int]:
-        """Return the numbers of the guarantees that allow the filter to be true; None allows it."""
-        names, expressions = [], []
-        sure = {number for number, some in enumerate(guarantees) if some is None}
-        for number, some in enumerate(guarantees):
-            for one in some or ():
-                names.append(str(number))
-                expressions.append(self._expression(one))
-        if not names:
-            return sorted(sure)
-        import pyarrow.dataset as ds  # slow to import, and most reads have no filter
-        from pyarrow import fs
-
-        dataset = ds.FileSystemDataset.from_paths(
-            names,
-            schema=self.schema,
-            format=ds.ParquetFileFormat(),
-            filesystem=fs.LocalFileSystem(),  # no file is opened
-            partitions=expressions,
-        )
-        found = {int(one.path) for one in dataset.get_fragments(filter=self.condition)}
-        return sorted(found | sure)
+        made = [some if some is None else list(map(self._expression, some)) for some in guarantees]
+        return guarantees_that_allow(self.condition, self.schema, made)
 
     def _expression(self, guarantee: Mapping[int, _Range | None]) -> pc.Expression:
         sides = []
@@ -526,6 +507,41 @@ class PartitionPruner:
         else:
             values = _values(one, text, percent=not self.url_encode)
         return [*values, _prefixed(text)] if values is not None and more else values
+
+
+def guarantees_that_allow(
+    condition: pc.Expression,
+    schema: pa.Schema,
+    guarantees: Sequence[Sequence[pc.Expression] | None],
+) -> list[int]:
+    """
+    Return the numbers of the guarantees that allow the filter to be true.
+
+    Args:
+        condition: The filter; must bind to ``schema``.
+        schema: Every column that filter and guarantees name.
+        guarantees: One of the expressions of each is true for each row; None for no guarantee.
+    """
+    names: list[str] = []
+    expressions: list[pc.Expression] = []
+    sure = {number for number, some in enumerate(guarantees) if some is None}
+    for number, some in enumerate(guarantees):
+        names += [str(number)] * len(some or ())
+        expressions += some or ()
+    if not names:
+        return sorted(sure)
+    import pyarrow.dataset as ds  # slow to import, and most reads have no filter
+    from pyarrow import fs
+
+    dataset = ds.FileSystemDataset.from_paths(
+        names,
+        schema=schema,
+        format=ds.ParquetFileFormat(),
+        filesystem=fs.LocalFileSystem(),  # no file is opened
+        partitions=expressions,
+    )
+    found = {int(one.path) for one in dataset.get_fragments(filter=condition)}
+    return sorted(found | sure)
 
 
 def _is_text(kind: pa.DataType) -> bool:

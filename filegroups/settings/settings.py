@@ -120,8 +120,8 @@ class WriteSettings(KeySettings, LimitSettings):
         "hoodie.metadata.enable",
         None,
         "Off by default (Hudi: on). An explicit false also switches off an existing "
-        "metadata table. Reads list files by it with true, and by folders with false; by "
-        "default they use it for a partitioned table on an object store.",
+        "metadata table. Reads use it to list and to skip files with true, and not with "
+        "false; by default they use it on an object store.",
     )
 
     schema_reconcile: bool = option(
