@@ -165,7 +165,7 @@ def _write(
     sink: IO[bytes], rows: pa.Table, metadata: Mapping[str, str], settings: ParquetSettings
 ) -> None:
     rows = to_stored_rows(rows)
-    with pq.ParquetWriter(sink, rows.schema, **_layout(rows.schema, settings)) as writer:
+    with pq.ParquetWriter(sink, rows.schema, **_layout(rows, settings)) as writer:
         writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
         # The writer drops the Arrow schema's metadata, so the footer's keys are added here.
         writer.add_key_value_metadata(metadata)
@@ -357,20 +357,56 @@ def _keys(file: pq.ParquetFile | InMemoryParquet, path: str) -> pa.ChunkedArray:
     return file.read(columns=[KEY_COLUMN], use_threads=False).column(0)
 
 
-def _layout(schema: pa.Schema, settings: ParquetSettings) -> dict[str, Any]:
+def _layout(rows: pa.Table, settings: ParquetSettings) -> dict[str, Any]:
     dictionary: Any = False
     if settings.dictionary:
-        dictionary = [name for name in schema.names if name not in _NO_DICTIONARY]
+        dictionary = [name for name in rows.schema.names if name not in _NO_DICTIONARY]
     compression = settings.compression.lower()
     return {
         "version": "2.4",
         "data_page_version": "1.0",
         "compression": "none" if compression == "uncompressed" else compression,
         "use_dictionary": dictionary,
+        "write_statistics": _with_statistics(rows),
         "data_page_size": settings.page_bytes,
         "store_schema": False,
         "store_decimal_as_integer": False,
     }
+
+
+def _with_statistics(rows: pa.Table) -> bool | list[str]:
+    """
+    Return the columns whose statistics are written; True for all.
+
+    Arrow's limits of floats ignore NaN. For Spark NaN is above all numbers, so ``x > 7`` would skip a
+    file whose only such value is NaN. Java's writers also leave the limits of such a column out.
+    """
+    floats = [each for each in rows.schema if _has_floats(each.type)]
+    omitted = [
+        each.name
+        for each in floats
+        if any(_has_nan(chunk) for chunk in rows.column(each.name).chunks)
+    ]
+    if not omitted:
+        return True
+    made = io.BytesIO()
+    pq.write_table(rows.schema.empty_table(), made, store_schema=False)
+    columns = pq.read_metadata(made).schema
+    paths = (columns.column(number).path for number in range(len(columns)))
+    return [path for path in paths if path.partition(".")[0] not in omitted]
+
+
+def _has_nan(values: pa.Array) -> bool:
+    types = pa.types
+    if not _has_floats(values.type):
+        return False
+    if types.is_floating(values.type):
+        return bool(pc.any(pc.is_nan(values), min_count=0).as_py())
+    if types.is_struct(values.type):
+        return any(_has_nan(values.field(number)) for number in range(values.type.num_fields))
+    if types.is_map(values.type):
+        return _has_nan(values.keys) or _has_nan(values.items)
+    return _has_nan(values.values)
 
 
 def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:

@@ -16,6 +16,7 @@ from filegroups.files.bloom import DYNAMIC, BloomFilter, BloomSettings
 from filegroups.files.parquet import (
     ParquetSettings,
     base_file_bytes,
+    parquet_bytes,
     read_base_file,
     read_batches,
     read_footer,
@@ -260,3 +261,26 @@ def test_decimals_of_every_physical_form_are_read(as_integer: bool):
     with storage.open_output("f.parquet") as sink:
         pq.write_table(table, sink, store_decimal_as_integer=as_integer)
     assert read_base_file(storage, "f.parquet", schema=table.schema) == table
+
+
+def test_columns_with_nan_have_no_limits_in_the_footer() -> None:
+    # For Spark NaN is above all numbers, and limits that ignore it would hide the row.
+    columns = pa.table(
+        {
+            "a": [1.0, nan],
+            "b": [1.0, None],
+            "l": [[nan], []],
+            "s": [{"x": 1.0, "y": "q"}, None],
+            "m": pa.array([[("k", nan)], []], pa.map_(pa.string(), pa.float32())),
+            "n": [[1.0], [2.0]],
+        }
+    )
+    content = parquet_bytes(columns, SCHEMA.avro_json, ParquetSettings())
+    group = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    limited = {
+        chunk.path_in_schema
+        for chunk in chunks
+        if chunk.statistics is not None and chunk.statistics.has_min_max
+    }
+    assert limited == {"b", "s.x", "s.y", "n.list.element"}
