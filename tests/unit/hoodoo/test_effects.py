@@ -201,7 +201,7 @@ def test_an_opened_table_reports_each_key_once(
 def test_a_table_without_metadata_table_takes_hudis_own_default(tmp_path: Path) -> None:
     options = {"hoodie.metadata.enable": "true"}
     with (
-        pytest.warns(UserWarning, match="metadata table is neither built"),
+        pytest.warns(UserWarning, match="no metadata table is built"),
         hoodoo.create_table(
             tmp_path / "t", schema=SCHEMA, record_key="id", properties=options
         ) as table,
