@@ -7,6 +7,7 @@ table itself, with a deltacommit of the metadata table made by the functions tha
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
@@ -223,3 +224,24 @@ def test_java_reads_writes_and_compacts_on_a_commit_of_ours(
         assert assert_java_agrees(java, path) == sorted([*existing, *new])
     done = [file.name for file in (path / METADATA / TIMELINE).iterdir()]
     assert [file for file in done if file.endswith(".commit")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("release", "name"), [("1.2.0", "v9a_cow_all"), ("1.0.2", "v8_cow_all")])
+def test_java_finds_every_key_of_blocks_of_a_megabyte(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, name: str
+) -> None:
+    java, path = java_oracle(release), golden_tables.unpack(name, tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    before = len(java.read(path, conf=OFF))
+    keys = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(60_000)]
+    rows = [row(key, "p0", number) for number, key in enumerate(keys)]
+    commit_with_metadata(path, scratch, lambda table: table.upsert(rows))
+    logs = (path / METADATA / "record_index").glob("*log.1_0-0-0")
+    assert any(log.read_bytes().count(b"DATABLK*") > 1 for log in logs)
+    conf = dict(golden_tables.account(name)["conf"])
+    conf |= {"hoodie.index.type": "RECORD_INDEX", "hoodie.write.auto.upgrade": "false"}
+    java.write(path, [as_json(one | {"ts": 10}) for one in rows], conf=conf)
+    (found,) = java.sql(path, "select count(*) as n, count(distinct id) as ids from {t}")
+    assert found == {"n": before + 60_000, "ids": before + 60_000}  # a key not found comes twice
