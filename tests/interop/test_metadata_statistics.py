@@ -112,6 +112,53 @@ def test_java_finds_nan_in_files_of_hoodoo(
         assert sorted(each["id"] for each in found) == keys, condition
 
 
+def test_java_uses_every_index_after_changes_in_log_files(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    java, path, copy = java_oracle("1.2.0"), tmp_path / "table", tmp_path / "copy"
+    conf = {
+        **CONF,
+        "hoodie.table.name": "t",
+        "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+        "hoodie.metadata.index.bloom.filter.enable": "true",
+    }
+    first = [row(key, part, 1.0, f"n{key}") for key, part in ("ax", "bx", "cy", "dy")]
+    java.write(path, first, "insert", schema=SCHEMA, conf=conf)
+    for setting in ("hoodie.metadata.enable", "hoodie.enable.data.skipping"):
+        java.sql(path, f"set {setting}=true")
+    lock = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
+    java.sql(path, f"set hoodie.write.lock.provider={lock}")
+    java.sql(path, "create index idx_name on {t} (name)")
+    shutil.copytree(path, copy)
+    off = {"hoodie.metadata.enable": "false"}
+    with hoodoo.open_table(copy, properties=off) as table:
+        schema = table.current_state().to_arrow().schema
+        changed = [row("a", "x", math.nan, "$new"), row("e", "z", 5.0, None)]
+        with pytest.warns(match="switched off"):
+            table.upsert(pa.Table.from_pylist(changed, schema))
+    adopt(path, copy)
+    with hoodoo.open_table(copy) as table:
+        table.delete(pa.Table.from_pylist([row("b", "x", None, None)], schema))
+    adopt(path, copy)
+    for condition, keys in (
+        ("name = '$new'", ["a"]),
+        ("name = 'na'", []),
+        ("name = 'nb'", []),
+        ("name = 'nc'", ["c"]),
+        ("id in ('a', 'b', 'c', 'e')", ["a", "c", "e"]),
+        ("x > 1", ["a", "e"]),
+        ("x > 4 and p = 'z'", ["e"]),
+    ):
+        found = java.sql(path, f"select id from {{t}} where {condition}")
+        assert sorted(each["id"] for each in found) == keys, condition
+    again = [row("b", "x", 2.0, "back"), row("e", "z", 6.0, "five")]
+    java.write(path, again, "upsert", conf={**conf, "hoodie.index.type": "RECORD_INDEX"})
+    found = java.sql(path, "select id, name from {t}")
+    assert sorted(each["id"] for each in found) == ["a", "b", "c", "d", "e"]
+    found = java.sql(path, "select id from {t} where name in ('back', 'five')")
+    assert sorted(each["id"] for each in found) == ["b", "e"]
+
+
 def adopt(path: Path, copy: Path) -> None:
     """Put the newest commit of a copy without metadata table into the table that has one."""
     storage, other = LocalStorage(str(path)), LocalStorage(str(copy))
