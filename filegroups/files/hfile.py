@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -148,10 +148,11 @@ class HFile:
         Raises:
             CorruptTableError: The file is damaged.
         """
-        wanted: dict[int, set[bytes]] = {}
+        wanted: dict[int, list[bytes]] = {}
         if self.entry_count:
-            for offset, some in self._blocks_of(keys, self._root, max(1, self._trailer.levels)):
-                wanted.setdefault(offset, set()).update(some)
+            ordered = sorted(set(keys))
+            for offset, some in self._blocks_of(ordered, self._root, max(1, self._trailer.levels)):
+                wanted.setdefault(offset, []).extend(some)
         return pa.Table.from_batches(
             (self._some_entries(offset, wanted[offset]) for offset in sorted(wanted)),
             schema=_ENTRIES,
@@ -168,22 +169,22 @@ class HFile:
             at += _HEAD.size + size
 
     def _blocks_of(
-        self, keys: Iterable[bytes], children: Sequence[_Child], levels: int
-    ) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield the data blocks that may hold some of the keys, each with those keys."""
+        self, keys: Sequence[bytes], children: Sequence[_Child], levels: int
+    ) -> Iterator[tuple[int, Sequence[bytes]]]:
+        """Yield the data blocks that may hold some of the ascending keys, each with those keys."""
         if not levels:
             raise _damaged(self.path, "its index has more levels than it says")
-        least = [child.key for child in children]
-        below: dict[int, list[bytes]] = {}
-        for key in keys:
-            place = bisect_right(least, key) - 1
-            if place >= 0:
-                below.setdefault(children[place].offset, []).append(key)
-        for offset, some in below.items():
-            if self._blocks.head(offset)[0] in _INDEX_MAGICS:
-                yield from self._blocks_of(some, self._index_block(offset), levels - 1)
+        if any(one.key > two.key for one, two in pairwise(children)):
+            raise _damaged(self.path, "its index is not in the order of the keys")
+        borders = [bisect_left(keys, child.key) for child in children] + [len(keys)]
+        for child, low, high in zip(children, borders, borders[1:], strict=False):
+            if low >= high:
+                continue
+            some = keys[low:high]
+            if self._blocks.head(child.offset)[0] in _INDEX_MAGICS:
+                yield from self._blocks_of(some, self._index_block(child.offset), levels - 1)
             else:
-                yield offset, some
+                yield child.offset, some
 
     def _index_block(self, offset: int) -> tuple[_Child, ...]:
         """Read an intermediate or leaf block of the index, which has the offset of each entry."""
@@ -204,9 +205,9 @@ class HFile:
         except struct.error as error:
             raise _damaged(self.path, "a short index block") from error
 
-    def _some_entries(self, offset: int, keys: Iterable[bytes]) -> pa.RecordBatch:
+    def _some_entries(self, offset: int, keys: Sequence[bytes]) -> pa.RecordBatch:
         entries = self._entries(offset)
-        wanted = pa.array(list(keys), pa.binary())
+        wanted = pa.array(keys, pa.binary())
         return entries.filter(pc.is_in(entries.column(0), value_set=wanted))
 
     def _entries(self, offset: int) -> pa.RecordBatch:

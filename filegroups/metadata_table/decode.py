@@ -112,7 +112,7 @@ def decode_hfile(
     if keys is None:
         entries = file.read_all()
     else:
-        entries = file.get_rows(sorted(key.encode() for key in keys.to_pylist()))
+        entries = file.get_rows(pc.cast(keys, pa.binary()).to_pylist())
     schema = file.info.get(_SCHEMA)
     if not entries.num_rows:
         return shape.empty_table()

@@ -41,6 +41,7 @@ from timeline.snapshot import Snapshot
 
 _NULLABLE_MAX: Final = 6  # columns with nulls in a guarantee; each doubles the alternatives
 _DECIMAL_BYTES: Final = 16
+_RECORDS_MAX: Final = 1_000_000  # of columns and files; above, look-ups take longer than footers
 _SLICES_MIN: Final = 2  # one slice is read faster than its statistics
 _UNITS: Final = {
     "ms": (ValueType.TIMESTAMP_MILLIS, ValueType.LOCAL_TIMESTAMP_MILLIS),
@@ -81,7 +82,7 @@ def skip_slices(
         if _has_bounds(one.type) and not works_without(condition, schema, one.name)
     ]
     files = _files_of(plan.slices, merges_values=context.config.merge_mode is MergeMode.CUSTOM)
-    if not names or not len(files.slices):
+    if not 0 < len(names) * len(files.slices) <= _RECORDS_MAX:
         return plan
     keys = [column_stats_keys(_repeated(one, files), files.paths, files.names) for one in names]
     found = listing.statistics(pa.chunked_array(keys))
