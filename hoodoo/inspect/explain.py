@@ -52,6 +52,13 @@ _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
             "deletes the remaining files"
         ),
     ),
+    SlotKind.METADATA: (
+        "decided",
+        (
+            "a compaction of the metadata table, by {who} at {when}, {number}; it is not on the "
+            "timeline of the table"
+        ),
+    ),
     SlotKind.CANCEL: ("cancelled", "cancelled by {who} at {when}, {number}"),
     SlotKind.VOID: (
         "void",

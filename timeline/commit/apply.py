@@ -90,7 +90,8 @@ def is_applied(
     Return whether the slot's file exists or was archived since (Java archives ours too).
 
     A cancel, a void and the end of a savepoint have no file. They are applied when their target's
-    files are deleted.
+    files are deleted. A compaction of the metadata table counts as applied: if its owner dies
+    before it creates the plan, there is none (MDT-8).
 
     An instant is archived if every reader takes it as archived (``ActiveTimeline.is_archived``) and
     it has no pending files. The second condition is needed because a rollback or clean may be
@@ -219,6 +220,9 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
         return False
     if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL) and not _end_target(context, slot):
         return True
+    if slot.kind is SlotKind.METADATA:
+        path = metadata_plan_path(slot.requested_time)
+        return _create_until_known(context, path, slot.body, slot, may_show)
     _carry_out(context, slot)
     if slot.file_name is None:
         return True
@@ -292,6 +296,11 @@ def metadata_instant_files(slot: Slot) -> list[tuple[str, bytes]]:
         (f"{METADATA_TIMELINE}/{inflight}", encode_metadata_inflight()),
         (f"{METADATA_TIMELINE}/{completed}", encode_metadata_deltacommit(slot.metadata_update)),
     ]
+
+
+def metadata_plan_path(requested_time: InstantTime) -> str:
+    """Return the path of the plan of a compaction of the metadata table (MDT-8)."""
+    return f"{METADATA_TIMELINE}/{pending_file_names(Action.COMPACTION, requested_time)[-1]}"
 
 
 def delete_from_metadata_table(storage: Storage, *requested_times: InstantTime) -> None:

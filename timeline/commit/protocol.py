@@ -29,6 +29,7 @@ from timeline.commit.apply import (
     apply,
     is_applied,
     may_overlap,
+    metadata_plan_path,
     not_applied,
     revert_if_restored,
     revert_truncation,
@@ -427,6 +428,9 @@ def delete_from_wrong_table(context: TableContext, slot: Slot, *names: str) -> N
     shown = {slot.file_name, *(one.file_name for one in helped)}
     for name in sorted({*names, *filter(None, shown)}):
         path = timeline_path(name)
+        repeat_until_known(context, slot, partial(context.ports.storage.delete, path))
+    if slot.kind is SlotKind.METADATA:
+        path = metadata_plan_path(slot.requested_time)
         repeat_until_known(context, slot, partial(context.ports.storage.delete, path))
     if slot.kind is SlotKind.TRUNCATE:
         repeat_until_known(context, slot, partial(revert_truncation, context, slot))

@@ -142,6 +142,10 @@ class SharedWithJava(CommitProtocol):
 
     def _apply_own(self, section: CommitSection, slot: Slot) -> str:
         """Validate again, then apply the slot; it stays undecided if that is forbidden."""
+        if slot.kind is SlotKind.METADATA:  # no file of it without the lock (MDT-8)
+            self.assert_same_table(slot)
+            apply(self.context, slot, may_show=partial(has_lease, section.lease))
+            return ""
         if not slot.timeline_digest:
             return super()._apply_own(section, slot)
         context, lease = self.context, section.lease

@@ -126,13 +126,21 @@ class SlotKind(Enum):
     SAVEPOINT = "savepoint"
     UNSAVEPOINT = "unsavepoint"
     RESTORE = "restore"
+    METADATA = "metadata"  # orders a compaction of the metadata table against commits
     VOID = "void"  # the commit or clean slot right before it decides nothing (FOR-4, FOR-9)
     NOOP = "noop"
 
 
-#: Kinds that only remove, or concern no instant, have no file of their own.
+#: Kinds that only remove, or concern no instant of the table, have no file on its timeline.
 _FILELESS = frozenset(
-    {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.TRUNCATE, SlotKind.VOID}
+    {
+        SlotKind.NOOP,
+        SlotKind.CANCEL,
+        SlotKind.UNSAVEPOINT,
+        SlotKind.TRUNCATE,
+        SlotKind.METADATA,
+        SlotKind.VOID,
+    }
 )
 
 
@@ -200,8 +208,8 @@ class Slot:
     names the rollback or restore instant. ``action`` is that of the instant's pending files: a
     completed compaction is committed as ``compaction``, and its file is named ``commit``.
 
-    ``body`` is the completed file (for a plan its requested file), ``plan`` the requested file of
-    a clean, rollback or restore. ``deletes`` are the table-relative files that are deleted before
+    ``body`` is the completed file (for a plan its requested file; for ``METADATA`` that of the
+    metadata table's compaction), ``plan`` the requested file of a clean, rollback or restore. ``deletes`` are the table-relative files that are deleted before
     the completed file appears, in this order. A reader of a snapshot at or above ``floor``, a
     completion time, needs none of them (RDL-1). A plan completes nothing, so its completion time
     is its requested time.
@@ -330,6 +338,7 @@ LEAST_FOR_SLOT: Mapping[SlotKind, int] = {
     SlotKind.CANCEL: 1,
     SlotKind.CLEAN: 1,
     SlotKind.TRUNCATE: 1,
+    SlotKind.METADATA: METADATA_VERSION,
     SlotKind.SAVEPOINT: 1,
     SlotKind.UNSAVEPOINT: 1,
     SlotKind.RESTORE: 1,

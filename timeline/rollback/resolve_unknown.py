@@ -26,7 +26,7 @@ from timeline.snapshot import ActiveTimeline
 #: The newest slot of these kinds may be ended before any of its files is visible (FOR-9).
 _ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
 #: These slots have a target or no instant at all; errors contain the slot's own time.
-_WITHOUT_WRITE = frozenset({SlotKind.ABORT, SlotKind.RESTORE, SlotKind.TRUNCATE})
+_WITHOUT_WRITE = frozenset({SlotKind.ABORT, SlotKind.RESTORE, SlotKind.TRUNCATE, SlotKind.METADATA})
 
 
 class WriteOutcome(Enum):
@@ -161,11 +161,14 @@ def _from_commit_log(context: TableContext, requested_time: InstantTime) -> Reso
 
 
 def _after_upkeep(context: TableContext, slot: Slot) -> Resolution | None:
-    """Apply a rollback or restore, so that the timeline shows it; a truncation has no file."""
-    if slot.kind is SlotKind.TRUNCATE:
-        why = (
-            f"as number {slot.number} of this table; the next archiving deletes the remaining files"
+    """Apply a rollback or restore, so that the timeline shows it; the others have no file there."""
+    if slot.kind in (SlotKind.TRUNCATE, SlotKind.METADATA):
+        rest = (
+            "the next archiving deletes the remaining files"
+            if slot.kind is SlotKind.TRUNCATE
+            else "the next service of the metadata table completes it or plans again"
         )
+        why = f"as number {slot.number} of this table; {rest}"
         return _published(slot.instant_time, slot.completion_time, why)
     _apply_last(context, slot)
     return None
