@@ -134,9 +134,11 @@ class FileGroupChange:
 
     @property
     def has_previous(self) -> bool:
-        """Whether a new base file replaces an older one."""
+        """Whether a new base file replaces an older one, or a new log file has updates."""
         return any(
-            _is_base(stat) and stat.prev_commit not in ("", NO_PREVIOUS_COMMIT)
+            stat.prev_commit not in ("", NO_PREVIOUS_COMMIT)
+            if _is_base(stat)
+            else stat.num_update_writes > 0
             for stat in self.stats
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,11 +19,12 @@ from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules
 from filegroups.metadata_table.contents import (
     PartitionContents,
+    changes_of,
     contents_of_clean,
     contents_of_commit,
     contents_of_removed,
 )
-from filegroups.metadata_table.file_group_contents import IndexedTable
+from filegroups.metadata_table.file_group_contents import IndexedTable, file_group_contents
 from filegroups.metadata_table.index_definitions import IndexDefinition
 from filegroups.metadata_table.keys import IndexVersion, split_secondary_keys
 from filegroups.reading.read import plan_scan, read_schema, view_of
@@ -396,6 +398,11 @@ def test_a_changed_file_group_without_its_slice_is_an_error() -> None:
     put(table, UPSERT, [row("a", "x", 7)])
     with pytest.raises(InvariantError):
         made_by_last(table, {})
+    logs = new_table(table_type=TableType.MERGE_ON_READ)
+    put(logs, INSERT, [row("a", "x")])
+    put(logs, UPSERT, [row("a", "x", 7)])
+    with pytest.raises(InvariantError):
+        made_by_last(logs, {})
     assert set(made_by_last(table, {}, partitions=("files",))) == {"files"}
     put(table, WriteOperation.DELETE_PARTITION, [], delete_partitions=("x",))
     with pytest.raises(InvariantError):
@@ -434,3 +441,17 @@ def test_a_clean_deletes_files_statistics_and_bloom_filters() -> None:
     assert pc.all(stats.column("is_deleted")).as_py()
     assert made["bloom_filters"].records.column("is_deleted").to_pylist() == [True, True]
     assert set(made) == {"files", "column_stats", "bloom_filters"}
+
+
+def test_the_work_of_a_file_group_can_be_sent_to_another_process() -> None:
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    put(table, INSERT, [row("a", "x"), row("b", "x")])
+    before = slices_of(table)
+    put(table, UPSERT, [row("a", "x", 7)])
+    time, commit = commits(table)[-1]
+    spec = indexed(table)
+    for change in changes_of(spec, commit, before):
+        sent = pickle.loads(pickle.dumps((spec, change)))
+        found = file_group_contents(table.context.ports.storage, sent[0], time, sent[1])
+        (gained, _) = pickle.loads(pickle.dumps(found)).pairs["secondary_index_v"]
+        assert gained.to_pylist() == ["7$a"]
