@@ -473,9 +473,12 @@ def _hidden(storage: Storage, own: Snapshot, snapshot: Snapshot) -> frozenset[In
     newest = snapshot.active.newest_time or ""
     hidden = own.completions.keys() & _pending(snapshot.active)
     later = {
-        time
-        for time, completed in own.completions.items()
-        if time not in known and completed > newest and not time.startswith(_BUILDING)
+        one.requested_time
+        for one in own.active.completed_writes
+        if one.action is Action.DELTACOMMIT
+        and one.requested_time not in known
+        and (one.completion_time or "") > newest
+        and not one.requested_time.startswith(_BUILDING)
     }
     if later:
         now = TimelineReader(storage).read()

@@ -16,6 +16,7 @@ from hoodoo.history_checker.anomalies import Anomaly
 from hoodoo.history_checker.table_history import check_history
 from hoodoo.services import warn_ignored_keys
 from hoodoo.verify.hash_chain import HashChainCoverage, Witness, check_commit_log, verify_hash_chain
+from hoodoo.verify.metadata_table import MAY_BE_CLEANED, check_metadata_table
 from hoodoo.verify.records import check_records
 from timeline.commit.apply import is_applied, may_overlap, newest_slots
 from timeline.commit_log import slots_with_removed_file
@@ -300,6 +301,12 @@ class _Verification:
         self._leftovers(snapshot, sizes)
         self._unannounced(snapshot, logs, sizes)
         self._needed(snapshot, written, logs, sizes)
+        self.report("metadata table")
+        found = list(check_metadata_table(self.context, snapshot, sizes))
+        if any(kind in MAY_BE_CLEANED for kind, _, _ in found) and self._overtaken(snapshot):
+            found = [one for one in found if one[0] not in MAY_BE_CLEANED]
+        for problem in found:
+            self.problem(*problem)
         self.report("records")
         recorded = {stat.path: stat for versions in written.values() for _, stat in versions}
         self.file_slices, self.rows = check_records(
