@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
 import numpy as np
@@ -110,6 +110,21 @@ class _Blocks:
         return data[:unpacked]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """Ranges of keys, ascending and disjoint; an end is above its range."""
+
+    starts: Sequence[bytes]
+    ends: Sequence[bytes]
+
+    @staticmethod
+    def of(keys: Sequence[bytes], *, by_prefix: bool) -> _Ranges:
+        starts = sorted(set(keys))
+        # The key after a key; after all keys with a prefix: no key of UTF-8 text has this byte.
+        last = b"\xff" if by_prefix else b"\0"
+        return _Ranges(starts, [key + last for key in starts])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HFile:
     """An opened file. ``entry_count`` and ``info`` are from the file and untrusted."""
@@ -139,22 +154,28 @@ class HFile:
             raise _damaged(self.path, f"{found.num_rows} entries instead of {self.entry_count}")
         return found
 
-    def get_rows(self, keys: Sequence[bytes]) -> pa.Table:
+    def get_rows(self, keys: Sequence[bytes], *, by_prefix: bool = False) -> pa.Table:
         """
         Return the entries of some keys; each block is read at most once.
 
-        Shapes: keys (n,) -> columns ``key`` and ``value`` (at most n,), in key order.
+        Args:
+            keys: May repeat. Of prefixes, none may begin with another one.
+            by_prefix: Return all entries whose keys begin with one of ``keys``.
+
+        Shapes: keys (n,) -> columns ``key`` and ``value``, in key order; at most n rows for whole
+        keys.
 
         Raises:
             CorruptTableError: The file is damaged.
         """
-        wanted: dict[int, list[bytes]] = {}
+        ranges = _Ranges.of(keys, by_prefix=by_prefix)
+        wanted: dict[int, list[_Ranges]] = {}
         if self.entry_count:
-            ordered = sorted(set(keys))
-            for offset, some in self._blocks_of(ordered, self._root, max(1, self._trailer.levels)):
-                wanted.setdefault(offset, []).extend(some)
+            levels = max(1, self._trailer.levels)
+            for offset, some in self._blocks_of(ranges, self._root, levels):
+                wanted.setdefault(offset, []).append(some)
         return pa.Table.from_batches(
-            (self._some_entries(offset, wanted[offset]) for offset in sorted(wanted)),
+            (self._some_entries(at, some) for at in sorted(wanted) for some in wanted[at]),
             schema=_ENTRIES,
         )
 
@@ -169,18 +190,19 @@ class HFile:
             at += _HEAD.size + size
 
     def _blocks_of(
-        self, keys: Sequence[bytes], children: Sequence[_Child], levels: int
-    ) -> Iterator[tuple[int, Sequence[bytes]]]:
-        """Yield the data blocks that may hold some of the ascending keys, each with those keys."""
+        self, ranges: _Ranges, children: Sequence[_Child], levels: int
+    ) -> Iterator[tuple[int, _Ranges]]:
+        """Yield the data blocks that may hold keys of some ranges, each with those ranges."""
         if not levels:
             raise _damaged(self.path, "its index has more levels than it says")
         if any(one.key > two.key for one, two in pairwise(children)):
             raise _damaged(self.path, "its index is not in the order of the keys")
-        borders = [bisect_left(keys, child.key) for child in children] + [len(keys)]
-        for child, low, high in zip(children, borders, borders[1:], strict=False):
+        for child, after in zip_longest(children, children[1:]):
+            low = bisect_right(ranges.ends, child.key)
+            high = len(ranges.starts) if after is None else bisect_left(ranges.starts, after.key)
             if low >= high:
                 continue
-            some = keys[low:high]
+            some = _Ranges(ranges.starts[low:high], ranges.ends[low:high])
             if self._blocks.head(child.offset)[0] in _INDEX_MAGICS:
                 yield from self._blocks_of(some, self._index_block(child.offset), levels - 1)
             else:
@@ -205,10 +227,17 @@ class HFile:
         except struct.error as error:
             raise _damaged(self.path, "a short index block") from error
 
-    def _some_entries(self, offset: int, keys: Sequence[bytes]) -> pa.RecordBatch:
+    def _some_entries(self, offset: int, ranges: _Ranges) -> pa.RecordBatch:
         entries = self._entries(offset)
-        wanted = pa.array(keys, pa.binary())
-        return entries.filter(pc.is_in(entries.column(0), value_set=wanted))
+        held = entries.column(0)
+        if pc.any(pc.greater(held[:-1], held[1:])).as_py():
+            raise _damaged(self.path, f"the keys of the block at {offset} do not ascend")
+        keys = held.to_pylist()
+        low = np.array([bisect_left(keys, one) for one in ranges.starts], np.int64)
+        high = np.array([bisect_left(keys, one) for one in ranges.ends], np.int64)
+        lengths = high - low
+        firsts = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
+        return entries.take(pa.array(firsts + np.arange(int(lengths.sum()))))
 
     def _entries(self, offset: int) -> pa.RecordBatch:
         content = self._blocks.content(offset, _DATA_MAGICS)

@@ -56,7 +56,12 @@ SHAPE_OF_KIND: Final = {
 
 
 def decode_block(
-    block: LogBlock, content: bytes, shape: pa.Schema, keys: pa.Array | None = None
+    block: LogBlock,
+    content: bytes,
+    shape: pa.Schema,
+    keys: pa.Array | None = None,
+    *,
+    by_prefix: bool = False,
 ) -> pa.Table | pa.Array:
     """
     Decode the content of a log block.
@@ -66,20 +71,25 @@ def decode_block(
         content: From ``read_content``.
         shape: The flat table to build, one of ``records``.
         keys: Decode only records of these keys; None for all.
+        by_prefix: Whether ``keys`` are the beginnings of keys.
 
     Returns:
-        The records, as of ``decode_hfile``; or the array of deleted keys, for a delete block.
+        The records, as of ``decode_hfile``; or the array of deleted keys, for a delete block. Of
+        deleted keys that were not asked for, some may be included.
 
     Raises:
         CorruptTableError: The block is damaged or has another type.
         UnsupportedTableError: As ``decode_hfile``.
     """
     if block.block_type is BlockType.HFILE_DATA:
-        return decode_hfile(BytesSource(content), len(content), shape, keys, path=block.path)
+        source, size = BytesSource(content), len(content)
+        return decode_hfile(source, size, shape, keys, by_prefix=by_prefix, path=block.path)
     if block.block_type is not BlockType.DELETE:
         raise _damaged(block.path, f"a block of type {block.block_type.name}")
     deleted = one_array(decode_deletes(content, path=block.path).column(KEY_COLUMN))
-    return deleted if keys is None else deleted.filter(pc.is_in(deleted, value_set=keys))
+    return (
+        deleted if keys is None or by_prefix else deleted.filter(pc.is_in(deleted, value_set=keys))
+    )
 
 
 def decode_hfile(
@@ -88,6 +98,7 @@ def decode_hfile(
     shape: pa.Schema,
     keys: pa.Array | None = None,
     *,
+    by_prefix: bool = False,
     path: str,
 ) -> pa.Table:
     """
@@ -98,6 +109,7 @@ def decode_hfile(
         size_bytes: Their number.
         shape: The flat table to build, one of ``records``.
         keys: Decode only records of these keys; None for all.
+        by_prefix: Whether ``keys`` are the beginnings of keys; none may begin with another.
         path: The file that errors name.
 
     Shapes: -> a table of ``shape``, in the order of the keys' bytes.
@@ -112,7 +124,7 @@ def decode_hfile(
     if keys is None:
         entries = file.read_all()
     else:
-        entries = file.get_rows(pc.cast(keys, pa.binary()).to_pylist())
+        entries = file.get_rows(pc.cast(keys, pa.binary()).to_pylist(), by_prefix=by_prefix)
     schema = file.info.get(_SCHEMA)
     if not entries.num_rows:
         return shape.empty_table()

@@ -34,7 +34,9 @@ from filegroups.metadata_table.keys import (
     FileGroupNumber,
     IndexVersion,
     parse_file_group_id,
+    secondary_keys,
     shards,
+    split_secondary_keys,
 )
 from filegroups.metadata_table.merge import live_files, merge_layers
 from filegroups.metadata_table.records import (
@@ -234,6 +236,38 @@ class MetadataTable:
                 found.append(self._merged(group[number], shape, some))
         return pa.concat_tables(found)
 
+    def record_keys(self, index: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+        """
+        Return the record keys of the rows that have some values in the column of a secondary index.
+
+        Args:
+            index: The partition of the index.
+            values: Texts, as Java writes the values; null for rows without a value. May repeat.
+
+        Shapes: values (n,) -> columns ``value`` and ``record_key``, in no order.
+
+        Errors and calls outside: as ``look_up``. An index of version 1 is read whole.
+        """
+        shape = self._shape(index)
+        slices = list(self.slices(index).values())
+        distinct = pc.unique(one_array(pc.cast(values, pa.string())))
+        prefixes = secondary_keys(distinct, pa.repeat(pa.scalar(""), len(distinct)))
+        parts: dict[int, pa.Array] = dict.fromkeys(range(len(slices)), prefixes)
+        version = self._definition(index).version
+        if version is IndexVersion.V2:
+            numbers = shards(prefixes, len(slices), PartitionKind.SECONDARY_INDEX)
+            parts = {
+                at: prefixes.take(pa.array(one)) for at, one in rows_by_number(numbers).items()
+            }
+        found = [shape.empty_table()]
+        if len(prefixes):
+            found += [
+                self._merged(slices[at], shape, some, by_prefix=True) for at, some in parts.items()
+            ]
+        keys = pa.concat_tables(found).column("key")
+        both = split_secondary_keys(keys, path=_folder(index))
+        return pa.table(list(both), names=["value", "record_key"])
+
     def partition_paths(self) -> list[str]:
         """
         Return the partitions of the table that ``files`` lists, sorted; "" for the base folder.
@@ -285,7 +319,14 @@ class MetadataTable:
             raise bad_definitions_error(f"it does not define the index {partition!r}")
         return found
 
-    def _merged(self, one: FileSlice, shape: pa.Schema, keys: pa.Array | None) -> pa.Table:
+    def _merged(
+        self,
+        one: FileSlice,
+        shape: pa.Schema,
+        keys: pa.Array | None,
+        *,
+        by_prefix: bool = False,
+    ) -> pa.Table:
         layers = []
         base_time = None
         files = self._fetched(one)
@@ -293,13 +334,15 @@ class MetadataTable:
             base_time, path = one.base_file.requested_time, one.base_file.path
             with opened(files, path) as source:
                 size = one.base_file.size_bytes
-                layers.append(decode_hfile(source, size, shape, keys, path=path))
+                layers.append(
+                    decode_hfile(source, size, shape, keys, by_prefix=by_prefix, path=path)
+                )
         layers += read_blocks(
             files,
             NullEvents(),
             one.log_files,
             self.visible,
-            partial(decode_block, shape=shape, keys=keys),
+            partial(decode_block, shape=shape, keys=keys, by_prefix=by_prefix),
             base_time=base_time,
         )
         return merge_layers(layers, shape)

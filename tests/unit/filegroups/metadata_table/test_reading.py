@@ -180,6 +180,21 @@ def test_an_index_of_each_partition_is_looked_up_in_one_of_them(
         assert metadata.look_up("record_index", keys, "nowhere").num_rows == 0
 
 
+@pytest.mark.parametrize("name", ["v8_cow_secondary", "v9_mor_secondary"])
+def test_a_secondary_index_finds_the_record_keys_of_values(
+    name: str, unpacked: Callable[[str], Path]
+) -> None:
+    metadata, index = opened(unpacked(name)), "secondary_index_idx_name"
+    with hoodoo.open_table(unpacked(name)) as table:
+        rows = table.to_arrow(columns=["id", "name"]).to_pylist()
+    values = [*{row["name"] for row in rows}, "nothing", "n", ""]
+    for some in (values, values[:1], [None], ["n"], []):
+        found = metadata.record_keys(index, pa.array(some, pa.string())).to_pylist()
+        expected = [(row["name"], row["id"]) for row in rows if row["name"] in some]
+        pairs = [(row["value"], row["record_key"]) for row in found]
+        assert sorted(map(repr, pairs)) == sorted(map(repr, expected))
+
+
 def test_the_definitions_of_indexes_are_read(unpacked: Callable[[str], Path]) -> None:
     found = opened(unpacked("v9_mor_secondary")).definitions["secondary_index_idx_name"]
     assert (found.index_type, found.source_fields) == ("secondary_index", ("name",))
