@@ -421,7 +421,12 @@ def read_logs(
 
 
 def keys_of_log(
-    storage: Storage, log: LogFile, schema: pa.Schema, keys: VirtualKeys | None
+    storage: Storage,
+    log: LogFile,
+    schema: pa.Schema,
+    keys: VirtualKeys | None,
+    *,
+    with_deleted: bool = True,
 ) -> pa.ChunkedArray:
     """
     Return the record keys in one log file, written and deleted ones, each once.
@@ -431,6 +436,7 @@ def keys_of_log(
         log: The file.
         schema: The table's current columns.
         keys: How keys are computed if rows have none.
+        with_deleted: Whether to return the deleted ones, too.
 
     Errors and calls outside: as ``read_blocks``.
     """
@@ -443,7 +449,10 @@ def keys_of_log(
         keys=keys,
     )
     changes = read_logs(storage, NullEvents(), [log], read)
-    return pa.chunked_array([], pa.string()) if changes is None else changes.rows.column(KEY_COLUMN)
+    if changes is None:
+        return pa.chunked_array([], pa.string())
+    found = changes.rows.column(KEY_COLUMN)
+    return found if with_deleted else found.filter(pa.array(changes.kinds == ChangeKind.RECORD))
 
 
 def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:

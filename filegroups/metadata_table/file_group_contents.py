@@ -249,6 +249,7 @@ def _with_keys(
         old, new = (_secondary_keys(rows, column, version) for rows in (before, after))
         pairs[name] = difference(new, old), difference(old, new)
     old, new = _unique_keys(before), _unique_keys(after)
+    new = pc.unique(pa.concat_arrays([new, _written_keys(storage, table, change)]))
     return replace(found, inserted=difference(new, old), deleted=difference(old, new), pairs=pairs)
 
 
@@ -261,6 +262,23 @@ class _VisibleLogs:
 
     def __contains__(self, time: object) -> bool:
         return time in self.own or time in self.visible
+
+
+def _written_keys(storage: Storage, table: IndexedTable, change: FileGroupChange) -> pa.Array:
+    """
+    Return the keys that the new logs write, also those that an older delete hides.
+
+    The delete has a greater ordering value. It is forgotten if a compaction that is planned already
+    merges it without the new logs: then the rows are visible, so the record index must have them.
+    """
+    path, read = change.file_group.partition_path, table.read
+    logs = (LogFile.found(path, _name(stat), stat.file_size_in_bytes) for stat in change.stats)
+    found = [
+        one_array(keys_of_log(storage, log, read.file_schema, read.keys, with_deleted=False))
+        for log in logs
+        if log is not None
+    ]
+    return pa.concat_arrays([pa.array([], pa.string()), *found])
 
 
 def _only_updates(

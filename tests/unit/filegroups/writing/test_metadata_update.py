@@ -107,3 +107,18 @@ def test_a_table_without_a_metadata_table_gets_none() -> None:
     table = new_table()
     put(table, WriteOperation.UPSERT, rows(KEYS, 1))
     assert table.context.ports.storage.list(METADATA_TABLE) == []
+
+
+@pytest.mark.spec("MDT-1")
+def test_a_late_row_below_a_delete_is_in_the_index_when_a_compaction_forgets_the_delete() -> None:
+    """The plan of the compaction merges the delete, and the log with the late row is on top of it."""
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    add_metadata_table(table.context.ports.storage, *INDEXES)
+    put(table, WriteOperation.UPSERT, rows(["k0", "k3"], 5))
+    put(table, WriteOperation.DELETE, rows(["k0"], 5))
+    planned = schedule_compaction(table.context, CompactionSettings(), files=SMALL)
+    assert planned is not None
+    put(table, WriteOperation.UPSERT, rows(["k0"], 3))
+    assert execute_compaction(table.context, planned, SMALL) is not None
+    assert table.current_state().to_arrow(["id"]).num_rows == 2
+    check(table)
