@@ -53,7 +53,10 @@ from timeline.model.commit_metadata import (
     WriteStat,
 )
 from timeline.model.file_names import (
+    BaseFile,
     FileSlice,
+    LogFile,
+    join,
     parse_base_file_name,
     parse_log_file_name,
 )
@@ -63,6 +66,7 @@ from timeline.ports.ports import Executor, Storage
 
 _KEEPS_KEYS: Final = frozenset({"COMPACT", LOG_COMPACT})  # their files have the rows of others
 _CLUSTER: Final = "CLUSTER"
+_FILE_GROUPS_AT_ONCE: Final = 1_000  # whose statistics are objects at the same time
 
 #: Keys that a partition of the metadata table forgets, with the table's partition of each.
 DELETES: Final = pa.schema(
@@ -349,6 +353,138 @@ def _last_of_each(rows: pa.Table, table: IndexedTable) -> tuple[pa.Table, pa.Arr
     _, first = np.unique(codes[::-1], return_index=True)
     kept = pa.array(np.sort(len(codes) - 1 - first))
     return rows.take(kept), places.take(kept)
+
+
+# ---- A partition of the table as it is committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedPartition:
+    """
+    A partition of the table in a snapshot: what the metadata table lists and indexes of it.
+
+    ``files`` are all committed files with their sizes in bytes, also of older slices and replaced
+    file groups, and change logs. ``slices`` are the newest ones of its visible file groups.
+    """
+
+    path: str
+    files: Mapping[str, int]
+    slices: tuple[FileSlice, ...]
+
+
+def contents_of_partition(
+    storage: Storage,
+    executor: Executor,
+    table: IndexedTable,
+    partition: CommittedPartition,
+    *,
+    requested_time: InstantTime,
+    zone: TimelineZone,
+) -> dict[str, PartitionContents]:
+    """
+    Return the records of one partition of the table, to build partitions of the metadata table.
+
+    Args:
+        storage: Storage of the table.
+        executor: Maps over the file groups.
+        table: The indexes to build.
+        partition: The partition of the table.
+        requested_time: Of the instant that builds them.
+        zone: Of the table's timeline.
+
+    Returns:
+        As ``contents_of_commit``, without the record that lists the partitions (``listed_partitions``).
+
+    Raises:
+        MissingFileError: A clean deleted a file meanwhile; list the partition again.
+        CorruptTableError: A file is damaged.
+
+    Outside: the reads of each data file for statistics and bloom filters; those of each slice for
+    keys.
+    """
+    path, key = partition.path, partition.path or NO_PARTITION
+    rows = [(key, name, size, False) for name, size in sorted(partition.files.items())]
+    made = {PartitionKind.FILES.value: PartitionContents(records=_files(rows))}
+    groups = _by_file_group(partition)
+    work = partial(file_group_contents, storage, table, requested_time)
+    parts: dict[str, list[pa.Table]] = {}
+    newest: list[tuple[FileGroupChange, FileGroupContents]] = []
+    current = {file.name for one in partition.slices for file in _files_of_slice(one)}
+    for start in range(0, len(groups), _FILE_GROUPS_AT_ONCE):
+        some = groups[start : start + _FILE_GROUPS_AT_ONCE]
+        found = list(zip(some, executor.map(work, some), strict=True))
+        for name, each in _statistics(table, found).items():
+            parts.setdefault(name, []).append(each.records)
+        if table.has(PartitionKind.BLOOM_FILTERS):
+            blooms = [(path, *each) for _, got in found for each in got.blooms]
+            made_blooms = _blooms(blooms, requested_time).records
+            parts.setdefault(PartitionKind.BLOOM_FILTERS.value, []).append(made_blooms)
+        newest += [
+            (change, replace(got, stats={n: s for n, s in got.stats.items() if n in current}))
+            for change, got in found
+        ]
+    for name, tables in parts.items():
+        made[name] = PartitionContents(records=pa.concat_tables(tables))
+    made |= {
+        name: each
+        for name, each in _statistics(table, newest).items()
+        if name == PartitionKind.PARTITION_STATS.value
+    }
+    if table.indexes_keys:
+        made |= _keys(table, _all_keys(storage, executor, table, partition, requested_time), zone)
+    return {name: each for name, each in made.items() if name in table.partitions}
+
+
+def listed_partitions(paths: Iterable[str]) -> PartitionContents:
+    """Return the record that lists the partitions of the table."""
+    rows = [(ALL_PARTITIONS, path or NO_PARTITION, 0, False) for path in sorted(paths)]
+    return PartitionContents(records=_files(rows))
+
+
+def distinct_keys(records: pa.Table, table: IndexedTable) -> pa.Table:
+    """Return the records of a record index without those whose key is in a later record, too."""
+    return _last_of_each(records, table)[0]
+
+
+def _by_file_group(partition: CommittedPartition) -> list[FileGroupChange]:
+    by_id: dict[str, list[WriteStat]] = {}
+    for name, size in sorted(partition.files.items()):
+        parsed = parse_base_file_name(name) or parse_log_file_name(name)
+        if parsed is not None:
+            path = join(partition.path, name)
+            stat = WriteStat(file_id=parsed.file_id, path=path, file_size_in_bytes=size)
+            by_id.setdefault(parsed.file_id, []).append(stat)
+    return [
+        FileGroupChange(
+            file_group=FileGroupId(partition.path, file_id),
+            stats=tuple(stats),
+            compares_keys=False,
+        )
+        for file_id, stats in sorted(by_id.items())
+    ]
+
+
+def _files_of_slice(one: FileSlice) -> list[BaseFile | LogFile]:
+    return [*([one.base_file] if one.base_file else []), *one.log_files]
+
+
+def _all_keys(
+    storage: Storage,
+    executor: Executor,
+    table: IndexedTable,
+    partition: CommittedPartition,
+    requested_time: InstantTime,
+) -> list[tuple[FileGroupChange, FileGroupContents, InstantTime]]:
+    """Return all keys of the slices, as if each file group were new."""
+    changes = [FileGroupChange(file_group=one.file_group, before=one) for one in partition.slices]
+    work = partial(file_group_contents, storage, table, requested_time)
+    found = []
+    for change, got in zip(changes, executor.map(work, changes), strict=True):
+        pairs = {name: (lost, gained) for name, (gained, lost) in got.pairs.items()}
+        added = FileGroupContents(inserted=got.deleted, pairs=pairs)
+        time = change.before.base_instant_time if change.before is not None else requested_time
+        found.append((change, added, time))
+    return found
 
 
 # ---- Cleans and rollbacks

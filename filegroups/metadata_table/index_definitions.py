@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ class IndexDefinition:
     """
     The definition of one partition of the metadata table, which has the same name.
 
-    ``source_fields`` are the indexed columns. Table version 8 writes no version: that is V1.
+    ``source_fields`` are the indexed columns. Table version 8 writes no version: that is V1, and
+    ``has_version`` is false.
     """
 
     name: str
@@ -27,6 +28,7 @@ class IndexDefinition:
     source_fields: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     version: IndexVersion = IndexVersion.V1
+    has_version: bool = True
 
     @property
     def is_per_partition(self) -> bool:
@@ -63,6 +65,41 @@ def parse_index_definitions(data: bytes) -> dict[str, IndexDefinition]:
         raise bad_definitions_error(str(error)[:200]) from error
 
 
+def write_index_definitions(
+    storage: Storage, added: Iterable[IndexDefinition], removed: Iterable[str] = ()
+) -> None:
+    """
+    Change the definitions of some indexes; all others stay as they are. The caller holds the lock.
+
+    Outside: 1 read, 1 write. Raises: as ``read_index_definitions``.
+    """
+    try:
+        document = json.loads(storage.read(INDEX_DEFINITIONS))
+        listed = document["indexDefinitions"]
+        listed.keys()
+    except ObjectMissingError:
+        document = {"indexDefinitions": {}}
+        listed = document["indexDefinitions"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise bad_definitions_error(str(error)[:200]) from error
+    for name in removed:
+        listed.pop(name, None)
+    listed.update((one.name, _entry(one)) for one in added)
+    storage.write(INDEX_DEFINITIONS, json.dumps(document, indent=2).encode(), durable=True)
+
+
+def _entry(one: IndexDefinition) -> dict[str, Any]:
+    """Return a definition as Java writes it; a table of version 8 has no versions."""
+    entry: dict[str, Any] = {
+        "indexName": one.name,
+        "indexType": one.index_type,
+        "indexFunction": one.function,
+        "sourceFields": list(one.source_fields),
+        "indexOptions": dict(one.options),
+    }
+    return entry | ({"version": one.version.value} if one.has_version else {})
+
+
 def bad_definitions_error(why: str) -> CorruptTableError:
     """Return the error for index definitions that cannot be used."""
     return CorruptTableError(
@@ -82,4 +119,5 @@ def _definition(name: str, entry: Mapping[str, Any]) -> IndexDefinition:
         source_fields=tuple(map(str, entry.get("sourceFields") or ())),
         options={str(key): str(value) for key, value in options.items()},
         version=IndexVersion(entry.get("version") or "V1"),
+        has_version=bool(entry.get("version")),
     )

@@ -26,7 +26,7 @@ from timeline.model.file_names import LogFileName
 from timeline.model.instant import InstantTime
 from timeline.model.metadata_table import MetadataLogFile, PartitionKind, kind_of
 
-_RECORD_TYPES: Final = {
+RECORD_TYPES: Final = {
     PartitionKind.FILES: RecordType.FILES,
     PartitionKind.COLUMN_STATS: RecordType.COLUMN_STATS,
     PartitionKind.PARTITION_STATS: RecordType.PARTITION_STATS,
@@ -132,7 +132,7 @@ def _spread(
 ) -> Iterator[tuple[MetadataLogFile, bytes]]:
     """Yield the files of file groups that share keys by hash; new ones also without a record."""
     kind = kind_of(partition)
-    if kind not in _RECORD_TYPES or not groups:
+    if kind not in RECORD_TYPES or not groups:
         raise InvariantError(
             "a partition of the metadata table cannot be written; report it: "
             f"{partition} with {len(groups)} file groups",
@@ -147,7 +147,7 @@ def _spread(
         if not are_new and not any(number in places for _, places in parts):
             continue
         records, deletes = (rows.take(places.get(number, _NONE)) for rows, places in parts)
-        entries = encode_records(records, _RECORD_TYPES[kind], table_version=write.table_version)
+        entries = encode_records(records, RECORD_TYPES[kind], table_version=write.table_version)
         data = encode_log_file(
             partition,
             write.requested_time,

@@ -78,7 +78,7 @@ class MetadataFileGroups:
             partial(read_index_definitions, storage),
             partial(context.ports.for_each, storage.names, folders),
         )
-        found = map(_file_ids, listed)
+        found = map(file_ids_of, listed)
         return MetadataFileGroups(
             config=config,
             definitions=definitions,
@@ -86,8 +86,8 @@ class MetadataFileGroups:
         )
 
 
-def _file_ids(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the file ids of the base and log files of a partition, sorted."""
+def file_ids_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the file ids of base and log files of a partition of the metadata table, sorted."""
     found = set()
     for name in names:
         base, log = _BASE_NAME.fullmatch(name), parse_log_file_name(name)
@@ -155,7 +155,7 @@ class MetadataWriter:
         context.ports.for_each(partial(_put, storage), logs)
         folders = {join(METADATA_TABLE, file.partition) for file in update.files}
         storage.sync_folders(sorted(folders))
-        return replace(pending, metadata_update=update)
+        return replace(pending, metadata_update=update, metadata_state=config.metadata_state)
 
     def _visible(self, written: WrittenFiles) -> VisibleInstants:
         """Return the instants whose log blocks count, also of logs that a rebase brought."""
@@ -199,7 +199,7 @@ def _file_groups(context: TableContext, config: TableConfig) -> MetadataFileGrou
     """Return the cached file groups; read them if the partitions changed (MDT-5)."""
     cached = context.metadata_table.file_groups
     same = isinstance(cached, MetadataFileGroups) and (
-        cached.config.metadata_partitions == config.metadata_partitions
+        cached.config.metadata_state == config.metadata_state
     )
     if not (same and isinstance(cached, MetadataFileGroups)):
         cached = MetadataFileGroups.read(context, config)
@@ -262,7 +262,7 @@ class ServiceUpdate:
         self._context = context
         self._avro_json = avro_json or TableSchema.from_arrow(pa.schema([]), "t").avro_json
         self._contents = contents
-        self._made: dict[tuple[InstantTime, tuple[str, ...]], MetadataUpdate] = {}
+        self._made: dict[tuple[InstantTime, tuple[tuple[str, ...], str]], MetadataUpdate] = {}
 
     def prepare(self, requested_time: InstantTime) -> None:
         """Make the update before the section, for the partitions as they are known (PUB-1)."""
@@ -283,7 +283,7 @@ class ServiceUpdate:
             return None
         context.metadata_table.config = config
         groups = _file_groups(context, config)
-        key = (requested_time, tuple(groups.file_ids))
+        key = (requested_time, config.metadata_state)
         if key not in self._made:
             snapshot = context.snapshot()
             visible = VisibleInstants.of(snapshot)

@@ -9,6 +9,7 @@ contains it (SLOT-5).
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -53,22 +54,27 @@ def encode_metadata_deltacommit(update: MetadataUpdate) -> bytes:
     """Return the completed file of a slot's deltacommit in the metadata table (MDT-4)."""
     stats: dict[str, list[WriteStat]] = {}
     for one in update.files:
-        stats.setdefault(one.partition, []).append(
-            WriteStat(
-                file_id=one.file_id,
-                path=f"{one.partition}/{one.name}",
+        stat = WriteStat(
+            file_id=one.file_id,
+            path=f"{one.partition}/{one.name}",
+            num_writes=one.records,
+            total_write_bytes=one.size_bytes,
+            file_size_in_bytes=one.size_bytes,
+            partition_path=one.partition,
+        )
+        if one.is_base_file:
+            stat = replace(stat, num_inserts=one.records)
+        else:
+            stat = replace(
+                stat,
                 prev_commit=one.base_time,
-                num_writes=one.records,
                 num_update_writes=one.records,
-                total_write_bytes=one.size_bytes,
-                file_size_in_bytes=one.size_bytes,
-                partition_path=one.partition,
                 log_version=1,
                 log_offset=0,
                 base_file="",
                 log_files=(one.name,),
             )
-        )
+        stats.setdefault(one.partition, []).append(stat)
     return encode_commit(
         CommitMetadata(
             partition_to_write_stats={name: tuple(stats[name]) for name in sorted(stats)},

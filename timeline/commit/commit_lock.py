@@ -280,6 +280,8 @@ class PendingCommit:
     logs_may_conflict: bool = False  # NBCC-1
     check: CommitCheck | None = None
     metadata_update: MetadataUpdate | None = None  # its log files are written
+    # ``TableConfig.metadata_state`` for which the update was made.
+    metadata_state: tuple[tuple[str, ...], str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ section, and in it against the newest commits only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from timeline.commit.apply import is_applied, newest_slots, not_applied
 from timeline.commit.begin import StartedWrite
@@ -25,7 +25,7 @@ from timeline.commit.concurrent_commits import (
 from timeline.commit.revalidate import without_void
 from timeline.commit.section import protocol_of
 from timeline.context import TableContext
-from timeline.model.slot import Slot
+from timeline.model.slot import Slot, SlotKind
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import load_config
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected, RuleId
@@ -122,6 +122,11 @@ def validate_since(
     # Also checked before a rebase: a rebase never validates against these commits again, and
     # merging again solves neither a changed schema nor a key inserted elsewhere.
     if pending_commit.check is not None and not isinstance(verdict, Rejected):
+        if any(
+            slot.kind is SlotKind.METADATA for slot in context.commit_log.between(seen.head, head)
+        ):
+            # The properties may have been read before that slot, at the same time as the log.
+            config = cache(partial(load_config, context.ports.storage))
         refused = pending_commit.check(timeline, rivals, config) or _other_metadata_table(
             context, pending_commit, config
         )
@@ -140,9 +145,9 @@ def _other_metadata_table(
     """
     if context.limits.without_metadata_table:
         return None
-    now, update = config(), pending_commit.metadata_update
-    partitions = tuple(sorted(now.metadata_partitions))
-    if partitions == (() if update is None else update.partitions):
+    now, made_for = config(), pending_commit.metadata_state
+    partitions, _ = now.metadata_state
+    if (now.metadata_state == made_for) if made_for is not None else not partitions:
         return None
     context.metadata_table.config = now
     return Rejected(

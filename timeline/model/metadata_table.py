@@ -52,7 +52,7 @@ def kind_of(partition: str) -> PartitionKind | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLogFile:
     """
-    A log file of one file group of the metadata table.
+    A log file of one file group of the metadata table, or the base file that a build writes.
 
     ``base_time`` is the requested time of the file group's slice, ``records`` the number of its
     records and deletes. ``content`` are its bytes if apply creates it (MDT-9); empty if it exists
@@ -71,6 +71,11 @@ class MetadataLogFile:
     def path(self) -> str:
         """The table-relative path."""
         return f"{METADATA_TABLE}/{self.partition}/{self.name}"
+
+    @property
+    def is_base_file(self) -> bool:
+        """Whether it is a base file; no slot has one."""
+        return not self.name.startswith(".")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

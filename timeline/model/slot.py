@@ -126,7 +126,7 @@ class SlotKind(Enum):
     SAVEPOINT = "savepoint"
     UNSAVEPOINT = "unsavepoint"
     RESTORE = "restore"
-    METADATA = "metadata"  # orders a compaction of the metadata table against commits
+    METADATA = "metadata"  # orders a change of the metadata table against commits
     VOID = "void"  # the commit or clean slot right before it decides nothing (FOR-4, FOR-9)
     NOOP = "noop"
 

@@ -21,6 +21,11 @@ from timeline.model.merge_definition import MergeDefinition, merge_definition_of
 TABLE_ID_KEY: Final = "hoodoo.table.id"
 """hoodoo's own key: it names the table in locks and registries, even after the table is moved."""
 
+METADATA_COMPLETE: Final = "hoodie.table.metadata.partitions"
+METADATA_INFLIGHT: Final = "hoodie.table.metadata.partitions.inflight"
+METADATA_CHANGES: Final = "hoodoo.metadata.changes"
+"""hoodoo's own key: how often partitions of the metadata table were built or dropped."""
+
 LAYOUT_OF_VERSION: Final[Mapping[int, int]] = {6: 1, 8: 2, 9: 2}
 """The timeline layout version of each readable table version."""
 
@@ -198,8 +203,7 @@ class TableConfig:
             timeline_path=text.folder("hoodie.timeline.path", default="timeline"),
             history_path=text.folder("hoodie.timeline.history.path", default="history"),
             create_schema_json=mapping.get("hoodie.table.create.schema") or None,
-            metadata_partitions=text.names("hoodie.table.metadata.partitions")
-            + text.names("hoodie.table.metadata.partitions.inflight"),
+            metadata_partitions=text.names(METADATA_COMPLETE) + text.names(METADATA_INFLIGHT),
             table_id=mapping.get(TABLE_ID_KEY) or None,
             raw=dict(mapping),
         )
@@ -234,6 +238,21 @@ class TableConfig:
         mine, theirs = replace(self.merge, merger=None), replace(before.merge, merger=None)
         changed = [name for name in _OF_WRITERS if getattr(self, name) != getattr(before, name)]
         return (*changed, *(["merge"] if mine != theirs else []))
+
+    @property
+    def complete_metadata_partitions(self) -> tuple[str, ...]:
+        """The partitions of the metadata table that readers may use, sorted."""
+        listed = (one.strip() for one in self.raw.get(METADATA_COMPLETE, "").split(","))
+        return tuple(sorted(one for one in listed if one))
+
+    @property
+    def metadata_state(self) -> tuple[tuple[str, ...], str]:
+        """
+        The partitions of the metadata table, and how often partitions were built or dropped.
+
+        A partition that was dropped and built again has other file groups (MDT-11).
+        """
+        return tuple(sorted(self.metadata_partitions)), self.raw.get(METADATA_CHANGES, "")
 
     @property
     def metadata_table_on(self) -> bool:

@@ -1,0 +1,266 @@
+"""Decide which partitions a metadata table gets, their definitions and their file groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from filegroups.metadata_table.column_stats import columns_to_index
+from filegroups.metadata_table.index_definitions import IndexDefinition
+from filegroups.metadata_table.keys import IndexVersion, file_group_id
+from filegroups.settings.metadata_settings import MetadataTableSettings
+from timeline.errors import InvalidInputError
+from timeline.model.metadata_table import PartitionKind, kind_of
+from timeline.model.table_config import TableConfig
+
+_RECORD_BYTES: Final = 48  # of a record index, as Java Hudi estimates it
+_ORDER: Final = (
+    PartitionKind.FILES,
+    PartitionKind.COLUMN_STATS,
+    PartitionKind.BLOOM_FILTERS,
+    PartitionKind.RECORD_INDEX,
+    PartitionKind.SECONDARY_INDEX,
+    PartitionKind.PARTITION_STATS,
+)
+#: Partitions without which a partition has no meaning.
+_NEEDS: Final[Mapping[PartitionKind, PartitionKind]] = {
+    PartitionKind.COLUMN_STATS: PartitionKind.FILES,
+    PartitionKind.BLOOM_FILTERS: PartitionKind.FILES,
+    PartitionKind.RECORD_INDEX: PartitionKind.FILES,
+    PartitionKind.PARTITION_STATS: PartitionKind.COLUMN_STATS,
+    PartitionKind.SECONDARY_INDEX: PartitionKind.RECORD_INDEX,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartition:
+    """A partition of the metadata table to build; without a definition if Java keeps none."""
+
+    name: str
+    file_groups: int
+    definition: IndexDefinition | None = None
+
+    @property
+    def is_per_partition(self) -> bool:
+        """Whether each partition of the table has its own file groups in it."""
+        return self.definition is not None and self.definition.is_per_partition
+
+    @property
+    def file_ids(self) -> tuple[str, ...]:
+        """The file groups with which it begins; none if each partition of the table brings its own."""
+        if self.is_per_partition:
+            return ()
+        return tuple(file_group_id(self.name, number) for number in range(self.file_groups))
+
+
+def default_partitions(config: TableConfig, settings: MetadataTableSettings) -> tuple[str, ...]:
+    """Return the partitions that the settings ask for, as Java Hudi 1.2.0 decides."""
+    wanted = [PartitionKind.FILES]
+    if settings.column_stats:
+        wanted.append(PartitionKind.COLUMN_STATS)
+        if config.partition_fields:
+            wanted.append(PartitionKind.PARTITION_STATS)
+    if settings.bloom_filters:
+        wanted.append(PartitionKind.BLOOM_FILTERS)
+    if settings.record_index or settings.partitioned_record_index:
+        wanted.append(PartitionKind.RECORD_INDEX)
+    return tuple(kind.value for kind in wanted)
+
+
+def with_needed(names: Iterable[str], config: TableConfig) -> tuple[str, ...]:
+    """
+    Return partitions and those that they need, in the order in which they are built.
+
+    Statistics of columns bring those of partitions on a partitioned table, as in Java Hudi 1.2.0.
+
+    Raises:
+        InvalidInputError: A name is of no kind that can be built (``metadata_partition_name``), or
+            the table cannot have the partition (``metadata_partition_unfit``).
+    """
+    found: dict[str, PartitionKind] = {}
+    left = list(names)
+    while left:
+        name = left.pop()
+        kind = kind_of(name)
+        if kind not in _ORDER:
+            known = ", ".join(one.value + ("NAME" if one.is_named else "") for one in _ORDER)
+            raise InvalidInputError(
+                f"this release builds no partition of the metadata table with this name: use one "
+                f"of {known}: {name!r}",
+                kind="metadata_partition_name",
+                partition=name,
+            )
+        if name in found:
+            continue
+        found[name] = kind
+        if kind in _NEEDS:
+            left.append(_NEEDS[kind].value)
+        if kind is PartitionKind.COLUMN_STATS and config.partition_fields:
+            left.append(PartitionKind.PARTITION_STATS.value)
+        if kind is PartitionKind.PARTITION_STATS and not config.partition_fields:
+            raise InvalidInputError(
+                "statistics of partitions need a partitioned table: build column_stats instead",
+                kind="metadata_partition_unfit",
+                partition=name,
+            )
+    return tuple(sorted(found, key=lambda name: (_ORDER.index(found[name]), name)))
+
+
+def dependents(name: str, present: Iterable[str]) -> tuple[str, ...]:
+    """Return the present partitions that have no meaning without one, itself included, sorted."""
+    gone = {name}
+    while True:
+        kinds = {kind_of(one) for one in gone}
+        more = {
+            one
+            for one in present
+            if (kind := kind_of(one)) is not None
+            and (_NEEDS.get(kind) in kinds or PartitionKind.FILES in kinds)
+        }
+        if more <= gone:
+            return tuple(sorted(gone.intersection({*present, name})))
+        gone |= more
+
+
+def planned_partitions(
+    names: Sequence[str],
+    config: TableConfig,
+    settings: MetadataTableSettings,
+    *,
+    avro_json: str | None,
+    rows: int,
+    columns: Mapping[str, str] | None = None,
+) -> tuple[NewPartition, ...]:
+    """
+    Return the definitions and numbers of file groups of new partitions.
+
+    Args:
+        names: From ``with_needed``.
+        config: The table's properties.
+        settings: Hudi's options.
+        avro_json: The table's schema without meta columns; None if it has none yet.
+        rows: Of the table, an estimate.
+        columns: The column of each new secondary index, by its partition.
+
+    Raises:
+        InvalidInputError: A secondary index has no column (``secondary_index_column``), or the
+            table has record keys in no file (``metadata_partition_unfit``).
+    """
+    found = []
+    for name in names:
+        kind = kind_of(name)
+        if kind is PartitionKind.COLUMN_STATS:
+            made = _column_stats(config, settings, avro_json)
+        elif kind is PartitionKind.RECORD_INDEX:
+            made = _record_index(config, settings, rows)
+        elif kind is PartitionKind.SECONDARY_INDEX:
+            made = _secondary(name, config, settings, rows, (columns or {}).get(name))
+        else:
+            counts = {
+                PartitionKind.PARTITION_STATS: settings.partition_stats_file_groups,
+                PartitionKind.BLOOM_FILTERS: settings.bloom_filters_file_groups,
+            }
+            made = NewPartition(
+                name=name, file_groups=counts.get(kind, 1) if kind is not None else 1
+            )
+        found.append(made)
+    return tuple(found)
+
+
+def _definition(
+    config: TableConfig,
+    name: str,
+    kind: PartitionKind,
+    function: str,
+    *,
+    fields: tuple[str, ...] = (),
+    options: Mapping[str, str] | None = None,
+    version: IndexVersion = IndexVersion.V2,
+) -> IndexDefinition:
+    is_old = config.table_version < _FIRST_WITH_VERSIONS
+    return IndexDefinition(
+        name=name,
+        index_type=kind.value.removesuffix("_"),
+        function=function,
+        source_fields=fields,
+        options=options or {},
+        version=IndexVersion.V1 if is_old else version,
+        has_version=not is_old,
+    )
+
+
+_FIRST_WITH_VERSIONS: Final = 9
+
+
+def _column_stats(
+    config: TableConfig, settings: MetadataTableSettings, avro_json: str | None
+) -> NewPartition:
+    name = PartitionKind.COLUMN_STATS.value
+    columns: tuple[str, ...] = ()
+    if avro_json is not None:
+        columns = columns_to_index(
+            avro_json,
+            IndexVersion.V1 if config.table_version < _FIRST_WITH_VERSIONS else IndexVersion.V2,
+            listed=settings.column_stats_columns,
+            columns_max=settings.column_stats_columns_max,
+        )
+    return NewPartition(
+        name=name,
+        file_groups=settings.column_stats_file_groups,
+        definition=_definition(config, name, PartitionKind.COLUMN_STATS, name, fields=columns),
+    )
+
+
+def _record_index(config: TableConfig, settings: MetadataTableSettings, rows: int) -> NewPartition:
+    kind, split = PartitionKind.RECORD_INDEX, settings.partitioned_record_index
+    definition = None
+    if config.table_version >= _FIRST_WITH_VERSIONS:  # older tables have no such definition
+        definition = _definition(
+            config,
+            kind.value,
+            kind,
+            "",
+            options={"isPartitioned": str(split).lower()},
+            version=IndexVersion.V1,
+        )
+    least, most = settings.record_index_file_groups_min, settings.record_index_file_groups_max
+    if split:
+        least, most = settings.partitioned_file_groups_min, settings.partitioned_file_groups_max
+    return NewPartition(
+        name=kind.value,
+        file_groups=_file_groups(rows, least, most, settings),
+        definition=definition,
+    )
+
+
+def _secondary(
+    name: str,
+    config: TableConfig,
+    settings: MetadataTableSettings,
+    rows: int,
+    column: str | None,
+) -> NewPartition:
+    if column is None:
+        raise InvalidInputError(
+            "a secondary index needs the column that it indexes: name it by --column, or column= in "
+            f"Python: {name}",
+            kind="secondary_index_column",
+            partition=name,
+        )
+    least, most = settings.record_index_file_groups_min, settings.record_index_file_groups_max
+    kind = PartitionKind.SECONDARY_INDEX
+    return NewPartition(
+        name=name,
+        file_groups=_file_groups(rows, least, most, settings),
+        definition=_definition(config, name, kind, "identity", fields=(column,)),
+    )
+
+
+def _file_groups(rows: int, least: int, most: int, settings: MetadataTableSettings) -> int:
+    """Return the file groups for some records, as ``estimateFileGroupCount`` of Java Hudi."""
+    if least >= most:
+        return least
+    expected = rows * settings.record_index_growth * _RECORD_BYTES
+    return min(most, max(least, math.ceil(expected / settings.record_index_file_group_bytes)))

@@ -1,0 +1,1 @@
+"""Cleaning: delete the data files that no retained snapshot, reader or writer needs."""
