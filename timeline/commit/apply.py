@@ -221,6 +221,8 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
     if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL) and not _end_target(context, slot):
         return True
     if slot.kind is SlotKind.METADATA:
+        if not slot.body:  # a build or a drop of partitions; the slot only orders it (MDT-11)
+            return True
         path = metadata_plan_path(slot.requested_time)
         return _create_until_known(context, path, slot.body, slot, may_show)
     _carry_out(context, slot)

@@ -209,7 +209,7 @@ class Slot:
     completed compaction is committed as ``compaction``, and its file is named ``commit``.
 
     ``body`` is the completed file (for a plan its requested file; for ``METADATA`` that of the
-    metadata table's compaction), ``plan`` the requested file of a clean, rollback or restore. ``deletes`` are the table-relative files that are deleted before
+    metadata table's compaction, empty if partitions are built or dropped), ``plan`` the requested file of a clean, rollback or restore. ``deletes`` are the table-relative files that are deleted before
     the completed file appears, in this order. A reader of a snapshot at or above ``floor``, a
     completion time, needs none of them (RDL-1). A plan completes nothing, so its completion time
     is its requested time.

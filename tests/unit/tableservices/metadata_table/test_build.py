@@ -14,7 +14,16 @@ from filegroups.table import TableReader
 from tableservices.metadata_table.build import build_partitions
 from tableservices.metadata_table.drop import drop_partitions
 from tests.unit.filegroups.writing.test_metadata_update import KEYS, check, rows
-from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, files_below, new_table, opened, put
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    Far,
+    StillClock,
+    files_below,
+    new_table,
+    opened,
+    put,
+)
 from timeline.errors import InvalidInputError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import METADATA_TABLE
