@@ -18,9 +18,14 @@ import pyarrow as pa
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.slice_reader import SliceRead
 from filegroups.merge.rules import MergeRules
+from filegroups.metadata_table.column_stats import columns_to_index, evolved_columns
 from filegroups.metadata_table.contents import PartitionContents, contents_of_commit
 from filegroups.metadata_table.file_group_contents import IndexedTable
-from filegroups.metadata_table.index_definitions import IndexDefinition, read_index_definitions
+from filegroups.metadata_table.index_definitions import (
+    IndexDefinition,
+    read_index_definitions,
+    write_index_definitions,
+)
 from filegroups.metadata_table.keys import IndexVersion
 from filegroups.metadata_table.log_files import MetadataWrite, metadata_log_files
 from filegroups.reading.read import computed_keys, view_of
@@ -28,9 +33,9 @@ from filegroups.schema.schema import TableSchema, schema_history, with_meta
 from filegroups.supported import refuse_unmaintained
 from filegroups.writing.pending_commit import WrittenFiles
 from timeline.commit.begin import StartedWrite
-from timeline.commit.commit_lock import PendingCommit
+from timeline.commit.commit_lock import PendingCommit, acquire_exclusively
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError
+from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId
 from timeline.model.file_names import (
     METADATA_TABLE,
@@ -40,7 +45,12 @@ from timeline.model.file_names import (
     parse_log_file_name,
 )
 from timeline.model.instant import InstantTime
-from timeline.model.metadata_table import MetadataLogFile, MetadataUpdate
+from timeline.model.metadata_table import (
+    MetadataLogFile,
+    MetadataUpdate,
+    PartitionKind,
+    kind_of,
+)
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Storage
 from timeline.snapshot import Snapshot
@@ -129,11 +139,20 @@ class MetadataWriter:
         config = context.metadata_table.config or context.config
         if not config.metadata_table_on or context.limits.without_metadata_table:
             return pending
-        groups = _file_groups(context, config)
+        groups = with_new_columns(
+            context, _file_groups(context, config), written.schema_before, written.schema.avro_json
+        )
         for file in self._written:
             context.ports.storage.delete(file.path)
         snapshot, visible = self._begun.snapshot, self._visible(written)
         table = indexed_table(context, groups, written.schema.avro_json, snapshot, visible)
+        if table.indexes_keys and context.non_blocking:
+            raise UnsupportedTableError(
+                "non-blocking writers cannot keep a record or secondary index: use "
+                "optimistic_concurrency_control (hoodie.write.concurrency.mode), or drop these "
+                f"indexes: {', '.join(_indexes_of_keys(table))}",
+                kind="index_non_blocking",
+            )
         contents = contents_of_commit(
             context.ports.storage,
             context.ports.executor,
@@ -205,6 +224,50 @@ def _file_groups(context: TableContext, config: TableConfig) -> MetadataFileGrou
         cached = MetadataFileGroups.read(context, config)
         context.metadata_table.file_groups = cached
     return cached
+
+
+def _indexes_of_keys(table: IndexedTable) -> list[str]:
+    kinds = (PartitionKind.RECORD_INDEX, PartitionKind.SECONDARY_INDEX)
+    return [name for name in table.partitions if kind_of(name) in kinds]
+
+
+def with_new_columns(
+    context: TableContext, groups: MetadataFileGroups, before: str, after: str
+) -> MetadataFileGroups:
+    """
+    Return the file groups with an index of columns that has the columns that a write adds (MDT-13).
+
+    Java adds them to an index of the first columns, and ignores files that lack their statistics.
+    A definition that a rejected write changed does no harm. Outside: nothing without new columns,
+    else the exclusive lock, 1 get and 1 write.
+
+    Args:
+        context: The table.
+        groups: The file groups of its metadata table.
+        before: The table's schema; empty before its first rows.
+        after: The schema that the write gives it.
+    """
+    name, storage = PartitionKind.COLUMN_STATS.value, context.ports.storage
+    defined = groups.definitions.get(name)
+    if before == after or name not in groups.file_ids or defined is None:
+        return groups
+    old = before or TableSchema.from_arrow(pa.schema([]), "t").avro_json
+
+    def grown(one: IndexDefinition) -> tuple[str, ...]:
+        if not before and set(one.source_fields) != set(columns_to_index(old, one.version)):
+            return one.source_fields  # chosen by name before the first rows
+        return evolved_columns(one.source_fields, old, after, one.version)
+
+    if grown(defined) == defined.source_fields:
+        return groups
+    with acquire_exclusively(context, "index new columns"):
+        definitions = read_index_definitions(storage)
+        now = definitions.get(name, defined)
+        now = replace(now, source_fields=grown(now))
+        write_index_definitions(storage, [now])
+    changed = replace(groups, definitions={**definitions, name: now})
+    context.metadata_table.file_groups = changed
+    return changed
 
 
 def indexed_table(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +19,13 @@ from tableservices.compaction.execute import execute_compaction, schedule_compac
 from tableservices.compaction.plan import CompactionSettings
 from tests.unit.timeline.engine import SMALL, new_table, opened, put
 from tests.unit.timeline.metadata_tables import add_metadata_table
-from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.file_names import METADATA_TABLE
+from timeline.errors import UnsupportedTableError
+from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
+from timeline.model.file_names import INDEX_DEFINITIONS, METADATA_TABLE
 from timeline.partitions import list_partition_paths
 
 INDEXES = ("column_stats", "files", "partition_stats", "record_index")
+META = ["_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key"]
 KEYS = [f"k{number}" for number in range(12)]
 
 
@@ -122,3 +126,58 @@ def test_a_late_row_below_a_delete_is_in_the_index_when_a_compaction_forgets_the
     assert execute_compaction(table.context, planned, SMALL) is not None
     assert table.current_state().to_arrow(["id"]).num_rows == 2
     check(table)
+
+
+def defined(*columns: str) -> bytes:
+    """The definition of an index of columns, as Java writes it."""
+    entry = {
+        "indexName": "column_stats",
+        "indexType": "column_stats",
+        "indexFunction": "column_stats",
+        "sourceFields": [*META, *columns],
+        "indexOptions": {},
+        "version": "V2",
+    }
+    return json.dumps({"indexDefinitions": {"column_stats": entry}}).encode()
+
+
+def indexed_columns(table: TableReader) -> list[str]:
+    found = json.loads(table.context.ports.storage.read(INDEX_DEFINITIONS))
+    return found["indexDefinitions"]["column_stats"]["sourceFields"]
+
+
+@pytest.mark.spec("MDT-13")
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [(("id", "p", "ts", "v"), ("id", "p", "ts", "v", "w")), (("v",), ("v",))],
+    ids=["the first columns", "chosen columns"],
+)
+def test_a_new_column_joins_an_index_of_the_first_columns(
+    listed: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    table = new_table()
+    storage = table.context.ports.storage
+    add_metadata_table(storage, "column_stats", "files", "partition_stats")
+    storage.create(INDEX_DEFINITIONS, defined(*listed))
+    put(table, WriteOperation.UPSERT, rows(["k0"], 1))
+    put(table, WriteOperation.UPSERT, [{**rows(["k3"], 2)[0], "w": 7}])
+    assert indexed_columns(table) == [*META, *expected]
+    metadata = metadata_of(opened(table))
+    measured = pa.concat_tables(metadata.read("column_stats")).to_pylist()
+    bounds = {
+        one["max"]["LongWrapper"] for one in measured if one["column_name"] == "w" and one["max"]
+    }
+    assert bounds == ({7} if "w" in expected else set())
+
+
+@pytest.mark.spec("MDT-14")
+def test_a_non_blocking_write_is_refused_if_the_table_has_an_index_of_keys() -> None:
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    add_metadata_table(table.context.ports.storage, "files", "record_index")
+    mode = ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL
+    other = opened(table, limits=replace(table.context.limits, mode=mode))
+    with pytest.raises(UnsupportedTableError) as caught:
+        put(other, WriteOperation.UPSERT, rows(["k0"], 1))
+    assert caught.value.kind == "index_non_blocking"
+    assert "record_index" in caught.value.message
+    assert other.context.active().instants == ()
