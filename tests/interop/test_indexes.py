@@ -188,7 +188,8 @@ def test_javas_record_index_gives_the_file_group_of_every_key(
         context = table.context
         index = open_record_index(context.ports.storage, table.config, context.snapshot())
         assert index is not None
-        assert len(index.shards) == 3
+        groups = index.metadata.slices("record_index")
+        assert len(groups) == 3
         rows = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
         lives = {
             (
@@ -206,4 +207,4 @@ def test_javas_record_index_gives_the_file_group_of_every_key(
         for some in (lives, sorted(lives)[::50]):
             found = index.locate(pa.array([*(key for key, _, _ in some), *gone]))
             assert sorted(tuple(r.values()) for r in found.to_pylist()) == sorted(some)
-        assert any(shard.base_file is not None for shard in index.shards)
+        assert any(one.base_file is not None for one in groups.values())
