@@ -1,9 +1,9 @@
 """
-The records that a write, a clean or a rollback adds to the metadata table.
+The records that a write or a clean adds to the metadata table.
 
-They follow from the files of the write alone: its new files, and the slices that it updated or
-replaced. So a writer makes them before its commit, and they stay right whatever other writers commit
-. A record index and a secondary index need the keys of each changed file group before and
+Those of a write follow from its files alone: its new files, and the slices that it updated or
+replaced. So a writer makes them before its commit, and they stay right whatever other writers
+commit. A record index and a secondary index need the keys of each changed file group before and
 after; only key columns and indexed columns are read, one file group at a time on each thread.
 """
 
@@ -61,10 +61,11 @@ from timeline.model.file_names import (
     parse_log_file_name,
 )
 from timeline.model.instant import InstantTime, TimelineZone
-from timeline.model.metadata_table import PartitionKind, kind_of
+from timeline.model.metadata_table import PartitionKind
 from timeline.ports.ports import Executor, Storage
 
-_KEEPS_KEYS: Final = frozenset({"COMPACT", LOG_COMPACT})  # their files have the rows of others
+#: Operations whose files have the rows of other writes.
+KEEPS_KEYS: Final = frozenset({"COMPACT", LOG_COMPACT})
 _CLUSTER: Final = "CLUSTER"
 _FILE_GROUPS_AT_ONCE: Final = 1_000  # whose statistics are objects at the same time
 
@@ -158,7 +159,7 @@ def changes_of(
 
     Arguments, errors: as ``contents_of_commit``.
     """
-    compares = table.indexes_keys and commit.operation_type not in _KEEPS_KEYS
+    compares = table.indexes_keys and commit.operation_type not in KEEPS_KEYS
     changes = []
     for path, stats in sorted(commit.partition_to_write_stats.items()):
         by_id: dict[str, list[WriteStat]] = {}
@@ -301,15 +302,18 @@ def _keys(
     for name in table.secondary:
         gained = _joined(got.pairs[name][0] for _, got, _ in found if name in got.pairs)
         lost = _joined(got.pairs[name][1] for _, got, _ in found if name in got.pairs)
-        gained = pc.unique(gained)
-        lost = difference(pc.unique(lost), gained)
-        present = pa.repeat(pa.scalar(False), len(gained))
-        nowhere = pa.repeat(pa.scalar(""), len(lost))
-        made[name] = PartitionContents(
-            records=pa.Table.from_arrays([gained, present], schema=SECONDARY_INDEX),
-            deletes=pa.Table.from_arrays([lost, nowhere], schema=DELETES),
-        )
+        made[name] = changed_pairs(gained, difference(lost, gained))
     return made
+
+
+def changed_pairs(gained: pa.Array, lost: pa.Array) -> PartitionContents:
+    """Return the part of a secondary index: the keys that it gains, and those that it loses."""
+    gained, lost = pc.unique(gained), pc.unique(lost)
+    present, nowhere = pa.repeat(pa.scalar(False), len(gained)), pa.repeat(pa.scalar(""), len(lost))
+    return PartitionContents(
+        records=pa.Table.from_arrays([gained, present], schema=SECONDARY_INDEX),
+        deletes=pa.Table.from_arrays([lost, nowhere], schema=DELETES),
+    )
 
 
 def _joined(arrays: Iterable[pa.Array]) -> pa.Array:
@@ -487,7 +491,7 @@ def _all_keys(
     return found
 
 
-# ---- Cleans and rollbacks
+# ---- Cleans
 
 
 def contents_of_clean(
@@ -541,62 +545,3 @@ def _without_files(
 def _is_log(name: str) -> bool:
     parsed = parse_log_file_name(name)
     return parsed is not None and not parsed.is_cdc
-
-
-def contents_of_removed(
-    storage: Storage,
-    executor: Executor,
-    table: IndexedTable,
-    commit: CommitMetadata,
-    slices: Mapping[FileGroupId, FileSlice],
-    *,
-    requested_time: InstantTime,
-    removed_time: InstantTime,
-    zone: TimelineZone,
-) -> dict[str, PartitionContents]:
-    """
-    Return the records that undo a completed write: of its rollback, or of a restore.
-
-    Record keys that the write deleted or moved return to their file groups before it. Bounds of
-    partitions stay wide, and its partitions stay listed.
-
-    Args:
-        storage: Storage of the table; the files of the write still exist.
-        executor: Maps over the file groups.
-        table: The indexes to update.
-        commit: The metadata of the write to undo.
-        slices: The merged slices that remain, of each file group that it updated or replaced.
-        requested_time: Of the rollback.
-        removed_time: Requested time of the write to undo.
-        zone: Of the table's timeline.
-
-    Errors and calls outside: as ``contents_of_commit``, without statistics and bloom filters.
-    """
-    bare = replace(
-        table,
-        partitions=tuple(
-            name
-            for name in table.partitions
-            if kind_of(name) in (PartitionKind.RECORD_INDEX, PartitionKind.SECONDARY_INDEX)
-        ),
-    )
-    changes = changes_of(bare, commit, slices)
-    if commit.operation_type == _CLUSTER and bare.indexes_keys:
-        changes += _replaced(commit, slices)
-    if not bare.indexes_keys:
-        changes = []
-    work = partial(file_group_contents, storage, bare, removed_time)
-    undone = []
-    for change, got in zip(changes, executor.map(work, changes), strict=True):
-        pairs = {name: (lost, gained) for name, (gained, lost) in got.pairs.items()}
-        back = FileGroupContents(inserted=got.deleted, deleted=got.inserted, pairs=pairs)
-        time = requested_time if change.before is None else change.before.base_instant_time
-        undone.append((change, back, time))
-    files = _files_of(commit).records
-    tombstones = files.filter(pc.not_equal(files.column("key"), ALL_PARTITIONS))
-    deleted: dict[str, list[str]] = {}
-    for row in tombstones.select(["key", "name"]).to_pylist():
-        path = "" if row["key"] == NO_PARTITION else row["key"]
-        deleted.setdefault(path, []).append(row["name"])
-    made = contents_of_clean(table, deleted, requested_time=requested_time)
-    return made | _keys(bare, undone, zone)

@@ -239,14 +239,14 @@ def _with_keys(
 ) -> FileGroupContents:
     secondary = dict(table.secondary)
     columns = tuple(dict.fromkeys(secondary.values()))
-    before = _slice_rows(storage, table, change.before, columns)
+    before = slice_rows(storage, table, change.before, columns)
     if not secondary and _only_updates(storage, table, change, before):
         return found
-    after = _slice_rows(storage, table, change.after(requested_time), columns)
+    after = slice_rows(storage, table, change.after(requested_time), columns)
     pairs = {}
     for name, column in secondary.items():
         version = table.definitions[name].version
-        old, new = (_secondary_keys(rows, column, version) for rows in (before, after))
+        old, new = (secondary_pairs(rows, column, version) for rows in (before, after))
         pairs[name] = difference(new, old), difference(old, new)
     old, new = _unique_keys(before), _unique_keys(after)
     new = pc.unique(pa.concat_arrays([new, _written_keys(storage, table, change)]))
@@ -281,6 +281,24 @@ def _written_keys(storage: Storage, table: IndexedTable, change: FileGroupChange
     return pa.concat_arrays([pa.array([], pa.string()), *found])
 
 
+def keys_in_logs(storage: Storage, table: IndexedTable, one: FileSlice) -> pa.Array:
+    """
+    Return the keys of a slice's logs whose last entry writes a row, also rows that a delete hides.
+
+    An index has them, because a compaction may forget the delete.
+    """
+    read, found = table.read, pa.array([], pa.string())
+    for log in one.log_files:
+        touched, written = (
+            one_array(
+                keys_of_log(storage, log, read.file_schema, read.keys, with_deleted=with_deleted)
+            )
+            for with_deleted in (True, False)
+        )
+        found = pc.unique(pa.concat_arrays([difference(found, touched), written]))
+    return found
+
+
 def _only_updates(
     storage: Storage, table: IndexedTable, change: FileGroupChange, before: pa.Table
 ) -> bool:
@@ -300,7 +318,7 @@ def _only_updates(
     return True
 
 
-def _slice_rows(
+def slice_rows(
     storage: Storage, table: IndexedTable, one: FileSlice | None, columns: tuple[str, ...]
 ) -> pa.Table:
     """Return the record keys of a slice, and columns by their (dotted) names."""
@@ -336,9 +354,9 @@ def _slice_rows(
     )
 
 
-def _secondary_keys(rows: pa.Table, column: str, version: IndexVersion) -> pa.Array:
+def secondary_pairs(rows: pa.Table, column: str, version: IndexVersion) -> pa.Array:
     """
-    Return the keys of a secondary index; its value is the stored one as Java's text.
+    Return the keys of a secondary index for rows; its value is the stored one as Java's text.
 
     An index of version V1 has no nulls.
     """

@@ -61,13 +61,14 @@ from timeline.model.file_names import (
     FileSlice,
     LogFile,
     check_relative_path,
+    instant_file_name,
     merged_slice,
     slice_files,
 )
 from timeline.model.instant import EARLIEST, Action, Instant, InstantTime
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import ObjectMissingError, Storage
+from timeline.ports.ports import ObjectMissingError, Stats, Storage
 from timeline.properties.properties_file import parse_properties
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
 from timeline.storage.subfolder import SubfolderStorage
@@ -85,6 +86,7 @@ _RECORDED: Final = frozenset(
 _OF_FILES: Final = frozenset(
     {PartitionKind.FILES, PartitionKind.COLUMN_STATS, PartitionKind.BLOOM_FILTERS}
 )
+_REMOVING: Final = frozenset({Action.RESTORE, Action.ROLLBACK})
 _OWN_BASE: Final = f"{METADATA_TABLE}/"
 _FILE_ID: Final = r"[^_/\\\x00-\x1f]+"
 _TOKEN: Final = r"\d+-\d+-\d+"  # noqa: S105 - a file name part
@@ -113,16 +115,19 @@ class Lag:
             one that crashed. They do not count.
         unknown: Completed in the metadata table and unknown to the table, for example rolled back on
             the table only. They count, as in Java.
+        removing: Restores and rollbacks that are pending on the table and completed in the metadata
+            table. Until they complete, its base files have records of removed writes (MDT-12).
     """
 
     behind: tuple[InstantTime, ...] = ()
     pending: tuple[InstantTime, ...] = ()
     unknown: tuple[InstantTime, ...] = ()
+    removing: tuple[InstantTime, ...] = ()
 
     @property
     def is_trusted(self) -> bool:
         """Whether the metadata table has all of the table, and nothing else."""
-        return not self.behind and not self.unknown
+        return not (self.behind or self.unknown or self.removing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,11 +564,55 @@ def _lag(own: Snapshot, snapshot: Snapshot, hidden: frozenset[InstantTime]) -> L
         and not _is_own(own.active, one)
         and not active.is_archived(one.requested_time, lambda: snapshot.archived)
     ]
+    removing = [
+        one.requested_time
+        for one in active.pending
+        if one.action in _REMOVING and one.requested_time in hidden
+    ]
     return Lag(
         behind=tuple(one.requested_time for one in missing),
         pending=tuple(sorted(hidden & _pending(active))),
         unknown=tuple(strange),
+        removing=tuple(removing),
     )
+
+
+def merged_times(timeline: Stats, times: Iterable[InstantTime]) -> frozenset[InstantTime]:
+    """
+    Return those of some instants that the metadata table has in more than their own log files.
+
+    A compaction merged them, or a partition was built after them. The base files of a build may
+    contain commits that completed after the build's completion time, so the storage's times of change
+    decide. An instant without a deltacommit is returned, too: it may be older than the metadata
+    table.
+
+    Args:
+        timeline: The files of the metadata table's timeline.
+        times: Requested times of instants that completed on the table.
+    """
+    own = ActiveTimeline.of([one.name for one in timeline])
+    done = {one.requested_time: one for one in own.instants if one.completed}
+    modified = {one.name: one.modified_ms for one in timeline}
+    at = {time: modified[instant_file_name(one)] for time, one in done.items()}
+    built = max((at[one] for one in done if one.startswith(_BUILDING)), default=-1)
+    merging = max(
+        (
+            one.requested_time
+            for one in done.values()
+            if one.action is Action.COMMIT or _is_log_compaction(own, one.requested_time)
+        ),
+        default=EARLIEST,
+    )
+    exact = {
+        time
+        for time in done.keys() & set(times)
+        if at[time] > built and (done[time].completion_time or "") > merging
+    }
+    return frozenset(times) - exact
+
+
+def _is_log_compaction(active: ActiveTimeline, time: InstantTime) -> bool:
+    return f"{time}.{Action.LOGCOMPACTION.value}.requested" in active.file_names
 
 
 def _built_at(own: Snapshot) -> InstantTime:
@@ -577,7 +626,7 @@ def _is_own(active: ActiveTimeline, instant: Instant) -> bool:
     time = instant.requested_time
     if time.startswith(_BUILDING) or instant.action is not Action.DELTACOMMIT:
         return True
-    if f"{time}.{Action.LOGCOMPACTION.value}.requested" in active.file_names:
+    if _is_log_compaction(active, time):
         return True
     before = [one for one in active.instants if one.requested_time < time]
     return bool(before) and before[-1].action is Action.RESTORE

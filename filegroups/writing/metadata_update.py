@@ -7,7 +7,6 @@ each changed file group of the metadata table gets one log file. No reader sees 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +41,6 @@ from timeline.model.file_names import (
     BaseFile,
     FileSlice,
     join,
-    parse_log_file_name,
 )
 from timeline.model.instant import InstantTime
 from timeline.model.metadata_table import (
@@ -50,12 +48,12 @@ from timeline.model.metadata_table import (
     MetadataUpdate,
     PartitionKind,
     kind_of,
+    parse_metadata_file_name,
 )
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Storage
 from timeline.snapshot import Snapshot
 
-_BASE_NAME = re.compile(r"([^._/]+)_\d+-\d+-\d+_(?:\d{14}|\d{17})\.hfile", re.ASCII)
 _OF_SERVICES = "0-0-0"
 
 
@@ -98,14 +96,8 @@ class MetadataFileGroups:
 
 def file_ids_of(names: Iterable[str]) -> tuple[str, ...]:
     """Return the file ids of base and log files of a partition of the metadata table, sorted."""
-    found = set()
-    for name in names:
-        base, log = _BASE_NAME.fullmatch(name), parse_log_file_name(name)
-        if base is not None:
-            found.add(base[1])
-        elif log is not None:
-            found.add(log.file_id)
-    return tuple(sorted(found))
+    parsed = map(parse_metadata_file_name, names)
+    return tuple(sorted({one[0] for one in parsed if one is not None}))
 
 
 class MetadataWriter:
@@ -215,12 +207,18 @@ class MetadataWriter:
 
 
 def _file_groups(context: TableContext, config: TableConfig) -> MetadataFileGroups:
-    """Return the cached file groups; read them if the partitions changed (MDT-5)."""
+    """
+    Return the cached file groups; read them if the partitions changed (MDT-5).
+
+    They are never cached if the record index has file groups of each partition of the table: a
+    commit creates those of a new partition, and a restore deletes them.
+    """
     cached = context.metadata_table.file_groups
-    same = isinstance(cached, MetadataFileGroups) and (
-        cached.config.metadata_state == config.metadata_state
-    )
-    if not (same and isinstance(cached, MetadataFileGroups)):
+    if (
+        not isinstance(cached, MetadataFileGroups)
+        or cached.config.metadata_state != config.metadata_state
+        or any(one.is_per_partition for one in cached.definitions.values())
+    ):
         cached = MetadataFileGroups.read(context, config)
         context.metadata_table.file_groups = cached
     return cached

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from filegroups.supported import load_writable
+from tableservices.restoring.metadata_removal import MetadataRemoval
 from tableservices.restoring.state_at import (
     completed_write,
     instants_after,
@@ -52,7 +53,6 @@ from timeline.model.instant import Action, Instant, InstantTime, Residue, State
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError
-from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.rollback.rollback import rollback_metadata
 from timeline.snapshot import Snapshot
 
@@ -97,7 +97,7 @@ def plan_restore(
 
     Outside: 1 get (properties), 1 get after a clean, 1 list of heartbeats, 1 list a partition.
     """
-    load_writable(context)
+    load_writable(context, maintains_metadata_table=True)
     snapshot = context.snapshot()
     target = completed_write(snapshot.active, requested_time)
     refuse_archived_since(context, target)
@@ -168,7 +168,7 @@ def restore(
             cleaned.
         InvalidInputError: A later savepoint keeps an instant to remove, a writer is alive, later
             writes are archived or being archived, or their logs are of version 6.
-        TableConfigConflictError: The metadata table is on.
+        MetadataTableOnError: The metadata table has a partition that is not maintained (MDT-6).
         UnsupportedTableError: This release does not write the table.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``; the next begin
@@ -208,6 +208,8 @@ def _take(
         InstantInfo(requested_time=one.requested_time, action=one.action.value)
         for one in planned.instants
     )
+    in_metadata_table = MetadataRemoval(context, [one.requested_time for one in infos])
+    in_metadata_table.prepare(context.snapshot())
     plan = encode_restore_plan(
         RestorePlan(
             instants_to_rollback=infos,
@@ -232,6 +234,7 @@ def _take(
                     own_time = section.draw_time(context, Residue.SLOT_REQUESTED)
                 else:
                     own_time = shown.requested_time
+                update = in_metadata_table.of(now, section.config(), own_time)
                 if expected and shown is None:
                     shown = Instant(
                         action=Action.RESTORE, requested_time=own_time, state=State.REQUESTED
@@ -247,7 +250,7 @@ def _take(
                     body=encode_restore(_result(context, infos, planned.files, own_time)),
                     plan=plan,
                 )
-                commit.take(section, slot)
+                commit.take(section, replace(slot, metadata_update=update))
     except OutcomeUnknownError:
         shown = None  # it may be committed
         raise
@@ -290,7 +293,8 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
             (SEC2).
         InvalidInputError: A savepoint keeps an instant to remove.
         ServiceConflictError: Another engine's clean is pending.
-        TableConfigConflictError: The metadata table is on; it would still list deleted files.
+        MetadataTableOnError: The metadata table has records of removed writes in a partition that
+            is not maintained (MDT-6).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``commit_write``.
     """
@@ -302,9 +306,6 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
             if not left:
                 return None
             refuse_during_foreign_service(section.timeline, but=_LEFT | {Action.RESTORE})
-            refuse_behind_metadata_table(
-                section.config(), without_metadata_table=context.limits.without_metadata_table
-            )
             own_time = left[0].requested_time
             data, plan = _foreign_plan(context, own_time)
             times = [one.requested_time for one in plan.instants_to_rollback]
@@ -320,7 +321,9 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
                 body=encode_restore(_result(context, plan.instants_to_rollback, files, own_time)),
                 plan=data,
             )
-            commit.take(section, restoring)
+            now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
+            update = MetadataRemoval(context, times).of(now, section.config(), own_time)
+            commit.take(section, replace(restoring, metadata_update=update))
     slot = commit.taken
     context.ports.events.emit("restore.done", target=slot.requested_time)
     return RestoreResult(

@@ -9,9 +9,10 @@ instant.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from filegroups.supported import load_writable
+from tableservices.restoring.metadata_removal import MetadataRemoval
 from tableservices.restoring.restore import refuse_live_writers
 from tableservices.restoring.state_at import (
     completed_write,
@@ -73,7 +74,7 @@ def plan_rollback(
 
     Outside: 1 get (properties), 1 list of heartbeats or 1 get after a clean, 1 list a partition.
     """
-    load_writable(context)
+    load_writable(context, maintains_metadata_table=True)
     snapshot = context.snapshot()
     target = _target(snapshot.active, requested_time)
     if target.completed:
@@ -101,7 +102,7 @@ def rollback_write(
         InstantNotFoundError: No such write, or files of the state before it were cleaned.
         InvalidInputError: Its writer is alive, a savepoint keeps it, later writes or plans may
             depend on it, or its logs are of version 6.
-        TableConfigConflictError: The metadata table is on.
+        MetadataTableOnError: The metadata table has a partition that is not maintained (MDT-6).
         UnsupportedTableError: This release does not write the table.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
@@ -183,6 +184,8 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
     nonce = context.ports.ids.nonce()
     target, files = planned.target, planned.files
     info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
+    in_metadata_table = MetadataRemoval(context, [target.requested_time])
+    in_metadata_table.prepare(context.snapshot())
 
     commit = open_commit(context, f"roll back {target.requested_time}")
     while not commit.is_decided():
@@ -208,5 +211,6 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
                 body=encode_rollback(rollback_metadata(storage, info, files, own_time=own_time)),
                 plan=plan,
             )
-            commit.take(section, slot)
+            update = in_metadata_table.of(now, section.config(), own_time)
+            commit.take(section, replace(slot, metadata_update=update))
     return commit.taken

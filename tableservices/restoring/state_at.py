@@ -99,20 +99,8 @@ def files_of_state(
 
     Outside: as a view of every partition.
     """
-    gone = set(instants_after(snapshot.active, target, context.config.table_type))
-    # Treat removed instants as pending: files below the first write count as committed.
-    then = replace(
-        snapshot,
-        active=ActiveTimeline(
-            instants=tuple(
-                replace(one, state=State.INFLIGHT, completion_time=None, legacy=False)
-                if one in gone
-                else one
-                for one in snapshot.active.instants
-            ),
-            file_names=snapshot.active.file_names,
-        ),
-    )
+    gone = instants_after(snapshot.active, target, context.config.table_type)
+    then = without(snapshot, frozenset(one.requested_time for one in gone))
     found: dict[str, list[str]] = {}
     for one in view_of(context, then).latest_slices():
         names = found.setdefault(one.file_group.partition_path, [])
@@ -120,6 +108,30 @@ def files_of_state(
             names.append(one.base_file.name)
         names.extend(log.name for log in one.log_files)
     return {path: tuple(sorted(names)) for path, names in sorted(found.items())}
+
+
+def without(snapshot: Snapshot, times: frozenset[InstantTime]) -> Snapshot:
+    """
+    Return a snapshot in which some writes are pending.
+
+    They are not left out, because files below the first write count as committed. Writes that the
+    timeline does not have any more are pending, too: another engine's restore may have died.
+    """
+    known = {one.requested_time for one in snapshot.active.instants}
+    instants = [
+        Instant(action=Action.COMMIT, requested_time=time, state=State.INFLIGHT)
+        for time in sorted(times - known)
+    ]
+    for one in snapshot.active.instants:
+        removed = one.requested_time in times and one.action in WRITE_ACTIONS
+        instants.append(
+            replace(one, state=State.INFLIGHT, completion_time=None, legacy=False)
+            if removed
+            else one
+        )
+    instants.sort(key=lambda one: one.requested_time)
+    names = snapshot.active.file_names
+    return replace(snapshot, active=ActiveTimeline(instants=tuple(instants), file_names=names))
 
 
 def savepoint_times(timeline: ActiveTimeline) -> frozenset[InstantTime]:

@@ -32,13 +32,12 @@ from timeline.model.file_names import (
     instant_file_name,
     join,
     parse_instant_name,
-    parse_log_file_name,
     pending_file_names,
     timeline_path,
     truncation_point_path,
 )
 from timeline.model.instant import Action, Instant, InstantTime, State, WallMs, instant_time
-from timeline.model.metadata_table import METADATA_TIMELINE
+from timeline.model.metadata_table import METADATA_TIMELINE, parse_metadata_file_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import list_partition_paths
 from timeline.ports.ports import (
@@ -66,6 +65,9 @@ APPLIED_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
 _TAKEN_BACK = frozenset(
     {SlotKind.COMMIT, SlotKind.PLAN, SlotKind.SAVEPOINT, SlotKind.ABORT, SlotKind.CLEAN}
 )
+
+#: Pending services of the metadata table that name log files, or block its next write in Java.
+_ENDED_BY_RESTORE = frozenset({Action.COMPACTION, Action.LOGCOMPACTION, Action.RESTORE})
 
 #: Slots of services that another engine may complete from their pending files.
 _ENDED_BY_ANYBODY = frozenset(
@@ -225,6 +227,8 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
             return True
         path = metadata_plan_path(slot.requested_time)
         return _create_until_known(context, path, slot.body, slot, may_show)
+    if slot.kind is SlotKind.RESTORE and not is_archived_since(context, slot, overruns):
+        _show_in_metadata_table(context, slot, _always)  # before the deletes (MDT-12)
     _carry_out(context, slot)
     if slot.file_name is None:
         return True
@@ -305,13 +309,21 @@ def metadata_plan_path(requested_time: InstantTime) -> str:
     return f"{METADATA_TIMELINE}/{pending_file_names(Action.COMPACTION, requested_time)[-1]}"
 
 
-def delete_from_metadata_table(storage: Storage, *requested_times: InstantTime) -> None:
+def delete_from_metadata_table(
+    storage: Storage, *requested_times: InstantTime, of_restore: bool = False
+) -> None:
     """
     Delete writes that ended from the metadata table: their completed files, then their other files.
 
     A completed instant there whose write is neither pending nor completed would be visible. So this
     precedes the delete of the write's pending files (MDT-7). Log files have no markers. Outside: 1
     list; with a metadata table 1 list more and 1 for each of its partitions; the deletes.
+
+    Args:
+        storage: Storage of the table.
+        requested_times: Of the writes.
+        of_restore: Whether they were completed. Then pending services of the metadata table that
+            may name their log files end before (MDT-12).
     """
     folders = [
         join(METADATA_TABLE, entry.name)
@@ -321,14 +333,43 @@ def delete_from_metadata_table(storage: Storage, *requested_times: InstantTime) 
     times = frozenset(requested_times)
     if not folders or not times:
         return
-    parsed = map(parse_instant_name, storage.names(METADATA_TIMELINE))
-    instants = [one for one in parsed if one is not None and one.requested_time in times]
-    for one in sorted(instants, key=lambda one: one.state.rank, reverse=True):
+    own = ActiveTimeline.of(storage.names(METADATA_TIMELINE))
+    if of_restore:
+        _end_services(storage, folders, own, times)
+    instants = filter(None, map(parse_instant_name, own.file_names))
+    ended = [one for one in instants if one.requested_time in times]
+    for one in sorted(ended, key=lambda one: one.state.rank, reverse=True):
         storage.delete(f"{METADATA_TIMELINE}/{instant_file_name(one)}")
-    for folder in folders:
+    _delete_files_of(storage, folders, times)
+
+
+def _end_services(
+    storage: Storage, folders: Sequence[str], own: ActiveTimeline, times: frozenset[InstantTime]
+) -> None:
+    """
+    End pending services of the metadata table that were requested after one of the writes.
+
+    Their files go before their pending files: a base file of an unknown instant may count later.
+    """
+    done = [one for one in own.instants if one.completed and one.requested_time in times]
+    first = min((one.completion_time or "" for one in done), default="9")
+    services = [
+        one for one in own.pending if one.action in _ENDED_BY_RESTORE and one.requested_time > first
+    ]
+    _delete_files_of(storage, folders, frozenset(one.requested_time for one in services))
+    for one in services:
+        for name in pending_file_names(one.action, one.requested_time):
+            storage.delete(f"{METADATA_TIMELINE}/{name}")
+
+
+def _delete_files_of(
+    storage: Storage, folders: Sequence[str], times: frozenset[InstantTime]
+) -> None:
+    """Delete base and log files of the metadata table that have one of the times in their name."""
+    for folder in folders if times else ():
         for name in storage.names(folder):
-            log = parse_log_file_name(name)
-            if log is not None and log.instant_time in times:
+            found = parse_metadata_file_name(name)
+            if found is not None and found[1] in times:
                 storage.delete(join(folder, name))
 
 
@@ -383,9 +424,13 @@ def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -
         if one.number not in gone or one.file_name is None:
             continue
         context.ports.events.emit("publish.taken_back", number=one.number)
-        context.ports.storage.delete(timeline_path(one.file_name))
         for path, _ in reversed(metadata_instant_files(one)):
             context.ports.storage.delete(path)
+        context.ports.storage.delete(timeline_path(one.file_name))
+        logs = one.metadata_update.files if one.metadata_update is not None else ()
+        for log in logs:
+            if log.content:  # apply created it
+                context.ports.storage.delete(log.path)
         if one.kind in _BORN_IN_SLOT:  # the owner of the slot made them all
             for name in pending_file_names(one.own_action, one.instant_time):
                 context.ports.storage.delete(timeline_path(name))
@@ -535,13 +580,14 @@ def _delete_restored_files(context: TableContext, slot: Slot) -> None:
     """
     Delete restored-away instants: first hide them, then delete data, then their other files.
 
-    Markers stay, so files that a paused owner writes later are found (RB-10).
+    The metadata table forgets them while they are pending on the table (MDT-12). Markers stay, so files that a paused owner writes later are found (RB-10).
     """
     storage = context.ports.storage
     shown, known = files_removed_by_restore(storage, slot, TIMELINE)
     times = restored_away_by(slot)
     for name in shown:
         storage.delete(timeline_path(name))
+    delete_from_metadata_table(storage, *times, of_restore=True)
     for path in data_files_of(storage, *times):
         storage.delete(path)
     for name in known:

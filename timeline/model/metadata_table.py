@@ -15,12 +15,24 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from timeline.model.file_names import METADATA_TABLE, parse_log_file_name
+from timeline.model.file_names import METADATA_TABLE
 from timeline.model.instant import InstantTime
 
 METADATA_TIMELINE: Final = f"{METADATA_TABLE}/.hoodie/timeline"
 
+# A file id of a record index per partition may have dots, unlike one of the table.
+_FILE: Final = re.compile(
+    r"(?:\.([^_/\\\x00-\x1f]+)_(\d{17})\.log\.\d+_\d+-\d+-\d+"
+    r"|([^._/\\\x00-\x1f][^_/\\\x00-\x1f]*)_\d+-\d+-\d+_(\d{17})\.hfile)",
+    re.ASCII,
+)
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", re.ASCII)
+
+
+def parse_metadata_file_name(name: str) -> tuple[str, InstantTime] | None:
+    """Return file id and time of a base or log file of the metadata table; None for another file."""
+    found = _FILE.fullmatch(name)
+    return None if found is None else (found[1] or found[3], found[2] or found[4])
 
 
 class PartitionKind(Enum):
@@ -94,9 +106,8 @@ class MetadataUpdate:
     def invalid_names(self, requested_time: InstantTime) -> Iterator[str]:
         """Yield the names that no update of this requested time may have (SEC2)."""
         for one in self.files:
-            log = parse_log_file_name(one.name)
-            fits = log is not None and log.instant_time == requested_time
-            if not (fits and log is not None and log.file_id == one.file_id):
+            is_log = one.name.startswith(".")
+            if not is_log or parse_metadata_file_name(one.name) != (one.file_id, requested_time):
                 yield one.name
         for partition in {*self.partitions, *(one.partition for one in self.files)}:
             if _PARTITION.fullmatch(partition) is None:

@@ -23,7 +23,6 @@ from filegroups.metadata_table.contents import (
     changes_of,
     contents_of_clean,
     contents_of_commit,
-    contents_of_removed,
 )
 from filegroups.metadata_table.file_group_contents import IndexedTable, file_group_contents
 from filegroups.metadata_table.index_definitions import IndexDefinition
@@ -125,16 +124,6 @@ class Indexes:
     def place(self, row: dict[str, Any]) -> Any:
         return (row["partition_path"], row["key"]) if self.per_partition else row["key"]
 
-    def copy(self) -> Indexes:
-        return replace(
-            self,
-            files=dict(self.files),
-            locations=dict(self.locations),
-            pairs=set(self.pairs),
-            measured=set(self.measured),
-            blooms=dict(self.blooms),
-        )
-
 
 def truth(table: TableReader, *, per_partition: bool) -> tuple[dict[Any, Any], set[Any]]:
     """Return the location of each key, and the pairs of value and key, as reads show them."""
@@ -154,7 +143,7 @@ def truth(table: TableReader, *, per_partition: bool) -> tuple[dict[Any, Any], s
 
 
 class Watched:
-    """A table whose commits update the indexes, and are undone on a copy of them."""
+    """A table whose commits update the indexes."""
 
     def __init__(self, table: TableReader, *, per_partition: bool = False) -> None:
         self.table = table
@@ -171,26 +160,7 @@ class Watched:
             made = contents_of_commit(
                 storage, EXECUTOR, spec, commit, self.before, requested_time=time, **common
             )
-            former, self.indexes = self.indexes, self.indexes.copy()
             self.indexes.apply(made)
-            undone = self.indexes.copy()
-            undone.apply(
-                contents_of_removed(
-                    storage,
-                    EXECUTOR,
-                    spec,
-                    commit,
-                    self.before,
-                    requested_time="20991231000000000",
-                    removed_time=time,
-                    **common,
-                )
-            )
-            assert undone.locations == former.locations
-            assert undone.pairs == former.pairs or self.indexes.per_partition
-            assert undone.measured == former.measured
-            listed = {place for place in undone.files if place[0] != "__all_partitions__"}
-            assert listed == {place for place in former.files if place[0] != "__all_partitions__"}
             self.seen += 1
         self.before = slices_of(self.table)
         self.check()

@@ -48,6 +48,7 @@ from timeline.errors import (
     CorruptTableError,
     InstantNotFoundError,
     InvalidInputError,
+    MetadataTableOnError,
     ServiceConflictError,
     TableConfigConflictError,
 )
@@ -358,14 +359,16 @@ def test_a_restore_deletes_a_dead_writer_and_its_files() -> None:
     assert len(data_files(table)) == 2
 
 
-def test_a_restore_is_refused_while_the_metadata_table_is_on() -> None:
+@pytest.mark.spec("MDT-6")
+def test_a_restore_is_refused_if_the_metadata_table_has_a_partition_that_is_not_maintained() -> (
+    None
+):
     table, times = grown(1, 2)
-    update_properties(
-        table.context.ports.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
-    )
-    with pytest.raises(TableConfigConflictError):
+    listed = {"hoodie.table.metadata.partitions": "files,expr_index_upper"}
+    update_properties(table.context.ports.storage, listed, now="now")
+    with pytest.raises(MetadataTableOnError):
         restore(table.context, times[0])
-    with pytest.raises(TableConfigConflictError):
+    with pytest.raises(MetadataTableOnError):
         rollback_write(table.context, times[1])
 
 
@@ -425,16 +428,15 @@ def test_a_restore_that_another_engine_abandoned_stops_writers_until_it_is_finis
     assert values(table) == [5, 5]
 
 
-@pytest.mark.spec("FOR-7")
-def test_a_restore_that_another_engine_abandoned_is_not_finished_while_its_metadata_table_is_on() -> (
-    None
-):
+@pytest.mark.spec("MDT-6")
+def test_an_abandoned_restore_is_not_finished_if_its_metadata_table_cannot_be_updated() -> None:
     table, times = grown(1, 2)
-    left_by_java(table, times[0], times[1])
+    left_by_java(table, times[0], times[1], time=f"{int(times[1]) + 50}")
     storage = table.context.ports.storage
-    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    listed = {"hoodie.table.metadata.partitions": "files,expr_index_upper"}
+    update_properties(storage, listed, now="now")
     before = files_below(storage)
-    with pytest.raises(TableConfigConflictError) as caught:
+    with pytest.raises(MetadataTableOnError) as caught:
         finish_restore(table.context)
     assert caught.value.kind == "metadata_table_on"
     assert files_below(storage) == before
