@@ -10,6 +10,11 @@ import pyarrow as pa
 
 from filegroups.index.buckets import bucket_properties
 from filegroups.keys.keys import key_columns, partition_paths, record_keys
+from filegroups.metadata_table.new_partitions import (
+    default_partitions,
+    planned_partitions,
+    with_needed,
+)
 from filegroups.schema.new_table import new_table_properties
 from filegroups.schema.schema import TableSchema, missing_fields
 from filegroups.settings.key_settings import (
@@ -17,6 +22,7 @@ from filegroups.settings.key_settings import (
     key_spec_of,
     merge_definition_of_settings,
 )
+from filegroups.settings.metadata_settings import MetadataTableSettings
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
 from filegroups.table import create_table_files
@@ -26,6 +32,7 @@ from hoodoo.factory import compose_ports, limits_of, open_context
 from hoodoo.services import services_of, warn_ignored_keys
 from hoodoo.table import Table
 from hoodoo.write_requests import bucket_rules
+from tableservices.metadata_table.build import build_partitions
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import TableType
@@ -33,6 +40,7 @@ from timeline.model.file_names import listed
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import EventSink
 from timeline.properties.options import PropertySet
+from timeline.properties.properties_file import load_config
 
 Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
@@ -128,6 +136,10 @@ def create_table(
     ports = compose_ports(path, layers.load(planned.raw), events=events)
     limits = limits_of(settings, layers.load())
     context = create_table_files(ports, planned.raw, limits).context
+    if settings.metadata_enable:
+        own = MetadataTableSettings.from_properties(layers.load())
+        build_partitions(context, default_partitions(context.config, own), own)
+        context = TableContext.of(ports, load_config(ports.storage), limits)
     properties = layers.load(context.config.raw)
     if layers.warns:
         warn_ignored_keys(properties, ports.events)
@@ -164,6 +176,10 @@ def preview_create(
     planned = new_table_config(path, settings, schema)
     # An option that ``open_table`` would refuse must fail before the table exists.
     services_of(layers.load(), settings=settings)
+    if settings.metadata_enable:
+        own = MetadataTableSettings.from_properties(layers.load())
+        wanted = with_needed(default_partitions(planned, own), planned)
+        planned_partitions(wanted, planned, own, avro_json=planned.create_schema_json, rows=0)
     if settings.own_buckets is not None:
         refuse_unfit_buckets(settings, settings.own_buckets)
     return layers, settings, planned

@@ -25,6 +25,7 @@ from filegroups.settings.known_keys import (
     key_warnings,
     unsupported_keys,
 )
+from filegroups.settings.metadata_settings import MetadataTableSettings
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.settings.settings import WriteSettings, fill_from_preset, keys_of_writes_and_reads
 from filegroups.settings.time_settings import TimeSettings
@@ -279,6 +280,7 @@ def check(
     builds: tuple[Callable[[PropertySet], object], ...] = (
         WriteSettings.from_properties,
         ReadSettings.from_properties,
+        MetadataTableSettings.from_properties,
         LockSettings.from_properties,
         slot_signing_of,
         *TRIALS,
@@ -329,6 +331,7 @@ def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, .
         *provider_options(provider or ""),
         *WriteSettings.options.values(),
         *ReadSettings.options.values(),
+        *MetadataTableSettings.options.values(),
         *TimeSettings.options.values(),
         *ObjectSettings.options.values(),
         *SlotSettings.options.values(),

@@ -32,6 +32,7 @@ from hoodoo.inspect.explain import explain_instant
 from hoodoo.inspect.instants import InstantSummary, list_instants
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
+from hoodoo.metadata import MetadataPartitions
 from hoodoo.services import Services
 from hoodoo.verify.verify import Verification, verify
 from hoodoo.write_requests import operation_of, write_request_of
@@ -101,6 +102,11 @@ class Table(TableReader):
     def services(self) -> Services:
         """The table services, such as cleaning and compaction."""
         return self._services
+
+    @property
+    def metadata(self) -> MetadataPartitions:
+        """The partitions of the metadata table: build, drop and show them."""
+        return MetadataPartitions(self._context, self._properties, self._register_writer)
 
     # ---- inspection
 

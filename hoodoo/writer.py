@@ -47,6 +47,11 @@ from timeline.storage.non_atomic import prove_atomic_create
 from timeline.system import await_exit
 from timeline.writer_registry import Registration, register_process, warn_other_zone
 
+_NOT_BUILT = (
+    "hoodie.metadata.enable=true, and the table has no metadata table: build one with 'hoodoo "
+    "metadata create TABLE', while writers write, or leave the option out"
+)
+
 
 class TableWriter:
     """
@@ -99,6 +104,8 @@ class TableWriter:
         with self._beginning:
             if not self._is_registered:  # the checked values never change after the open
                 self.refuse()
+                if self._settings.metadata_enable and not self.config.metadata_table_on:
+                    warnings.warn(_NOT_BUILT, stacklevel=4)
                 self._register()
                 self._is_registered = True
             if not self.config.metadata_table_on:

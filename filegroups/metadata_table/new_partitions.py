@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from filegroups.metadata_table.column_stats import columns_to_index
+from filegroups.metadata_table.column_stats import ALWAYS_INDEXED, columns_to_index
 from filegroups.metadata_table.index_definitions import IndexDefinition
 from filegroups.metadata_table.keys import IndexVersion, file_group_id
+from filegroups.schema.schema import TableSchema
 from filegroups.settings.metadata_settings import MetadataTableSettings
 from timeline.errors import InvalidInputError
 from timeline.model.metadata_table import PartitionKind, kind_of
@@ -156,7 +157,9 @@ def planned_partitions(
         elif kind is PartitionKind.RECORD_INDEX:
             made = _record_index(config, settings, rows)
         elif kind is PartitionKind.SECONDARY_INDEX:
-            made = _secondary(name, config, settings, rows, (columns or {}).get(name))
+            known = None if avro_json is None else TableSchema.from_avro(avro_json).arrow.names
+            column = (columns or {}).get(name)
+            made = _secondary(name, config, settings, rows, column=column, known=known)
         else:
             counts = {
                 PartitionKind.PARTITION_STATS: settings.partition_stats_file_groups,
@@ -198,7 +201,7 @@ def _column_stats(
     config: TableConfig, settings: MetadataTableSettings, avro_json: str | None
 ) -> NewPartition:
     name = PartitionKind.COLUMN_STATS.value
-    columns: tuple[str, ...] = ()
+    columns = (*ALWAYS_INDEXED, *settings.column_stats_columns)  # before the first rows
     if avro_json is not None:
         columns = columns_to_index(
             avro_json,
@@ -216,6 +219,14 @@ def _column_stats(
 def _record_index(config: TableConfig, settings: MetadataTableSettings, rows: int) -> NewPartition:
     kind, split = PartitionKind.RECORD_INDEX, settings.partitioned_record_index
     definition = None
+    if split and (settings.record_index or config.table_version < _FIRST_WITH_VERSIONS):
+        raise InvalidInputError(
+            "a record index of each partition needs table version 9, and excludes an index of the "
+            "whole table: set hoodie.metadata.record.level.index.enable=false, or "
+            "hoodie.metadata.global.record.level.index.enable=false on a table of version 9",
+            kind="metadata_partition_unfit",
+            partition=kind.value,
+        )
     if config.table_version >= _FIRST_WITH_VERSIONS:  # older tables have no such definition
         definition = _definition(
             config,
@@ -240,14 +251,17 @@ def _secondary(
     config: TableConfig,
     settings: MetadataTableSettings,
     rows: int,
+    *,
     column: str | None,
+    known: Sequence[str] | None,
 ) -> NewPartition:
-    if column is None:
+    if not column or (known is not None and column not in known):
         raise InvalidInputError(
-            "a secondary index needs the column that it indexes: name it by --column, or column= in "
-            f"Python: {name}",
+            "a secondary index needs a column of the table: name it by --column, or column= in "
+            f"Python: {name} of column {column!r}",
             kind="secondary_index_column",
             partition=name,
+            column=column or "",
         )
     least, most = settings.record_index_file_groups_min, settings.record_index_file_groups_max
     kind = PartitionKind.SECONDARY_INDEX

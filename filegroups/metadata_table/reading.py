@@ -198,7 +198,7 @@ class MetadataTable:
 
         Outside: 1 list, 1 open_input for each file.
         """
-        shape = self._shape(partition)
+        shape = self.records_shape(partition)
         for one in self.slices(partition).values():
             yield self._merged(one, shape, None)
 
@@ -218,7 +218,7 @@ class MetadataTable:
 
         Errors as ``read``. Outside: 1 list, 1 open_input for each file of the keys' file groups.
         """
-        shape = self._shape(partition)
+        shape = self.records_shape(partition)
         kind = kind_of(partition) or PartitionKind.EXPRESSION_INDEX
         wanted = pc.unique(one_array(pc.cast(keys, pa.string())))
         version = IndexVersion.V2
@@ -253,7 +253,7 @@ class MetadataTable:
 
         Errors and calls outside: as ``look_up``. An index of version 1 is read whole.
         """
-        shape = self._shape(index)
+        shape = self.records_shape(index)
         slices = list(self.slices(index).values())
         distinct = pc.unique(one_array(pc.cast(values, pa.string())))
         prefixes = secondary_keys(distinct, pa.repeat(pa.scalar(""), len(distinct)))
@@ -297,7 +297,12 @@ class MetadataTable:
         names = ["partition_path", "name", "size"]
         return pa.table([paths, rows.column("name"), rows.column("size")], names=names)
 
-    def _shape(self, partition: str) -> pa.Schema:
+    def records_shape(self, partition: str) -> pa.Schema:
+        """
+        Return the schema of a partition's records. Outside: nothing, or the index definitions.
+
+        Raises: as ``read``.
+        """
         kind = kind_of(partition)
         if self.is_newer and kind not in _OF_FILES:
             raise SnapshotExpiredError(

@@ -342,7 +342,7 @@ def effect_of(key: str, declared: Container[str]) -> KeyEffect:
 
 
 #: Keys with a warning for one value, done for the other.
-_DONE_ELSE: Final = frozenset({"hoodie.metadata.enable", "hoodie.merge.allow.duplicate.on.inserts"})
+_DONE_ELSE: Final = frozenset({"hoodie.merge.allow.duplicate.on.inserts"})
 
 
 def effect_of_value(key: str, value: str, declared: Container[str]) -> KeyEffect:

@@ -55,6 +55,10 @@ _COMMANDS = {
         "hoodoo.cli.log",
         "List the instants of a table, newest first.",
     ),
+    "metadata": (
+        "hoodoo.cli.metadata",
+        "Build, show, check, repair and drop the metadata table.",
+    ),
     "read": ("hoodoo.cli.read", "Print rows, or save them to a file."),
     "restore": (
         "hoodoo.cli.recovery",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from filegroups.metadata_table.records import BOUND
+from tableservices.metadata_table.build import contents_of_snapshot
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, UnsupportedTableError
+from timeline.errors import CorruptTableError, UnsupportedTableError, counted
 from timeline.model.file_names import METADATA_TABLE, BaseFile, LogFile, join, parent_folder
+from timeline.model.instant import EARLIEST
+from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.snapshot import Snapshot
 
 _FIRST_VERSION: Final = 8  # of tables whose metadata table is read
@@ -31,7 +38,8 @@ def check_metadata_table(
         snapshot: The commits that count.
         sizes: Bytes of each file in the partitions, by path.
 
-    Outside: as ``open_metadata_table``, and the files of its partition ``files``.
+    Outside: as ``open_metadata_table``, and all of its files; the reads of
+    ``contents_of_snapshot``.
     """
     config = context.config
     if not config.metadata_table_on or config.table_version < _FIRST_VERSION:
@@ -42,6 +50,8 @@ def check_metadata_table(
             return
         yield from _instants(table)
         listed = _listed(table)
+        if not table.lag.behind:  # else each of their records is missing
+            yield from _records(context, table, snapshot)
     except (CorruptTableError, UnsupportedTableError) as error:
         yield error.kind, str(error.fields.get("path", METADATA_TABLE)), error.message
         return
@@ -76,3 +86,106 @@ def _listed(table: MetadataTable) -> dict[str, int]:
     files = table.files_of(table.partition_paths())
     paths, names, sizes = (files.column(name).to_pylist() for name in files.column_names)
     return {join(path, name): size for path, name, size in zip(paths, names, sizes, strict=True)}
+
+
+def _records(context: TableContext, table: MetadataTable, snapshot: Snapshot) -> Iterator[Problem]:
+    """Compare the records of indexes and statistics with those of the table's files."""
+    names = [name for name in table.partitions if kind_of(name) in _COMPARED]
+    if not names:
+        return
+    expected = contents_of_snapshot(
+        context, context.config, names, snapshot, requested_time=EARLIEST
+    )
+    for name in names:
+        here = [table.records_shape(name).empty_table(), *table.read(name)]
+        yield from _compare(name, expected[name].records, pa.concat_tables(here))
+
+
+_COMPARED: Final = frozenset(PartitionKind) - {
+    PartitionKind.FILES,
+    PartitionKind.EXPRESSION_INDEX,
+}
+_SHOWN: Final = 3  # keys that a message names
+#: Kinds that forget a record when its file or row goes. Java keeps statistics of deleted files.
+_FORGETTING: Final = frozenset({PartitionKind.RECORD_INDEX, PartitionKind.SECONDARY_INDEX})
+_PLACE: Final = ("partition_path", "file_id")
+_COUNTS: Final = ("value_count", "null_count")
+
+
+def _compare(name: str, expected: pa.Table, found: pa.Table) -> Iterator[Problem]:
+    """Yield the differences of a partition, one for each kind."""
+    kind, path = kind_of(name), join(METADATA_TABLE, name)
+    keys = ["key"]
+    if kind is PartitionKind.RECORD_INDEX and _repeats(found):
+        keys = ["key", "partition_path"]  # an index of each partition
+    if "is_deleted" in found.column_names:
+        found = found.filter(pc.invert(found.column("is_deleted")))
+    wanted = _numbered(expected, keys)
+    there = _numbered(found, keys)
+    missing = wanted.join(there, keys, join_type="left anti")
+    if missing.num_rows:
+        yield "metadata_missing_record", path, _text("lacks", missing, expected)
+    strange = there.join(wanted, keys, join_type="left anti")
+    if strange.num_rows and kind in _FORGETTING:
+        yield "metadata_stale_record", path, _text("has without a row", strange, found)
+    both = wanted.join(there, keys, join_type="inner", right_suffix="_found")
+    pairs = (
+        expected.take(both.column("number")),
+        found.take(both.column("number_found")),
+    )
+    wrong = _differs(kind, *pairs)
+    if wrong is not None and pc.any(wrong).as_py():
+        rows = both.filter(wrong)
+        yield "metadata_wrong_record", path, _text("has other values for", rows, expected)
+
+
+def _repeats(found: pa.Table) -> bool:
+    return bool(pc.count_distinct(found.column("key")).as_py() < found.num_rows)
+
+
+def _numbered(rows: pa.Table, keys: list[str]) -> pa.Table:
+    return rows.select(keys).append_column("number", pa.array(range(rows.num_rows), pa.int64()))
+
+
+def _text(what: str, some: pa.Table, rows: pa.Table) -> str:
+    """Name some keys; of statistics, file and column."""
+    columns = [name for name in ("file_name", "column_name") if name in rows.column_names]
+    first = rows.take(some.column("number").slice(0, _SHOWN)).select(columns or ["key"])
+    named = [" ".join(str(value) for value in row.values()) for row in first.to_pylist()]
+    more = ", ..." if some.num_rows > _SHOWN else ""
+    return f"it {what} {counted(some.num_rows, 'record')}: {', '.join(named)}{more}"
+
+
+def _differs(
+    kind: PartitionKind | None, expected: pa.Table, found: pa.Table
+) -> pa.ChunkedArray | None:
+    """Return which records would mislead a reader; wider bounds would not."""
+    if kind is PartitionKind.RECORD_INDEX:
+        return _any(pc.not_equal(expected.column(one), found.column(one)) for one in _PLACE)
+    if kind not in (PartitionKind.COLUMN_STATS, PartitionKind.PARTITION_STATS):
+        return None
+    tests = list(_narrower(expected, found))
+    if kind is PartitionKind.COLUMN_STATS:
+        tests += [pc.not_equal(expected.column(one), found.column(one)) for one in _COUNTS]
+    return _any(tests)
+
+
+def _any(tests: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray | None:
+    found = None
+    for test in tests:
+        known = pc.fill_null(test, False)
+        found = known if found is None else pc.or_(found, known)
+    return found
+
+
+def _narrower(expected: pa.Table, found: pa.Table) -> Iterator[pa.ChunkedArray]:
+    """Yield for each type of bounds which records exclude values that there are."""
+    for side, excludes in (("min", pc.greater), ("max", pc.less)):
+        true = pc.is_valid(expected.column(side))
+        yield pc.and_(true, pc.is_null(found.column(side)))
+        for wrapper in BOUND.names:
+            if wrapper != "BytesWrapper":  # a decimal's bytes have another order
+                mine, theirs = (
+                    pc.struct_field(rows.column(side), wrapper) for rows in (expected, found)
+                )
+                yield excludes(theirs, mine)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -143,6 +143,7 @@ def build_partitions(
     settings: MetadataTableSettings,
     *,
     columns: Mapping[str, str] | None = None,
+    again: Iterable[str] = (),
 ) -> MetadataBuild | None:
     """
     Build partitions of the metadata table, and the ones that they need; None if all are complete.
@@ -152,6 +153,8 @@ def build_partitions(
         names: The partitions.
         settings: Hudi's options.
         columns: The column of each new secondary index, by its partition.
+        again: Those of ``names`` that are replaced if they are complete. With ``files``, the whole
+            metadata table begins anew, so ``names`` has all its partitions.
 
     Raises:
         InvalidInputError: As ``with_needed`` and ``planned_partitions``.
@@ -165,8 +168,8 @@ def build_partitions(
     """
     config = load_config(context.ports.storage)
     refuse_old_version(config)
-    complete = set(config.complete_metadata_partitions)
-    wanted = [name for name in with_needed(names, config) if name not in complete]
+    complete, afresh = set(config.complete_metadata_partitions), frozenset(again)
+    wanted = [name for name in with_needed(names, config) if name not in complete - afresh]
     if not wanted:
         return None
     planned = _planned(context, config, wanted, settings, columns)
@@ -174,7 +177,7 @@ def build_partitions(
     if protocol_of(context).has_foreign_instants:
         whole = keep_commit_lock(context, "build the metadata table")
     with whole as locked:
-        build = _start(locked, planned)
+        build = _start(locked, planned, afresh)
         _write_base_files(locked, build, planned, settings)
         _finish(locked, build)
     context.metadata_table.config = load_config(context.ports.storage)
@@ -227,7 +230,9 @@ def _rows_of(storage: Storage, path: str) -> int:
 # ---- 1. Begin: file groups, properties, fence
 
 
-def _start(context: TableContext, planned: Sequence[NewPartition]) -> _Build:
+def _start(
+    context: TableContext, planned: Sequence[NewPartition], afresh: frozenset[str]
+) -> _Build:
     """Create the file groups, list the partitions as being built, and take the fence."""
     purpose, nonce = "begin to build the metadata table", context.ports.ids.nonce()
     times: dict[str, InstantTime] = {}
@@ -236,7 +241,7 @@ def _start(context: TableContext, planned: Sequence[NewPartition]) -> _Build:
         while not commit.is_decided():
             with commit.section() as section:
                 refuse_during_restore(section.timeline)
-                config = section.config()
+                config = _without(locked, section.config(), afresh)
                 times = _create_file_groups(locked, config, planned)
                 with locked.ports.lock.acquire(purpose) as lease:
                     assert_lease(lease)
@@ -247,6 +252,30 @@ def _start(context: TableContext, planned: Sequence[NewPartition]) -> _Build:
                 )
                 commit.take(section, slot)
     return _Build(config=config, times=times, fence=commit.taken)
+
+
+def _without(context: TableContext, config: TableConfig, afresh: frozenset[str]) -> TableConfig:
+    """
+    Let the properties list partitions as being built that are about to be replaced.
+
+    The returned properties lack them, so their folders are deleted next. Readers stop using them
+    before that.
+    """
+    gone = afresh.intersection(config.metadata_partitions)
+    if not gone:
+        return config
+    complete = set(config.complete_metadata_partitions) - gone
+    lists = {
+        METADATA_COMPLETE: ",".join(sorted(complete)),
+        METADATA_INFLIGHT: ",".join(sorted(set(config.metadata_partitions) - complete)),
+    }
+    storage = context.ports.storage
+    with context.ports.lock.acquire("build the metadata table again") as lease:
+        assert_lease(lease)
+        update_properties(storage, lists, now=_now(context))
+    left = tuple(one for one in config.metadata_partitions if one not in gone)
+    raw = {**config.raw, **lists, METADATA_INFLIGHT: ",".join(sorted(set(left) - complete))}
+    return replace(config, metadata_partitions=left, raw=raw)
 
 
 def _create_file_groups(
@@ -353,7 +382,13 @@ def _write_base_files(
     for left in reversed(range(_TRIES)):
         snapshot = context.snapshot()
         try:
-            contents = _contents(context, build, snapshot)
+            contents = contents_of_snapshot(
+                context,
+                build.config,
+                build.times,
+                snapshot,
+                requested_time=build.fence.requested_time,
+            )
         except MissingFileError:
             if not left:
                 raise
@@ -368,21 +403,36 @@ def _write_base_files(
     context.ports.storage.sync_folders(folders)
 
 
-def _contents(
-    context: TableContext, build: _Build, snapshot: Snapshot
+def contents_of_snapshot(
+    context: TableContext,
+    config: TableConfig,
+    names: Iterable[str],
+    snapshot: Snapshot,
+    *,
+    requested_time: InstantTime,
 ) -> dict[str, PartitionContents]:
-    """Return the records of the partitions that are built."""
-    storage, config = context.ports.storage, build.config
-    schema = known_schema(context, snapshot)
+    """
+    Return what partitions of the metadata table have to have, from the files of the table.
+
+    Args:
+        context: The table.
+        config: Its properties.
+        names: The partitions.
+        snapshot: The commits that count.
+        requested_time: Of bloom filters.
+
+    Errors, calls outside: as ``contents_of_partition`` for each partition of the table.
+    """
+    storage, schema = context.ports.storage, known_schema(context, snapshot)
     avro_json = (schema or TableSchema.from_arrow(pa.schema([]), "t")).avro_json
     groups = MetadataFileGroups(
         config=config,
         definitions=read_index_definitions(storage),
-        file_ids=dict.fromkeys(build.times, ()),
+        file_ids=dict.fromkeys(names, ()),
     )
     visible = VisibleInstants.of(snapshot)
     table = indexed_table(context, groups, avro_json, snapshot, visible)
-    parts: dict[str, list[PartitionContents]] = {name: [] for name in build.times}
+    parts: dict[str, list[PartitionContents]] = {name: [] for name in groups.file_ids}
     paths = []
     for partition in committed_partitions(context, snapshot):
         paths.append(partition.path)
@@ -391,7 +441,7 @@ def _contents(
             context.ports.executor,
             table,
             partition,
-            requested_time=build.fence.requested_time,
+            requested_time=requested_time,
             zone=context.zone,
         )
         for name, one in made.items():

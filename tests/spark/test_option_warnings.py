@@ -46,12 +46,12 @@ def session_values(spark: Any, **values: str) -> Iterator[None]:
 
 def test_a_save_and_a_load_each_report_ignored_options_once(save: Any, rows: Any) -> None:
     more = {SYNC: "true", "hoodie.datasource.write.recordkey.feild": "id"}
-    more["hoodie.metadata.enable"] = "true"  # Hudi's own default: taken, with a word
+    more["hoodie.metadata.index.async"] = "true"
     with heard() as texts:
         save(THREE, **more)
     assert len(texts) == 1
     assert "hoodoo does not sync catalogs" in texts[0]
-    assert "no metadata table is built" in texts[0]
+    assert "does not build this part of a metadata table" in texts[0]
     assert "did you mean hoodie.datasource.write.recordkey.field" in texts[0]
     with heard() as texts:
         assert rows(**more) == THREE

@@ -48,6 +48,9 @@ MAPS = {
     "diff.columns",
     "table upgrade.changes",
     "writers show.writers[].agreement",
+    "metadata create.records",
+    "metadata create-index.records",
+    "metadata rebuild.records",
 }
 #: The commands in the order in which they run, each with its arguments; the table comes first.
 SAMPLES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -81,6 +84,14 @@ SAMPLES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("table adopt", ("--dry-run",)),
     ("table repair-keys", ("--dry-run",)),
     ("table repair-moments", ("--dry-run",)),
+    ("metadata create", ("--yes",)),
+    ("metadata create-index", ("by_city", "--column", "city", "--yes")),
+    ("metadata status", ()),
+    ("metadata verify", ()),
+    ("metadata repair", ("--yes",)),
+    ("metadata rebuild", ("record_index", "--yes")),
+    ("metadata drop-index", ("by_city", "--yes")),
+    ("metadata drop", ("--yes",)),
     ("restore", ("@-2", "--yes")),
     ("rollback", ("@-1", "--yes")),
     ("table drop", ("--yes",)),

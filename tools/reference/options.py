@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from filegroups.settings.known_keys import effect_of, hudi_keys
+from filegroups.settings.metadata_settings import MetadataTableSettings
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.settings.settings import WriteSettings
 from filegroups.settings.time_settings import TimeSettings
@@ -105,6 +106,7 @@ def sections() -> dict[str, Iterable[Option]]:
         "Writing": WriteSettings.options.values(),
         "Folders of times": TimeSettings.options.values(),
         "Reading": ReadSettings.options.values(),
+        "Metadata table": MetadataTableSettings.options.values(),
         "Object stores": ObjectSettings.options.values(),
         "Commit slots": SlotSettings.options.values(),
         "Locks": LockSettings.options.values(),

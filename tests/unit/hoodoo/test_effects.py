@@ -111,9 +111,9 @@ def test_keys_of_one_reason_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "is_warned"),
     [
-        ("hoodie.metadata.enable", "true", True),
+        ("hoodie.metadata.enable", "true", False),
         ("hoodie.metadata.enable", "false", False),
-        ("hoodie.metadata.record.index.enable", "true", True),
+        ("hoodie.metadata.index.expression.enable", "true", True),
         ("hoodie.metadata.max.reader.memory", "1", False),
         ("hoodie.write.auto.upgrade", "true", True),
         ("hoodie.write.auto.upgrade", "false", False),
@@ -201,10 +201,9 @@ def test_an_opened_table_reports_each_key_once(
 def test_a_table_without_metadata_table_takes_hudis_own_default(tmp_path: Path) -> None:
     options = {"hoodie.metadata.enable": "true"}
     with (
-        pytest.warns(UserWarning, match="no metadata table is built"),
-        hoodoo.create_table(
-            tmp_path / "t", schema=SCHEMA, record_key="id", properties=options
-        ) as table,
+        hoodoo.create_table(tmp_path / "t", schema=SCHEMA, record_key="id"),
+        hoodoo.open_table(tmp_path / "t", properties=options) as table,
+        pytest.warns(UserWarning, match="hoodoo metadata create TABLE"),
     ):
         assert table.upsert([{"id": "a", "v": 1}]).rows_inserted == 1
 

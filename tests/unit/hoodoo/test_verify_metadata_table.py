@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.metadata_table.encode import encode_log_file, encode_records
+from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.metadata_table.records import RECORD_INDEX, RecordType
 from tests.interop import golden_tables
 
 
@@ -57,3 +61,46 @@ def test_a_damaged_metadata_table_is_named(path: Path) -> None:
     for file in (path / ".hoodie/metadata/files").glob(".*.log.*"):
         file.write_bytes(file.read_bytes().replace(b"DATABLK*", b"damaged!"))
     assert {kind for kind, _ in problems(path)} == {"bad_hfile"}
+
+
+@pytest.mark.parametrize("path", ["v9_mor_ri"], indirect=True)
+@pytest.mark.parametrize(
+    ("partition", "kind"),
+    [
+        ("record_index", "metadata_missing_record"),
+        ("column_stats", "metadata_missing_record"),
+    ],
+)
+def test_records_that_an_index_lacks_are_named(path: Path, partition: str, kind: str) -> None:
+    with hoodoo.open_table(path) as table:
+        before = set((path / ".hoodie/metadata" / partition).iterdir())
+        table.upsert([{**table.to_arrow().to_pylist()[0], "id": "new", "part": "p1"}])
+    for file in set((path / ".hoodie/metadata" / partition).iterdir()) - before:
+        file.unlink()
+    assert problems(path) == {(kind, f".hoodie/metadata/{partition}")}
+    with hoodoo.open_table(path) as table:
+        assert table.metadata.repair() == (partition,)
+        assert table.metadata.verify() == ()
+
+
+@pytest.mark.parametrize("path", ["v9_mor_ri"], indirect=True)
+def test_records_of_keys_without_a_row_and_of_moved_keys_are_named(path: Path) -> None:
+    with hoodoo.open_table(path) as table:
+        context = table.context
+        rows = open_metadata_table(context.ports.storage, table.config, context.snapshot())
+        assert rows is not None
+        one = pa.concat_tables(rows.read("record_index")).slice(0, 1).to_pylist()[0]
+        moved = {**one, "file_id": "00000000-0000-0000-0000-000000000000-0"}
+        gone = {**moved, "key": "without a row"}
+        records = pa.Table.from_pylist([moved, gone], schema=RECORD_INDEX)
+        entries = encode_records(records, RecordType.RECORD_INDEX, table_version=9)
+        time = context.active().newest_completed_write.requested_time  # type: ignore[union-attr]
+        data = encode_log_file("record_index", time, table_version=9, created_ms=0, entries=entries)
+        for number in range(3):
+            name = f".record-index-000{number}-0_{time}.log.9_0-0-0"
+            (path / ".hoodie/metadata/record_index" / name).write_bytes(data)
+    kinds = {kind for kind, _ in problems(path)}
+    assert kinds == {"metadata_stale_record", "metadata_wrong_record"}
+    with hoodoo.open_table(path) as table:
+        assert table.metadata.repair() == ("record_index",)
+    assert not problems(path)

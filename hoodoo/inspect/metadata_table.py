@@ -1,0 +1,140 @@
+"""The state of a metadata table: its partitions, its lag, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.writing.metadata_update import file_ids_of
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, UnsupportedTableError
+from timeline.model.file_names import METADATA_TABLE, join
+from timeline.model.instant import Action, InstantTime
+from timeline.ports.ports import Storage
+from timeline.properties.properties_file import load_config
+from timeline.snapshot import ActiveTimeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPartitionStatus:
+    """
+    One partition of a metadata table.
+
+    ``state`` is ``complete``, or ``being built``: writers maintain it, and readers do not use it.
+    """
+
+    name: str
+    state: str
+    file_groups: int
+    base_files: int
+    log_files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataStatus:
+    """
+    The state of a metadata table.
+
+    ``delta_commits`` are those since the last compaction, ``compacted`` its requested time.
+    ``behind`` are completed instants of the table that the metadata table lacks, ``pending`` those
+    that are completed in it and not on the table, ``unknown`` those that the table does not have.
+    ``trusted`` is whether readers use it. ``remarks`` say what waits, and what to do.
+    """
+
+    partitions: tuple[MetadataPartitionStatus, ...]
+    trusted: bool
+    delta_commits: int = 0
+    compacted: InstantTime | None = None
+    behind: tuple[InstantTime, ...] = ()
+    pending: tuple[InstantTime, ...] = ()
+    unknown: tuple[InstantTime, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+def metadata_status(context: TableContext) -> MetadataStatus:
+    """
+    Return the state of the metadata table; without partitions if there is none.
+
+    Outside: 1 get; 1 list for each partition; as ``open_metadata_table``.
+    """
+    storage, config = context.ports.storage, load_config(context.ports.storage)
+    complete = set(config.complete_metadata_partitions)
+    partitions = tuple(
+        _partition(storage, name, is_complete=name in complete)
+        for name in sorted(config.metadata_partitions)
+    )
+    remarks = [
+        f"{one.name} is being built; if no process builds it, run 'hoodoo metadata create TABLE "
+        f"{one.name}'"
+        for one in partitions
+        if one.state != "complete"
+    ]
+    if not complete:
+        return MetadataStatus(partitions=partitions, trusted=False, remarks=tuple(remarks))
+    try:
+        table = open_metadata_table(storage, config, context.snapshot())
+    except (CorruptTableError, UnsupportedTableError) as error:
+        remarks.append(f"readers list folders: {error.message}")
+        return MetadataStatus(partitions=partitions, trusted=False, remarks=tuple(remarks))
+    if table is None:
+        return MetadataStatus(partitions=partitions, trusted=False, remarks=tuple(remarks))
+    lag, own = table.lag, table.own.active
+    if not lag.is_trusted:
+        remarks.append(
+            "readers list folders, because the metadata table does not have exactly the instants of "
+            "the table: run 'hoodoo metadata rebuild TABLE'"
+        )
+    remarks += [
+        f"instant {time} holds compaction and archiving: it is completed in the metadata table and "
+        f"pending on the table. If its writer is dead, run 'hoodoo explain TABLE {time} --resolve'"
+        for time in lag.pending
+    ]
+    return MetadataStatus(
+        partitions=partitions,
+        trusted=lag.is_trusted,
+        delta_commits=_delta_commits(own),
+        compacted=_compacted(own),
+        behind=lag.behind,
+        pending=lag.pending,
+        unknown=lag.unknown,
+        remarks=tuple(remarks),
+    )
+
+
+def _partition(storage: Storage, name: str, *, is_complete: bool) -> MetadataPartitionStatus:
+    files = [one for one in storage.list(join(METADATA_TABLE, name)) if not one.is_folder]
+    bases = [one for one in files if one.name.endswith(".hfile")]
+    logs = [one for one in files if ".log." in one.name]
+    return MetadataPartitionStatus(
+        name=name,
+        state="complete" if is_complete else "being built",
+        file_groups=len(file_ids_of(one.name for one in files)),
+        base_files=len(bases),
+        log_files=len(logs),
+        bytes=_bytes(bases) + _bytes(logs),
+    )
+
+
+def _bytes(files: Sequence[Any]) -> int:
+    return sum(one.size_bytes for one in files)
+
+
+def _compacted(own: ActiveTimeline) -> InstantTime | None:
+    times = [one.requested_time for one in own.completed_writes if one.action is Action.COMMIT]
+    return max(times, default=None)
+
+
+def _delta_commits(own: ActiveTimeline) -> int:
+    since = _compacted(own) or ""
+    return sum(
+        1
+        for one in own.completed_writes
+        if one.action is Action.DELTACOMMIT and (one.completion_time or "") > since
+    )
