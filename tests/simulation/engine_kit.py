@@ -35,6 +35,7 @@ from tests.simulator.script import Script, ScriptStage
 from tests.simulator.table_facts import ObservedSlotKind, ObservedTable
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
+from tests.unit.timeline.metadata_tables import add_metadata_table
 from timeline.context import TableContext, TableLimits
 from timeline.errors import (
     HoodooError,
@@ -121,9 +122,14 @@ def new_world(
     table_version: int = 9,
     table_type: TableType = TableType.COPY_ON_WRITE,
     properties: Mapping[str, str] | None = None,
+    metadata_partitions: Sequence[str] = (),
     **options: Any,
 ) -> SimulatedSystem:
-    """A world with an empty table in it; further ``options`` are the world's."""
+    """
+    A world with an empty table in it; further ``options`` are the world's.
+
+    ``metadata_partitions`` are those of its metadata table; without them it has none.
+    """
     world = SimulatedSystem(scenario=scenario, lease_ms=lease_ms, **options)
     made = new_table_properties(
         "t",
@@ -133,6 +139,8 @@ def new_world(
         table_type=table_type,
     )
     create_table_files(outside(world, "founder"), {**made, **(properties or {})}, LIMITS)
+    if metadata_partitions:
+        add_metadata_table(outside(world, "founder").storage, *metadata_partitions)
     return world
 
 
@@ -404,7 +412,7 @@ def check_healed(facts: EngineObserver, world: SimulatedSystem) -> list[Violatio
     )
     if read != expected:
         found.append(Violation(invariant="I4", found=f"the reader sees {read}, not {expected}"))
-    leftovers = unnamed(observed)
+    leftovers = unnamed(observed) + facts.leftovers()
     leftovers += [
         f"{one.requested_time}.{one.action}.{one.state}"
         for one in observed.instants

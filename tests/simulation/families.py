@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.simulation.family import Family
 from tests.simulation.stories_of_batches import remembering
 from tests.simulation.stories_of_dropped_tables import dropped
+from tests.simulation.stories_of_metadata import with_metadata_table
 from tests.simulation.stories_of_others import beside_another_engine, locking
 from tests.simulation.stories_of_restores import restoring_below_an_archive
 from tests.simulation.stories_of_services import (
@@ -193,6 +194,15 @@ FAMILIES: tuple[Family, ...] = (
         checks="before and after a survivor moves rows and writes: rows as the chain says, verify",
         build=restoring_below_an_archive,
         share=4,
+    ),
+    Family(
+        id="S20",
+        about="a table that has a metadata table, sometimes beside an engine without slots",
+        actors="2 writers; helper, rollback, cleaner, clusterers or compactors; remains of a dead one",
+        faults="deaths, silence, unknown answers, lost leases, pauses, a clock, a power cut",
+        checks="as S1 or S15; at every moment the metadata table shows what the timeline shows",
+        build=with_metadata_table,
+        share=6,
     ),
 )
 

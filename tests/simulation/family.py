@@ -28,12 +28,14 @@ from tests.simulator.faults import (
     RandomPolicy,
     ReplayPolicy,
 )
+from tests.simulator.metadata_facts import MetadataObserver
 from tests.simulator.ports import Actor
 from tests.simulator.scheduler import run
 from tests.simulator.shrinking import Shrunk, shrink
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
+from timeline.model.file_names import METADATA_TABLE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +47,9 @@ class Prepared:
 
     @staticmethod
     def of(world: SimulatedSystem) -> Prepared:
-        facts = EngineObserver(world, commits_retained=RETAINED)
+        has_metadata_table = bool(world.child_names(METADATA_TABLE))
+        kind = MetadataObserver if has_metadata_table else EngineObserver
+        facts = kind(world, commits_retained=RETAINED)
         facts.facts()  # existing content is decoded once
         return Prepared(world=world, facts=facts)
 

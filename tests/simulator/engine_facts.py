@@ -140,6 +140,10 @@ class EngineObserver:
         """Everything a run's end must keep."""
         return [*check_all(facts), *check_unique_keys(facts)]
 
+    def leftovers(self) -> list[str]:
+        """Return files that should be gone at rest; a subclass knows more of them."""
+        return []
+
     def structure(self) -> ObservedTable:
         """The facts without rows."""
         self._read_journal()

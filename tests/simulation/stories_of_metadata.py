@@ -1,0 +1,274 @@
+"""Stories of tables that have a metadata table: ours alone, and beside another engine (S20)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tests.simulation import test_compaction as compactions
+from tests.simulation import test_engine_clustering as clusterings
+from tests.simulation import test_second_refresh as second
+from tests.simulation.engine_kit import (
+    TOLERATED_MS,
+    Job,
+    MakeContext,
+    cleaner,
+    open_table,
+    outside,
+    play,
+    rows_now,
+    seeded,
+    undoer,
+    writer,
+)
+from tests.simulation.family import Story, some_of
+from tests.simulation.stories_of_others import Sparing, all_there
+from tests.simulation.story_kit import (
+    ALL,
+    BULK,
+    COW,
+    DELETE,
+    INSERT,
+    MOR,
+    OVERWRITE,
+    PAUSES,
+    SHARED,
+    UPSERT,
+    lock_free,
+    opening,
+    prepared,
+    some_writer,
+)
+from tests.simulator.faults import Fault
+from tests.simulator.invariants import Violation
+from tests.simulator.metadata_facts import FOLDER, INSTANTS, MetadataObserver
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.script import Until
+from tests.simulator.world import SimulatedSystem
+from timeline.commit.commit_lock import acquire_exclusively
+from timeline.commit.section import apply_pending_slots
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.commit_metadata import TableType
+from timeline.model.file_names import SLOTS, parse_instant_name, parse_log_file_name
+from timeline.ports.ports import Storage
+
+LISTED = ("files",)
+INDEXED = ("files", "record_index")
+
+# ---------------------------------------------------------------- systems, made once
+
+
+def grown(
+    partitions: tuple[str, ...] = INDEXED, table_type: TableType = COW, version: int = 9
+) -> SimulatedSystem:
+    """Two slices of each file group, so that there is something to clean, compact and cluster."""
+    world = seeded(
+        "metadata",
+        SHARED,
+        metadata_partitions=partitions,
+        table_type=table_type,
+        table_version=version,
+    )
+    jobs = [
+        Job(operation="old", keys=("a1", "b1")),
+        Job(operation="older", keys=("a3", "a4"), kind=BULK),
+    ]
+    play(world, [writer("old", jobs)], [])
+    return world
+
+
+#: Calls of a write around its slot; a writer that dies there leaves work for others.
+AT_ITS_SLOT = f"create {SLOTS}/"
+AT_ITS_INSTANT = f"create {INSTANTS}/"
+
+
+def left_by_the_dead(call: str, died: Fault, *how: object) -> SimulatedSystem:
+    """A writer without a lock died at this call, long ago."""
+    world = grown(*how)  # type: ignore[arg-type]
+    dead = writer("dead", [Job(operation="dead", keys=("a1", "d1"))], make_context=lock_free)
+    play(world, [dead], [Until("dead", call, died)])
+    world.now_ms += 2 * TOLERATED_MS
+    return world
+
+
+BEGINNINGS: tuple[tuple[str, Fault] | None, ...] = (
+    None,
+    None,
+    (AT_ITS_SLOT, Fault.CRASH_BEFORE),
+    (AT_ITS_SLOT, Fault.CRASH_AFTER),
+    (AT_ITS_INSTANT, Fault.CRASH_AFTER),
+)
+
+# ---------------------------------------------------------------- ours alone
+
+
+def helper(name: str = "H", make: MakeContext = open_table) -> Actor:
+    """Enters a commit section and applies all slots that are not applied."""
+    return compactions.serving(name, partial(apply_pending_slots, purpose="help"))
+
+
+def cluster(context: TableContext) -> None:
+    clusterings.run_round(context, clusterings.SERVICE, now=True)
+
+
+def with_metadata_table(draw: random.Random, name: str) -> Story:
+    """Writers, a helper, a rollback, a clean and plans; sometimes beside another engine."""
+    if draw.random() < 0.3:
+        return beside_another_engine(draw, name)
+    table_type = draw.choice((COW, COW, MOR))
+    how = (draw.choice((LISTED, INDEXED, INDEXED)), table_type, draw.choice((9, 9, 8)))
+    began = draw.choice(BEGINNINGS)
+    before = prepared(grown, *how) if began is None else prepared(left_by_the_dead, *began, *how)
+    world, facts = before.fresh(name)
+    make = opening(draw) if draw.random() < 0.7 else lock_free
+    kinds = (UPSERT, UPSERT, UPSERT, INSERT, OVERWRITE)
+    actors = [
+        some_writer(draw, "A", make, kinds=kinds),
+        some_writer(draw, "B", make, jobs=draw.choice((1, 1, 2)), kinds=kinds),
+    ]
+    if draw.random() < 0.3:
+        gone = Job(operation="B-delete", keys=(draw.choice(("a2", "a3")),), kind=DELETE)
+        actors[1] = writer("B", [gone], make_context=make, shuffled=draw.random() < 0.3)
+    others: dict[str, Callable[[], Sequence[Actor]]] = {
+        "helper": lambda: [helper()],
+        "rollback": lambda: [undoer()],
+        "cleaner": lambda: [cleaner(rounds=1, pause_ms=draw.choice((0, 30)))],
+        "clusterers": lambda: [
+            compactions.serving(one, cluster) for one in ("C", "D")[: draw.choice((1, 2))]
+        ],
+    }
+    if table_type is MOR:
+        others["compactors"] = lambda: [
+            compactions.serving("C", compactions.compact),
+            compactions.serving("D", draw.choice((compactions.execute_unclaimed, call_off))),
+        ]
+    for one in draw.sample(sorted(others), draw.choice((1, 1, 2))):
+        actors += [replace(actor, may_raise=(HoodooError,)) for actor in others[one]()]
+    most = {**ALL, Fault.POWER_CUT: 1} if draw.random() < 0.15 else ALL
+    return Story(
+        world=world,
+        facts=facts,
+        actors=actors,
+        faults=some_of(
+            draw, most, chance=0.4, time_jump_ms=(500, TOLERATED_MS + 500, 2 * TOLERATED_MS)
+        ),
+        heals=draw.random() < 0.3 or Fault.POWER_CUT in most,
+        services=both,
+        steps=250,
+    )
+
+
+def call_off(context: TableContext) -> None:
+    compactions.call_off(context)
+
+
+def both(context: TableContext) -> None:
+    """Finish what planned services left."""
+    if context.config.table_type is MOR:
+        compactions.both(context)
+    for _ in range(2):
+        clusterings.run_round(
+            context, clusterings.SERVICE, clusterings.Phase.EXECUTE, now=True
+        )
+
+
+# ---------------------------------------------------------------- beside another engine
+
+
+@dataclass(slots=True)
+class BesideAnother(MetadataObserver):
+    """Another engine takes no slots, so only the two timelines and the files are judged."""
+
+    alone: bool = False
+
+    def check_step(self, world: SimulatedSystem) -> list[Violation]:
+        return self.check_metadata(world)
+
+
+def beside_another_engine(
+    draw: random.Random, name: str, ours: MakeContext = second.shared
+) -> Story:
+    """Writers of ours, and one that has the lock and the two timelines only (MDT-10)."""
+    world, _ = prepared(one_group).fresh(name)
+    answers: second.Answers = {}
+    facts = BesideAnother(world)
+    cast = second.cast(answers, ours, others=draw.choice(("J", "JB", "JB")))
+    actors = [as_java(one) if one.name == "J" else one for one in cast]
+    if draw.random() < 0.3:
+        actors.append(Actor(name="R", body=second.roll_back_as_java, may_raise=(HoodooError,)))
+    if draw.random() < 0.3:
+        actors.append(cleaner(rounds=1, pause_ms=draw.choice((0, 30)), make_context=ours))
+    most = {
+        **PAUSES,
+        Fault.CRASH_BEFORE: 1,
+        Fault.CRASH_AFTER: 1,
+        Fault.AMBIGUOUS_APPLIED: 1,
+        Fault.AMBIGUOUS_LOST: 1,
+    }
+    return Story(
+        world=world,
+        facts=facts,
+        actors=actors,
+        faults=some_of(
+            draw,
+            most,
+            time_jump_ms=(TOLERATED_MS // 2, TOLERATED_MS + 500),
+            chance=0.8,
+            victims=frozenset({"A", "B", "cleaner"}),
+        ),
+        restrain=partial(Sparing, world=world, seed=f"sparing/{name}"),
+        judge=partial(all_and_listed, answers, facts),
+        judged_at_end=False,
+    )
+
+
+def one_group() -> SimulatedSystem:
+    return seeded("metadata", ("a1",), metadata_partitions=INDEXED)
+
+
+def as_java(writes: Actor) -> Actor:
+    """Another engine's writer: it first rolls back pending instants of the metadata table."""
+
+    def body(ports: ActorPorts) -> None:
+        context = second.foreign(second.ports_of(ports))
+        with acquire_exclusively(context, "roll back in the metadata table"):
+            roll_back_pending(context.ports.storage)
+        writes.body(ports)
+
+    return replace(writes, body=body)
+
+
+def roll_back_pending(storage: Storage) -> None:
+    """Roll back all pending instants of the metadata table, with their log files, as Java does."""
+    instants = [one for one in map(parse_instant_name, storage.names(INSTANTS)) if one is not None]
+    done = {one.requested_time for one in instants if one.completed}
+    pending = {one.requested_time for one in instants} - done
+    for folder in _folders(storage) if pending else ():
+        for name in storage.names(folder):
+            log = parse_log_file_name(name)
+            if log is not None and log.instant_time in pending:
+                storage.delete(f"{folder}/{name}")
+    for time in sorted(pending):
+        for ending in ("inflight", "requested"):
+            storage.delete(f"{INSTANTS}/{time}.deltacommit.{ending}")
+
+
+def _folders(storage: Storage) -> Iterable[str]:
+    for entry in storage.list(FOLDER):
+        if entry.is_folder and entry.name != ".hoodie":
+            yield f"{FOLDER}/{entry.name}"
+
+
+def all_and_listed(
+    answers: second.Answers, facts: BesideAnother, world: SimulatedSystem
+) -> Sequence[object]:
+    """No acknowledged row is lost, and the metadata table is right after a survivor's write."""
+    found = [*all_there(answers, world), *facts.check_metadata(world)]
+    if found:
+        return found
+    return [
+        Violation(invariant="MDT", found=one) for one in facts.wrong_beside(rows_now(world).keys())
+    ]

@@ -1,0 +1,337 @@
+"""
+What a reader of the metadata table sees, compared with the table's own timeline at every moment.
+
+The rule of Java Hudi is implemented here again, small, from the simulated bytes alone: a log file
+of the metadata table counts if its instant is completed there and not pending on the table. Only
+the codecs of blocks and of instants are the engine's. At the end, the engine's own reader must
+agree.
+
+At every moment the list of files equals what the completed instants of the table wrote, without
+what completed cleans deleted. So no block of an aborted write is visible, and nothing is missing.
+Only a commit that a later slot ended may be missing on either side: its late file is deleted again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import pyarrow as pa
+
+from filegroups.metadata_table.decode import decode_block
+from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.metadata_table.records import FILES, RECORD_INDEX
+from tests.simulator.engine_facts import EngineObserver
+from tests.simulator.invariants import Violation, files_of_snapshot
+from tests.simulator.ports import make_ports
+from tests.simulator.table_facts import ObservedSlotKind, ObservedTable
+from tests.simulator.world import SimulatedSystem
+from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.log_blocks import BytesSource, iter_blocks, read_content
+from timeline.errors import HoodooError
+from timeline.model.file_names import TIMELINE, parse_instant_name
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.slot import Slot, SlotKind
+from timeline.properties.properties_file import load_config
+from timeline.snapshot import CommitReader, Snapshot, TimelineReader
+
+FOLDER = ".hoodie/metadata"
+INSTANTS = f"{FOLDER}/.hoodie/timeline"
+_LISTED = f"{FOLDER}/files"
+_INDEX = f"{FOLDER}/record_index"
+_LOG = re.compile(r"\.(.+)_(\d{17})\.log\.(\d+)_(\S+)")
+_BUILDING = "0" * 14  # how the instants begin that built a partition
+
+#: Partition path and name to the size of a file.
+Listing = dict[tuple[str, str], int]
+
+
+@dataclass(slots=True)
+class MetadataObserver(EngineObserver):
+    """An observer of a table that has a metadata table; ``alone``: every instant has a slot."""
+
+    alone: bool = True
+    _judged: int = 0  # changes of the journal that were judged
+    _written_by: dict[str, Listing] = field(default_factory=dict)
+
+    def of_copy(self, world: SimulatedSystem) -> MetadataObserver:
+        copied = EngineObserver.of_copy(self, world)
+        assert isinstance(copied, MetadataObserver)
+        return replace(copied, _judged=len(world.journal), _written_by=dict(self._written_by))
+
+    def check_step(self, world: SimulatedSystem) -> list[Violation]:
+        """The table's own rules, then what the metadata table shows, after a relevant change."""
+        return [*EngineObserver.check_step(self, world), *self.check_metadata(world)]
+
+    def check_metadata(self, world: SimulatedSystem) -> list[Violation]:
+        """What is visible now; nothing if no file changed that decides it."""
+        changes = world.journal[self._judged :]
+        self._judged = len(world.journal)
+        if not any(one.path.startswith((f"{TIMELINE}/", f"{FOLDER}/")) for one in changes):
+            return []
+        try:
+            return [Violation(invariant="MDT", found=found) for found in self._wrong(world)]
+        except (HoodooError, ValueError, pa.ArrowException) as error:
+            return [Violation(invariant="MDT", found=f"it cannot be read: {error}")]
+
+    def judge(self, facts: ObservedTable) -> list[Violation]:
+        """Everything a run's end must keep; keys and the engine's reader if all slots are applied."""
+        found = EngineObserver.judge(self, facts)
+        self._judged = 0
+        found += self.check_metadata(self.world)
+        if not found and not self._not_applied():
+            found += [Violation(invariant="MDT", found=one) for one in self._wrong_at_rest(facts)]
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Files of instants that the metadata table does not have, at rest."""
+        mine = _instants(self.world, INSTANTS)
+        done = {one.requested_time for one in mine if one.completed}
+        left = [f"{INSTANTS}/{one.requested_time}" for one in _pending(mine)]
+        for path in self.world.paths_below(FOLDER):
+            log = _LOG.fullmatch(path.rpartition("/")[2])
+            if log is not None and log[2] not in done:
+                left.append(path)
+        return left
+
+    # ------------------------------------------------------------ one moment
+
+    def _wrong(self, world: SimulatedSystem) -> Iterator[str]:
+        self._read_slots()
+        table, mine = _instants(world, TIMELINE), _instants(world, INSTANTS)
+        ended = _ended(self._slots)
+        done = [one for one in table if one.completed and _is_recorded(one)]
+        completed = {(one.requested_time, one.completion_time) for one in mine if one.completed}
+        for one in done:
+            key = (one.requested_time, one.completion_time)
+            if key not in completed and key not in ended:
+                yield f"{key[0]} is completed before its deltacommit (MDT-4)"
+        if self.alone:
+            decided = {slot.instant_time for slot in self._slots if slot.metadata_update}
+            for one in mine:
+                time = one.requested_time
+                if time not in decided and not time.startswith(_BUILDING):
+                    yield f"the instant {time} has no slot (MDT-2)"
+        shown = self._listed(world, table, mine)
+        whole = self._expected(world, done)
+        least = self._expected(
+            world, [one for one in done if (one.requested_time, one.completion_time) not in ended]
+        )
+        for (path, name), size in shown.items():
+            if whole.get((path, name)) != size:
+                yield f"{path}/{name} is visible with {size} bytes, not {whole.get((path, name))}"
+        yield from (f"{path}/{name} is not visible" for path, name in least.keys() - shown.keys())
+
+    def _listed(
+        self, world: SimulatedSystem, table: Iterable[Instant], mine: Iterable[Instant]
+    ) -> Listing:
+        """Return the files that the metadata table lists."""
+        found: Listing = {}
+        tombstones: set[tuple[str, str]] = set()
+        for _, data in _counted(world, _LISTED, table, mine):
+            for records in _decoded(data, FILES):
+                if isinstance(records, pa.Array):
+                    gone = set(records.to_pylist())
+                    found = {key: size for key, size in found.items() if key[0] not in gone}
+                    continue
+                for row in records.to_pylist():
+                    key = (row["key"], row["name"])
+                    if not row["is_deleted"]:
+                        found[key] = max(row["size"], found.get(key, 0))
+                        tombstones.discard(key)
+                    elif found.pop(key, None) is None:
+                        tombstones.add(key)
+        partitions = {name for path, name in found if path == "__all_partitions__"}
+        files = {key: size for key, size in found.items() if key[0] != "__all_partitions__"}
+        unlisted = {path for path, _ in files} - partitions
+        if unlisted:
+            raise ValueError(f"partitions are not listed: {sorted(unlisted)}")
+        return files
+
+    def _expected(self, world: SimulatedSystem, done: Iterable[Instant]) -> Listing:
+        """Return the files that these completed instants wrote and no clean among them deleted."""
+        found: Listing = {}
+        cleans = {slot.instant_time: slot for slot in self._slots if slot.kind is SlotKind.CLEAN}
+        instants = sorted(done, key=lambda one: one.completion_time or "")
+        for one in instants:
+            if one.action is not Action.CLEAN:
+                found |= self._written(world, one)
+                continue
+            for path in cleans[one.requested_time].deletes:
+                folder, _, name = path.rpartition("/")
+                found.pop((folder or ".", name), None)
+        return found
+
+    def _written(self, world: SimulatedSystem, one: Instant) -> Listing:
+        path = f"{TIMELINE}/{_name(one)}"
+        known = self._written_by.get(path)
+        if known is None:
+            metadata = decode_commit(world.files[path].data, path=path)
+            known = self._written_by[path] = {
+                (folder or ".", (file or "").rpartition("/")[2]): size
+                for folder, stats in metadata.partition_to_write_stats.items()
+                for stat in stats
+                for file, size in [
+                    (stat.path, stat.file_size_in_bytes),
+                    *(stat.cdc_stats or {}).items(),
+                ]
+            }
+        return known
+
+    # ------------------------------------------------------------ at rest
+
+    def _not_applied(self) -> bool:
+        shown = set(self.world.child_names(TIMELINE))
+        ended = _ended(self._slots)
+        return any(
+            slot.kind in (SlotKind.COMMIT, SlotKind.CLEAN)
+            and (slot.instant_time, slot.completion_time) not in ended
+            and slot.file_name not in shown
+            for slot in self._slots
+        )
+
+    def _wrong_at_rest(self, facts: ObservedTable) -> Iterator[str]:
+        world = self.world
+        table, mine = _instants(world, TIMELINE), _instants(world, INSTANTS)
+        shown = self._listed(world, table, mine)
+        missing = [f"{path}/{name}" for path, name in shown if _path(path, name) not in world.files]
+        if missing and self.alone:
+            yield f"listed files do not exist: {missing}"
+        yield from self._differences_of_engine(shown)
+        if not world.child_names(_INDEX) or facts.head not in facts.rows:
+            return
+        index, places = _indexed(world, table, mine), self._places(facts)
+        if index != places:
+            yield f"the record index has {sorted(index.items())}, not {sorted(places.items())}"
+
+    def wrong_beside(self, keys: Iterable[str]) -> Iterator[str]:
+        """The same where another engine wrote without slots: these are the keys of all rows."""
+        table, mine = _instants(self.world, TIMELINE), _instants(self.world, INSTANTS)
+        yield from self._differences_of_engine(self._listed(self.world, table, mine))
+        index = _indexed(self.world, table, mine)
+        if index.keys() != set(keys):
+            yield f"the record index has {sorted(index)}, the table {sorted(keys)}"
+
+    def _places(self, facts: ObservedTable) -> dict[str, tuple[str, str]]:
+        """Return the file group of each key in the newest snapshot."""
+        found: dict[str, tuple[str, str]] = {}
+        by_group: dict[tuple[str, str], dict[str, object]] = {}
+        for path, stat in files_of_snapshot(facts, facts.head).items():
+            by_group.setdefault(stat.file_group, {})[path] = stat
+        for group, paths in by_group.items():
+            found |= dict.fromkeys(self._rows(paths), group)  # type: ignore[arg-type]
+        alive = {key for key, operations in facts.rows[facts.head].items() if operations}
+        return {key: group for key, group in found.items() if key in alive}
+
+    def _differences_of_engine(self, shown: Listing) -> Iterator[str]:
+        """Compare with the engine's own reader of the metadata table."""
+        ports = make_ports(self.world, self.world.new_actor("looker", seed=0))
+        storage = ports.storage
+        active = TimelineReader(storage).read()
+        snapshot = Snapshot(active=active, head=0, commits=CommitReader(storage))
+        opened = open_metadata_table(storage, load_config(storage), snapshot)
+        if opened is None:
+            yield "the engine's reader finds no metadata table"
+            return
+        if not opened.lag.is_trusted:
+            yield f"the engine's reader does not trust it: {opened.lag}"
+        rows = opened.files_of(opened.partition_paths()).to_pylist()
+        read = {(row["partition_path"] or ".", row["name"]): row["size"] for row in rows}
+        if read != shown:
+            yield f"the engine's reader sees {sorted(read)}, not {sorted(shown)}"
+
+
+# ---------------------------------------------------------------- reading the bytes
+
+
+def _instants(world: SimulatedSystem, folder: str) -> list[Instant]:
+    return [one for one in map(_parsed, world.child_names(folder)) if one is not None]
+
+
+_parsed = lru_cache(maxsize=8_192)(parse_instant_name)
+
+
+def _name(one: Instant) -> str:
+    return f"{one.requested_time}_{one.completion_time}.{one.action.value}"
+
+
+def _path(folder: str, name: str) -> str:
+    return name if folder == "." else f"{folder}/{name}"
+
+
+def _is_recorded(one: Instant) -> bool:
+    return one.action in WRITE_ACTIONS or one.action is Action.CLEAN
+
+
+def _pending(instants: Iterable[Instant]) -> list[Instant]:
+    """Return the pending instants; a savepoint has the time of its completed commit."""
+    instants = list(instants)
+    done = {
+        (one.requested_time, one.action.completes_as.value) for one in instants if one.completed
+    }
+    return [
+        one
+        for one in instants
+        if not one.completed
+        and one.action is not Action.SAVEPOINT
+        and (one.requested_time, one.action.completes_as.value) not in done
+    ]
+
+
+def _ended(slots: Iterable[Slot]) -> set[tuple[str, str]]:
+    """Return the instants whose slot a later one made void, by their two times."""
+    ended: set[tuple[str, str]] = set()
+    newest: dict[str, str] = {}
+    for slot in slots:
+        if slot.kind in (SlotKind.COMMIT, SlotKind.CLEAN):
+            newest[slot.instant_time] = slot.completion_time
+        elif slot.kind is SlotKind.VOID and slot.requested_time in newest:
+            ended.add((slot.requested_time, newest[slot.requested_time]))
+    return ended
+
+
+def _counted(
+    world: SimulatedSystem, folder: str, table: Iterable[Instant], mine: Iterable[Instant]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the log files of a partition that readers take, in the order of merging."""
+    mine = list(mine)
+    pending = {one.requested_time for one in _pending(table)}
+    done = {one.requested_time for one in mine if one.completed}
+    first = min((one.requested_time for one in mine), default="")
+    found = []
+    for name in world.child_names(folder):
+        log = _LOG.fullmatch(name)
+        if log is None or f"{folder}/{name}" not in world.files:
+            continue
+        if log[2] < first or (log[2] in done and log[2] not in pending):
+            found.append((log[2], int(log[3]), log[4], name))
+    for *_, name in sorted(found):
+        yield name, world.files[f"{folder}/{name}"].data
+
+
+def _indexed(
+    world: SimulatedSystem, table: Iterable[Instant], mine: Iterable[Instant]
+) -> dict[str, tuple[str, str]]:
+    """Return partition and file group of each key in the record index."""
+    index: dict[str, tuple[str, str]] = {}
+    for _, data in _counted(world, _INDEX, table, mine):
+        for records in _decoded(data, RECORD_INDEX):
+            if isinstance(records, pa.Array):
+                for key in records.to_pylist():
+                    index.pop(key, None)
+                continue
+            for row in records.to_pylist():
+                index[row["key"]] = (row["partition_path"], row["file_id"])
+    return index
+
+
+@lru_cache(maxsize=8_192)
+def _decoded(data: bytes, shape: pa.Schema) -> tuple[pa.Table | pa.Array, ...]:
+    """The records and deleted keys of a log file, in their order; many worlds hold the same."""
+    source = BytesSource(data)
+    blocks = list(iter_blocks(source, len(data), path="a log file"))
+    if not blocks:
+        raise ValueError("a log file without a block counts")
+    return tuple(decode_block(block, read_content(source, block), shape) for block in blocks)
