@@ -391,7 +391,9 @@ def complete(
                     schema_before=schema or "",
                     schema_after=schema or "",
                     body=bodies[schema].bytes_with(section.owner.fencing_token),
-                    metadata_update=in_metadata_table.of(section.config(), plan.requested_time),
+                    metadata_update=in_metadata_table.of(
+                        section.config(), plan.requested_time, slot_number=section.head + 1
+                    ),
                 ),
             )
     context.commit_log.ended(plan.requested_time)

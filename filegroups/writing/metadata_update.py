@@ -134,6 +134,7 @@ class MetadataWriter:
         groups = with_new_columns(
             context, _file_groups(context, config), written.schema_before, written.schema.avro_json
         )
+        folders = {join(METADATA_TABLE, file.partition) for file in self._written}
         for file in self._written:
             context.ports.storage.delete(file.path)
         snapshot, visible = self._begun.snapshot, self._visible(written)
@@ -164,7 +165,8 @@ class MetadataWriter:
         storage, update = context.ports.storage, update_of(config, (file for file, _ in logs))
         self._written = update.files
         context.ports.for_each(partial(_put, storage), logs)
-        folders = {join(METADATA_TABLE, file.partition) for file in update.files}
+        # A power failure must not bring a deleted log file back, nor lose a new one.
+        folders |= {join(METADATA_TABLE, file.partition) for file in update.files}
         storage.sync_folders(sorted(folders))
         return replace(pending, metadata_update=update, metadata_state=config.metadata_state)
 
@@ -327,18 +329,25 @@ class ServiceUpdate:
 
     def prepare(self, requested_time: InstantTime) -> None:
         """Make the update before the section, for the partitions as they are known (PUB-1)."""
-        self.of(self._context.metadata_table.config or self._context.config, requested_time)
+        self._of(self._context.metadata_table.config or self._context.config, requested_time)
 
-    def of(self, config: TableConfig, requested_time: InstantTime) -> MetadataUpdate | None:
+    def of(
+        self, config: TableConfig, requested_time: InstantTime, *, slot_number: int
+    ) -> MetadataUpdate | None:
         """
-        Return the update under these properties; None without a metadata table.
+        Return the update under these properties for a slot; None without a metadata table.
 
-        Outside: nothing if ``prepare`` made it, else as ``MetadataFileGroups.read`` and the reads of
+        Its log files have names of their own: those of a void slot of the same plan may still
+        appear, and are deleted (MDT-10). Outside: nothing if ``prepare`` made it, else as ``MetadataFileGroups.read`` and the reads of
         ``contents``.
 
         Raises:
             MetadataTableOnError, CorruptTableError: As ``MetadataFileGroups.read``.
         """
+        update = self._of(config, requested_time)
+        return None if update is None else update.with_token(f"0-0-{slot_number}")
+
+    def _of(self, config: TableConfig, requested_time: InstantTime) -> MetadataUpdate | None:
         context = self._context
         if not config.metadata_table_on or context.limits.without_metadata_table:
             return None

@@ -331,7 +331,7 @@ def _publish(
                 deletes=plan.paths,
                 floor=plan.floor,
             )
-            update = in_metadata_table.of(section.config(), requested)
+            update = in_metadata_table.of(section.config(), requested, slot_number=section.head + 1)
             commit.take(section, replace(cleaning, metadata_update=update))
     slot = commit.taken
     line = gathered.clean_input.line
@@ -521,7 +521,9 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
                 plan=data,
                 deletes=deletes,
             )
-            update = in_metadata_table.of(section.config(), instant.requested_time)
+            update = in_metadata_table.of(
+                section.config(), instant.requested_time, slot_number=section.head + 1
+            )
             commit.take(section, replace(slot, metadata_update=update))
     context.ports.events.emit("cleaning.foreign_finished", rt=instant.requested_time)
 

@@ -86,7 +86,7 @@ class MetadataRemoval:
             None if schema is None else schema.avro_json,
             partial(self._contents, snapshot, config, merged),
         )
-        return update.of(config, requested_time)
+        return update.of(config, requested_time, slot_number=snapshot.head + 1)
 
     def _refuse_build(self, config: TableConfig) -> None:
         """Pass if no partition is being built: its base files may have the writes (MDT-11)."""

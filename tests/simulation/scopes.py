@@ -17,6 +17,7 @@ from filegroups.table import TableSnapshot
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.plan import CleaningPolicy, CleaningSettings
+from tests.simulation import stories_of_metadata as metadata
 from tests.simulation import test_compaction as compactions
 from tests.simulation import test_engine_archive as archives
 from tests.simulation.engine_kit import (
@@ -201,6 +202,24 @@ def suspected(**begun: str) -> Scene:
         prepared(small),
         lambda: [writes("A", "a1"), acts("R", rollback_dead_writers, opened(SUSPICIOUS))],
         begun=begun,
+    )
+
+
+def suspected_with_metadata(**begun: str) -> Scene:
+    return scene(
+        prepared(metadata.one_slice),
+        lambda: [writes("A", "a1"), acts("R", rollback_dead_writers, opened(SUSPICIOUS))],
+        begun=begun,
+    )
+
+
+def helped_with_metadata(**begun: str) -> Scene:
+    """Two writers of different file groups: the second one helps the first."""
+    return scene(
+        prepared(metadata.one_slice),
+        lambda: [writes("A", "a1"), writes("B", "b1")],
+        check_files_in_slot_order,
+        begun,
     )
 
 
@@ -460,6 +479,34 @@ SCOPES: tuple[Scope, ...] = (
         about="a writer begun behind a commit without a file, whose file a cleaner deletes",
         clauses="CLN-3",
         make=writing_on_cleaned_ground,
+    ),
+    Scope(
+        id="X24",
+        about="a writer with a slot about to show it in the metadata table, a rollback, one dies",
+        clauses="MDT-4 MDT-7 RB-3 HELP-1",
+        make=partial(suspected_with_metadata, A=metadata.AT_ITS_INSTANT),
+        faults=ONE_DEATH,
+    ),
+    Scope(
+        id="X25",
+        about="two writers of a table with a metadata table at their slots, the first may die",
+        clauses="MDT-2 MDT-4 PUB-3 HELP-1 SLOT-5",
+        make=partial(helped_with_metadata, A=SLOT, B=SLOT),
+        faults=replace(ONE_DEATH, victims=frozenset("A")),
+    ),
+    Scope(
+        id="X26",
+        about="a writer at its slot, the rollback about to take its log files there; one may die",
+        clauses="MDT-2 MDT-7 RB-1 RB-2 RB-10",
+        make=partial(suspected_with_metadata, A=SLOT, R="delete .hoodie/metadata"),
+        faults=ONE_DEATH,
+    ),
+    Scope(
+        id="X27",
+        about="a writer of a table with a metadata table and a rollback, both at their slots",
+        clauses="MDT-2 MDT-4 MDT-7 RB-1 RB-2 RB-3",
+        make=partial(suspected_with_metadata, A=SLOT, R=SLOT),
+        nightly=True,
     ),
     Scope(
         id="X15",

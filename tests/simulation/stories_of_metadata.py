@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tableservices.planned_service import Phase, run_round
 from tests.simulation import test_compaction as compactions
 from tests.simulation import test_engine_clustering as clusterings
 from tests.simulation import test_second_refresh as second
@@ -16,8 +17,8 @@ from tests.simulation.engine_kit import (
     MakeContext,
     cleaner,
     open_table,
-    outside,
     play,
+    ports_of,
     rows_now,
     seeded,
     undoer,
@@ -80,9 +81,14 @@ def grown(
     return world
 
 
+def one_slice() -> SimulatedSystem:
+    """The smallest one: its metadata table lists files and has no index."""
+    return seeded("metadata", ("a1", "b1"), metadata_partitions=LISTED)
+
+
 #: Calls of a write around its slot; a writer that dies there leaves work for others.
 AT_ITS_SLOT = f"create {SLOTS}/"
-AT_ITS_INSTANT = f"create {INSTANTS}/"
+AT_ITS_INSTANT = SHOW = f"create {INSTANTS}/"
 
 
 def left_by_the_dead(call: str, died: Fault, *how: object) -> SimulatedSystem:
@@ -111,7 +117,7 @@ def helper(name: str = "H", make: MakeContext = open_table) -> Actor:
 
 
 def cluster(context: TableContext) -> None:
-    clusterings.run_round(context, clusterings.SERVICE, now=True)
+    run_round(context, clusterings.SERVICE, now=True)
 
 
 def with_metadata_table(draw: random.Random, name: str) -> Story:
@@ -170,9 +176,7 @@ def both(context: TableContext) -> None:
     if context.config.table_type is MOR:
         compactions.both(context)
     for _ in range(2):
-        clusterings.run_round(
-            context, clusterings.SERVICE, clusterings.Phase.EXECUTE, now=True
-        )
+        run_round(context, clusterings.SERVICE, Phase.EXECUTE, now=True)
 
 
 # ---------------------------------------------------------------- beside another engine
@@ -195,8 +199,8 @@ def beside_another_engine(
     world, _ = prepared(one_group).fresh(name)
     answers: second.Answers = {}
     facts = BesideAnother(world)
-    cast = second.cast(answers, ours, others=draw.choice(("J", "JB", "JB")))
-    actors = [as_java(one) if one.name == "J" else one for one in cast]
+    actors = second.cast(answers, ours, others=draw.choice(("", "B", "B")))
+    actors.append(as_java(answers, draw.choice((("a1", "a3"), ("c1", "c2")))))
     if draw.random() < 0.3:
         actors.append(Actor(name="R", body=second.roll_back_as_java, may_raise=(HoodooError,)))
     if draw.random() < 0.3:
@@ -219,7 +223,7 @@ def beside_another_engine(
             chance=0.8,
             victims=frozenset({"A", "B", "cleaner"}),
         ),
-        restrain=partial(Sparing, world=world, seed=f"sparing/{name}"),
+        restrain=partial(Sparing, world=world, seed=f"sparing/{name}", at=(second.SLOT, SHOW)),
         judge=partial(all_and_listed, answers, facts),
         judged_at_end=False,
     )
@@ -229,11 +233,13 @@ def one_group() -> SimulatedSystem:
     return seeded("metadata", ("a1",), metadata_partitions=INDEXED)
 
 
-def as_java(writes: Actor) -> Actor:
+def as_java(answers: second.Answers, keys: tuple[str, ...]) -> Actor:
     """Another engine's writer: it first rolls back pending instants of the metadata table."""
+    jobs = [Job(operation="J", keys=keys)]
+    writes = writer("J", jobs, make_context=second.foreign, answers=answers)
 
     def body(ports: ActorPorts) -> None:
-        context = second.foreign(second.ports_of(ports))
+        context = second.foreign(ports_of(ports))
         with acquire_exclusively(context, "roll back in the metadata table"):
             roll_back_pending(context.ports.storage)
         writes.body(ports)
@@ -267,8 +273,7 @@ def all_and_listed(
 ) -> Sequence[object]:
     """No acknowledged row is lost, and the metadata table is right after a survivor's write."""
     found = [*all_there(answers, world), *facts.check_metadata(world)]
-    if found:
-        return found
-    return [
-        Violation(invariant="MDT", found=one) for one in facts.wrong_beside(rows_now(world).keys())
-    ]
+    if not found:
+        keys = rows_now(world).keys()
+        found = [Violation(invariant="MDT", found=one) for one in facts.wrong_beside(keys)]
+    return found

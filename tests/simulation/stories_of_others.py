@@ -221,18 +221,25 @@ class Sparing:
     A policy without the faults that this side cannot prevent (FOR-8).
 
     When it draws a move itself, it often takes the lease from an actor that is about to take a
-    slot.
+    slot, or to make another call of ``at``.
     """
 
-    def __init__(self, policy: Policy, world: SimulatedSystem, seed: str) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        world: SimulatedSystem,
+        seed: str,
+        at: tuple[str, ...] = (second.SLOT,),
+    ) -> None:
         self._policy = policy
+        self._at = at
         self._world = world
         self._chance = None if isinstance(policy, ReplayPolicy) else random.Random(seed)
 
     def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
         spared = second.Spared(run, self._world, plain)
         lost = (Fault.LEASE_LOST.value, 0)
-        at_slot = any(run.describe(move).startswith(second.SLOT) for move in plain)
+        at_slot = any(run.describe(move).startswith(self._at) for move in plain)
         drawn = at_slot and self._chance is not None and self._chance.random() < 0.3
         if drawn and lost in spared.fault_moves():
             return lost

@@ -169,8 +169,10 @@ def survive(world: SimulatedSystem) -> None:
 def lost_rows(world: SimulatedSystem, answers: Answers) -> list[str]:
     """Keys of acknowledged writes that the table has not."""
     rows = rows_now(world)
-    own = {"A": "a2", "J": "a3", "B": "b1"}
-    return [key for name, key in own.items() if is_ok(answers, name) and key not in rows]
+    own = {"A": {"a2"}, "J": {"a3", "c1"}, "B": {"b1"}}
+    return [
+        min(keys) for name, keys in own.items() if is_ok(answers, name) and keys.isdisjoint(rows)
+    ]
 
 
 def is_ok(answers: Answers, name: str) -> bool:

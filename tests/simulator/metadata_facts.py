@@ -14,7 +14,7 @@ Only a commit that a later slot ended may be missing on either side: its late fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -26,7 +26,7 @@ from filegroups.metadata_table.records import FILES, RECORD_INDEX
 from tests.simulator.engine_facts import EngineObserver
 from tests.simulator.invariants import Violation, files_of_snapshot
 from tests.simulator.ports import make_ports
-from tests.simulator.table_facts import ObservedSlotKind, ObservedTable
+from tests.simulator.table_facts import ObservedTable
 from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BytesSource, iter_blocks, read_content
@@ -196,8 +196,7 @@ class MetadataObserver(EngineObserver):
         world = self.world
         table, mine = _instants(world, TIMELINE), _instants(world, INSTANTS)
         shown = self._listed(world, table, mine)
-        missing = [f"{path}/{name}" for path, name in shown if _path(path, name) not in world.files]
-        if missing and self.alone:
+        if missing := self.listed_and_missing():
             yield f"listed files do not exist: {missing}"
         yield from self._differences_of_engine(shown)
         if not world.child_names(_INDEX) or facts.head not in facts.rows:
@@ -205,6 +204,13 @@ class MetadataObserver(EngineObserver):
         index, places = _indexed(world, table, mine), self._places(facts)
         if index != places:
             yield f"the record index has {sorted(index.items())}, not {sorted(places.items())}"
+
+    def listed_and_missing(self) -> list[str]:
+        """Return the listed files that do not exist."""
+        world = self.world
+        shown = self._listed(world, _instants(world, TIMELINE), _instants(world, INSTANTS))
+        paths = (_path(path, name) for path, name in shown)
+        return [path for path in paths if path not in world.files]
 
     def wrong_beside(self, keys: Iterable[str]) -> Iterator[str]:
         """The same where another engine wrote without slots: these are the keys of all rows."""

@@ -16,8 +16,10 @@ from typing import Final
 
 from timeline.codecs.instant_avro import encode_commit
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
-from timeline.model.instant import InstantTime
-from timeline.model.metadata_table import MetadataUpdate
+from timeline.model.file_names import instant_file_name, pending_file_names
+from timeline.model.instant import Action, Instant, InstantTime, State
+from timeline.model.metadata_table import METADATA_TIMELINE, MetadataUpdate
+from timeline.model.slot import Slot
 from timeline.model.table_config import table_checksum
 
 _OPERATION: Final = "UPSERT_PREPPED"  # of Java Hudi: records whose file group is known
@@ -122,3 +124,39 @@ def metadata_partition_body(requested_time: InstantTime) -> bytes:
         requested_time: Requested time of the instant that creates the partition.
     """
     return f"#partition metadata\ncommitTime={requested_time}\npartitionDepth=1\n".encode()
+
+
+def metadata_instant_files(slot: Slot) -> list[tuple[str, bytes]]:
+    """
+    Return path and content of each file of the slot's deltacommit in the metadata table (SLOT-5).
+
+    The completed file is last. It has the completion time of the slot itself.
+    """
+    if slot.metadata_update is None:
+        return []
+    inflight, requested = pending_file_names(Action.DELTACOMMIT, slot.instant_time)
+    completed = instant_file_name(
+        Instant(
+            action=Action.DELTACOMMIT,
+            requested_time=slot.instant_time,
+            state=State.COMPLETED,
+            completion_time=slot.completion_time,
+        )
+    )
+    return [
+        (f"{METADATA_TIMELINE}/{requested}", b""),
+        (f"{METADATA_TIMELINE}/{inflight}", encode_metadata_inflight()),
+        (f"{METADATA_TIMELINE}/{completed}", encode_metadata_deltacommit(slot.metadata_update)),
+    ]
+
+
+def files_made_in_metadata_table(slot: Slot) -> list[str]:
+    """
+    Return the paths of files that apply creates in the metadata table, in the order of deletes.
+
+    The completed file is first, because the others are invisible without it (MDT-7).
+    """
+    if slot.metadata_update is None:
+        return []
+    instant = [path for path, _ in reversed(metadata_instant_files(slot))]
+    return instant + [one.path for one in slot.metadata_update.files if one.content]

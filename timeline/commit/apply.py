@@ -14,10 +14,7 @@ from functools import partial
 
 from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline
 from timeline.codecs.commit_log import decode_truncation_point
-from timeline.codecs.metadata_instants import (
-    encode_metadata_deltacommit,
-    encode_metadata_inflight,
-)
+from timeline.codecs.metadata_instants import files_made_in_metadata_table, metadata_instant_files
 from timeline.commit.commit_lock import CommitSection, acquire_exclusively, assert_lease
 from timeline.commit.markers import marker_files
 from timeline.commit_log import files_removed_by_restore, restored_away_by, slots_with_removed_file
@@ -36,7 +33,7 @@ from timeline.model.file_names import (
     timeline_path,
     truncation_point_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime, State, WallMs, instant_time
+from timeline.model.instant import Action, Instant, InstantTime, WallMs, instant_time
 from timeline.model.metadata_table import METADATA_TIMELINE, parse_metadata_file_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import list_partition_paths
@@ -118,8 +115,10 @@ def is_applied(
             shown = timeline.find(slot.requested_time, Action.SAVEPOINT)
             return shown is None or _is_another(shown, slot)
         if slot.kind is SlotKind.VOID:
-            names = (path.rpartition("/")[2] for path in slot.deletes)
-            return timeline.file_names.isdisjoint(names)
+            parts = (path.rpartition("/") for path in slot.deletes)
+            return timeline.file_names.isdisjoint(
+                name for folder, _, name in parts if folder == TIMELINE
+            )
         return True
     if name in timeline.file_names:
         return True
@@ -186,6 +185,7 @@ def not_applied(context: TableContext, head: int, timeline: ActiveTimeline) -> t
         slot
         for slot in newest_slots(context, head)
         if not is_applied(slot, timeline, context.archived_timeline)
+        or slot.deletes_in_metadata_table
     )
 
 
@@ -266,10 +266,13 @@ def _show_in_metadata_table(
     """
     if slot.metadata_update is None:
         return True
-    if slot.kind is not SlotKind.CLEAN and not may_show():
-        return False
+    may_create = _always if slot.kind is SlotKind.CLEAN else may_show
     logs = [(one.path, one.content) for one in slot.metadata_update.files if one.content]
-    context.ports.for_each(lambda log: _create_until_known(context, *log, slot), logs)
+    made = context.ports.for_each(
+        lambda log: _create_until_known(context, *log, slot, may_create), logs
+    )
+    if not (all(made) and may_create()):
+        return False
     files = metadata_instant_files(slot)
     context.ports.concurrently(
         *(
@@ -278,30 +281,6 @@ def _show_in_metadata_table(
         )
     )
     return True
-
-
-def metadata_instant_files(slot: Slot) -> list[tuple[str, bytes]]:
-    """
-    Return path and content of each file of the slot's deltacommit in the metadata table (SLOT-5).
-
-    The completed file is last. It has the completion time of the slot itself.
-    """
-    if slot.metadata_update is None:
-        return []
-    inflight, requested = pending_file_names(Action.DELTACOMMIT, slot.instant_time)
-    completed = instant_file_name(
-        Instant(
-            action=Action.DELTACOMMIT,
-            requested_time=slot.instant_time,
-            state=State.COMPLETED,
-            completion_time=slot.completion_time,
-        )
-    )
-    return [
-        (f"{METADATA_TIMELINE}/{requested}", b""),
-        (f"{METADATA_TIMELINE}/{inflight}", encode_metadata_inflight()),
-        (f"{METADATA_TIMELINE}/{completed}", encode_metadata_deltacommit(slot.metadata_update)),
-    ]
 
 
 def metadata_plan_path(requested_time: InstantTime) -> str:
@@ -392,7 +371,7 @@ def _delete_archived_files(context: TableContext, slot: Slot, *names: str) -> No
     pending = pending_file_names(slot.own_action, slot.instant_time) if born else ()
     for name in (*pending, *names):
         context.ports.storage.delete(timeline_path(name))
-    for path, _ in reversed(metadata_instant_files(slot)):
+    for path in files_made_in_metadata_table(slot):
         context.ports.storage.delete(path)
 
 
@@ -424,13 +403,10 @@ def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -
         if one.number not in gone or one.file_name is None:
             continue
         context.ports.events.emit("publish.taken_back", number=one.number)
-        for path, _ in reversed(metadata_instant_files(one)):
+        # The pending files may be gone. Then a deltacommit without the completed file is visible.
+        for path in files_made_in_metadata_table(one):
             context.ports.storage.delete(path)
         context.ports.storage.delete(timeline_path(one.file_name))
-        logs = one.metadata_update.files if one.metadata_update is not None else ()
-        for log in logs:
-            if log.content:  # apply created it
-                context.ports.storage.delete(log.path)
         if one.kind in _BORN_IN_SLOT:  # the owner of the slot made them all
             for name in pending_file_names(one.own_action, one.instant_time):
                 context.ports.storage.delete(timeline_path(name))

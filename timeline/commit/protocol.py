@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from timeline.codecs.metadata_instants import files_made_in_metadata_table
 from timeline.commit.apply import (
     APPLIED_BY_A_FILE,
     apply,
@@ -202,7 +203,8 @@ class CommitProtocol:
             assert_not_truncated(context)
             last = context.commit_log.newest_own_slot(head)
             gone = last is not None and was_rolled_back(context, last, timeline)
-            if last is None or (is_applied(last, timeline, context.archived_timeline) and not gone):
+            done = last is None or not (gone or last.deletes_in_metadata_table)
+            if last is None or (done and is_applied(last, timeline, context.archived_timeline)):
                 return CommitSection.of(context, read, last, lease)
             context.ports.events.emit("publish.helped", number=last.number)
             if not last.timeline_digest:
@@ -425,9 +427,10 @@ def check_same_table(context: TableContext, slot: Slot, ask: Callable[[], object
 def delete_from_wrong_table(context: TableContext, slot: Slot, *names: str) -> None:
     """Delete the files that a slot, and slots helped with it (PUB-3), created in a wrong table."""
     helped = filter(may_overlap, context.commit_log.newest_known(slot.number))
-    shown = {slot.file_name, *(one.file_name for one in helped)}
-    for name in sorted({*names, *filter(None, shown)}):
-        path = timeline_path(name)
+    shown = [slot, *helped]
+    files = {timeline_path(name) for name in (*names, *(one.file_name for one in shown)) if name}
+    in_metadata_table = [path for one in shown for path in files_made_in_metadata_table(one)]
+    for path in (*in_metadata_table, *sorted(files)):
         repeat_until_known(context, slot, partial(context.ports.storage.delete, path))
     if slot.kind is SlotKind.METADATA:
         path = metadata_plan_path(slot.requested_time)

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 
-from timeline.commit.apply import metadata_instant_files, revert_if_restored, try_apply
+from timeline.codecs.metadata_instants import files_made_in_metadata_table
+from timeline.commit.apply import revert_if_restored, try_apply
 from timeline.commit.commit_lock import CommitSection, has_lease
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
@@ -192,10 +193,13 @@ def _lacks_metadata_logs(context: TableContext, slot: Slot) -> bool:
     """
     Return whether another engine deleted the slot's log files of the metadata table (MDT-10).
 
-    Java Hudi rolls back each pending instant of the metadata table. Outside: 1 stat for each file.
+    Java Hudi rolls back each pending instant of the metadata table. Log files whose bytes are in
+    the slot do not exist before apply creates them. Outside: 1 stat for each other file.
     """
     storage, update = context.ports.storage, slot.metadata_update
-    return update is not None and any(storage.stat(one.path) is None for one in update.files)
+    return update is not None and any(
+        storage.stat(one.path) is None for one in update.files if not one.content
+    )
 
 
 def _is_archived(context: TableContext, last: Slot) -> bool:
@@ -214,7 +218,6 @@ def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
     names = [target.file_name] if target.file_name else []
     if target.kind in (SlotKind.SAVEPOINT, SlotKind.CLEAN):
         names += pending_file_names(target.action, target.requested_time)
-    in_metadata_table = [path for path, _ in reversed(metadata_instant_files(target))]
     end = section.next_slot(
         context,
         ENDED_BY[target.kind],
@@ -223,7 +226,7 @@ def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
         nonce=context.ports.ids.nonce(),
         deletes=()
         if target.kind is SlotKind.PLAN
-        else (*in_metadata_table, *map(timeline_path, names)),
+        else (*files_made_in_metadata_table(target), *map(timeline_path, names)),
     )
     try:
         taken = context.commit_log.take(section.with_hash_link(context, end))

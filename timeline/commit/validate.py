@@ -141,19 +141,39 @@ def _other_metadata_table(
     """
     Reject if the metadata table's partitions are not those of the write's update (MDT-5).
 
-    Another attempt writes the records for the present ones.
+    Another attempt writes the records for the present ones. Outside: as ``_without_metadata_logs``.
     """
     if context.limits.without_metadata_table:
         return None
     now, made_for = config(), pending_commit.metadata_state
     partitions, _ = now.metadata_state
     if (now.metadata_state == made_for) if made_for is not None else not partitions:
-        return None
+        return _without_metadata_logs(context, pending_commit)
     context.metadata_table.config = now
     return Rejected(
         RuleId.METADATA_TABLE_CHANGED,
         "another process changed which partitions the metadata table has, so this write has to "
         f"make other records for it: {', '.join(partitions) or 'it is off now'}",
+        (),
+    )
+
+
+def _without_metadata_logs(context: TableContext, pending_commit: PendingCommit) -> Rejected | None:
+    """
+    Reject if another engine deleted log files of the write's update (MDT-10).
+
+    It rolled back an instant of an earlier slot of this write, which became void, or it built the
+    metadata table again. Outside: nothing, or with other engines 1 stat for each log file.
+    """
+    update, ports = pending_commit.metadata_update, context.ports
+    if update is None or not protocol_of(context).has_foreign_instants:
+        return None
+    if None not in ports.for_each(ports.storage.stat, [one.path for one in update.files]):
+        return None
+    return Rejected(
+        RuleId.METADATA_TABLE_CHANGED,
+        "another engine deleted this write's log files in the metadata table, so this write has to "
+        "make them again",
         (),
     )
 

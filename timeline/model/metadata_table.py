@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -61,6 +61,15 @@ def kind_of(partition: str) -> PartitionKind | None:
     return None
 
 
+def is_metadata_log_of(path: str, requested_time: InstantTime) -> bool:
+    """Return whether a path is that of a log file of this instant in the metadata table."""
+    table, _, rest = path.partition(f"{METADATA_TABLE}/")
+    partition, _, name = rest.partition("/")
+    found = parse_metadata_file_name(name)
+    is_log = name.startswith(".") and found is not None and found[1] == requested_time
+    return is_log and not table and _PARTITION.fullmatch(partition) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLogFile:
     """
@@ -102,6 +111,11 @@ class MetadataUpdate:
     table_version: int
     partitions: tuple[str, ...]
     files: tuple[MetadataLogFile, ...]
+
+    def with_token(self, token: str) -> MetadataUpdate:
+        """Return the update with this write token in the names of its log files."""
+        files = (replace(one, name=f"{one.name.rpartition('_')[0]}_{token}") for one in self.files)
+        return replace(self, files=tuple(files))
 
     def invalid_names(self, requested_time: InstantTime) -> Iterator[str]:
         """Yield the names that no update of this requested time may have (SEC2)."""

@@ -12,9 +12,15 @@ from typing import Any, Final
 
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteSet
-from timeline.model.file_names import TIMELINE, instant_file_name, is_data_file, parse_instant_name
+from timeline.model.file_names import (
+    METADATA_TABLE,
+    TIMELINE,
+    instant_file_name,
+    is_data_file,
+    parse_instant_name,
+)
 from timeline.model.instant import Action, Instant, InstantTime, State, is_instant_time
-from timeline.model.metadata_table import METADATA_TIMELINE, MetadataUpdate
+from timeline.model.metadata_table import METADATA_TIMELINE, MetadataUpdate, is_metadata_log_of
 
 # ---- Hash chain and signing (SLOT-7)
 # A slot in the hash chain contains the digests of the slot before it and of its own completed
@@ -277,12 +283,26 @@ class Slot:
 
     def _is_file_of_target(self, path: str) -> bool:
         folder, _, name = path.rpartition("/")
+        if self.kind in _ENDING and is_metadata_log_of(path, self.requested_time):
+            return True
         instant = parse_instant_name(name)
         return (
             self.kind in _ENDING
             and folder in (TIMELINE, METADATA_TIMELINE)
             and instant is not None
             and instant.requested_time == self.requested_time
+        )
+
+    @property
+    def deletes_in_metadata_table(self) -> bool:
+        """
+        Whether a void slot deletes files that the table's timeline does not show.
+
+        Each process deletes them again until another slot follows (MDT-10). So no next slot of the
+        same instant exists before they are gone.
+        """
+        return self.kind is SlotKind.VOID and any(
+            path.startswith(f"{METADATA_TABLE}/") for path in self.deletes
         )
 
     @property

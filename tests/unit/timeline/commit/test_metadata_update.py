@@ -14,13 +14,14 @@ from tests.unit.timeline.engine import Behind, Far, files_below, new_table, open
 from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.commit_log import decode_slot, encode_slot
 from timeline.codecs.instant_avro import decode_commit
-from timeline.codecs.metadata_instants import metadata_record_schema
+from timeline.codecs.metadata_instants import files_made_in_metadata_table, metadata_record_schema
 from timeline.commit.apply import (
     apply,
     delete_from_metadata_table,
     is_applied,
     revert_if_restored,
 )
+from timeline.commit.protocol import delete_from_wrong_table
 from timeline.errors import CorruptTableError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.file_names import METADATA_TABLE, timeline_path
 from timeline.model.metadata_table import METADATA_TIMELINE, MetadataLogFile, MetadataUpdate
@@ -252,3 +253,95 @@ def test_a_helper_that_applies_an_ended_slot_deletes_its_deltacommit_as_well() -
     revert_if_restored(context, slot, None)
     assert in_metadata_table(table) == [f"{METADATA_TABLE}/files/{LOG}"]
     assert context.ports.storage.stat(COMPLETED) is None
+
+
+@pytest.mark.spec("MDT-7")
+def test_an_ended_slot_leaves_the_metadata_table_before_its_completed_file_goes() -> None:
+    """A rollback may have deleted the pending files; then the deltacommit alone is visible."""
+    table = with_logs(new_table())
+    slot = update_slot(table, timeline_digest="d")
+    gone: list[str] = []
+
+    class Noting(Behind):
+        def delete(self, path: str) -> None:
+            gone.append(path)
+            self.inner.delete(path)
+
+    context = opened(table, storage=Noting(table.context.ports.storage)).context
+    assert context.commit_log.take(slot)
+    void = replace(commit_slot(2, context.table_id, kind=SlotKind.VOID), requested_time=RT)
+    assert context.commit_log.take(void)
+    apply(context, slot)
+    revert_if_restored(context, slot, None)
+    assert gone == [SHOWN[2], SHOWN[0], SHOWN[1], COMPLETED]
+
+
+def service_slot(table: TableReader, **changes: Any) -> Slot:
+    [one] = UPDATE.files
+    update = replace(UPDATE, files=(replace(one, content=b"records"),))
+    return replace(update_slot(table), metadata_update=update, **changes)
+
+
+@pytest.mark.spec("MDT-10")
+def test_files_that_apply_makes_in_the_metadata_table_are_those_that_a_void_deletes() -> None:
+    table = new_table()
+    slot = service_slot(table)
+    apply(table.context, slot)
+    made = files_made_in_metadata_table(slot)
+    assert sorted(made) == in_metadata_table(table)
+    assert made[0] == SHOWN[2]
+    deletes = (*made, COMPLETED)
+    void = replace(
+        commit_slot(2, table.context.table_id, kind=SlotKind.VOID, deletes=deletes),
+        requested_time=RT,
+    )
+    assert decode_slot(encode_slot(void), path="void", number=2).deletes == deletes
+    apply(table.context, void)
+    assert in_metadata_table(table) == []
+    assert files_made_in_metadata_table(update_slot(table)) == [SHOWN[2], SHOWN[0], SHOWN[1]]
+
+
+@pytest.mark.spec("MDT-10")
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{METADATA_TABLE}/files/.files-0000-0_{CT}.log.1_0-0-0",
+        f"{METADATA_TABLE}/.hoodie/.files-0000-0_{RT}.log.1_0-0-0",
+        f"{METADATA_TABLE}/../files/.files-0000-0_{RT}.log.1_0-0-0",
+        f"a/.files-0000-0_{RT}.log.1_0-0-0",
+        f"x{METADATA_TABLE}/files/.files-0000-0_{RT}.log.1_0-0-0",
+    ],
+)
+def test_a_void_that_deletes_log_files_of_others_is_refused(path: str) -> None:
+    void = replace(commit_slot(2, kind=SlotKind.VOID, deletes=(path,)), requested_time=RT)
+    with pytest.raises(CorruptTableError) as refused:
+        decode_slot(encode_slot(void), path=f"forged {path}", number=2)
+    assert refused.value.kind == "hostile_slot"
+
+
+@pytest.mark.spec("MDT-10")
+def test_a_void_is_applied_although_pending_files_have_the_names_of_the_metadata_table() -> None:
+    """In a merge-on-read table both timelines have the same names of pending files."""
+    table = new_table()
+    storage = table.context.ports.storage
+    storage.create(timeline_path(f"{RT}.deltacommit.requested"), b"")
+    storage.create(timeline_path(f"{RT}.deltacommit.inflight"), b"")
+    void = replace(
+        commit_slot(2, table.context.table_id, kind=SlotKind.VOID, deletes=tuple(SHOWN)),
+        requested_time=RT,
+    )
+    assert is_applied(void, table.context.active())
+    # But each process deletes in the metadata table again, which the timeline does not show.
+    assert void.deletes_in_metadata_table
+    assert not replace(void, deletes=(COMPLETED,)).deletes_in_metadata_table
+
+
+@pytest.mark.spec("SLOT-10")
+def test_a_replaced_table_keeps_no_instant_of_the_former_one_in_its_metadata_table() -> None:
+    table = new_table()
+    slot = service_slot(table)
+    apply(table.context, slot)
+    assert in_metadata_table(table) != []
+    delete_from_wrong_table(table.context, slot)
+    assert in_metadata_table(table) == []
+    assert table.context.ports.storage.stat(COMPLETED) is None
