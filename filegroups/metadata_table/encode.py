@@ -162,10 +162,12 @@ def _files(rows: pa.Table, record_type: RecordType) -> Iterator[_Run]:
     """Return all records of a file group: each has the rows of its key as a map."""
     if not rows.num_rows:
         return
-    if rows.group_by(["key", "name"]).aggregate([]).num_rows < rows.num_rows:
-        raise InvariantError("a file name repeats in a record of the metadata table; report it")
     keys, names, sizes, deleted = (one_array(column) for column in rows.columns)
     first = np.append(True, np.asarray(pc.not_equal(keys[1:], keys[:-1])).astype(np.bool_))
+    coded = names.dictionary_encode()
+    places = np.cumsum(first) * len(coded.dictionary) + np.asarray(coded.indices)
+    if len(np.unique(places)) < rows.num_rows:
+        raise InvariantError("a file name repeats in a record of the metadata table; report it")
     starts = np.flatnonzero(first)
     offsets = pa.array(np.append(starts, len(keys)), pa.int32())
     infos = pa.StructArray.from_arrays([sizes, deleted], ["size", "isDeleted"])
