@@ -9,6 +9,10 @@ from itertools import groupby
 
 from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import assert_base_fits, assert_logs_fit
+from filegroups.metadata_table.index_definitions import (
+    read_index_definitions,
+    write_index_definitions,
+)
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
@@ -50,6 +54,7 @@ from timeline.errors import (
 )
 from timeline.model.file_names import (
     HOODIE,
+    METADATA_TABLE,
     TIMELINE,
     FileSlice,
     instant_file_name,
@@ -79,6 +84,7 @@ from timeline.properties.properties_file import (
     update_properties,
 )
 from timeline.snapshot import ActiveTimeline, Snapshot
+from timeline.storage.subfolder import SubfolderStorage
 from timeline.writer_registry import refuse_with_writers
 
 # ---- Convert the timeline of version 6 to the layout of versions 8 and 9 (fmt 2.2, 11.2)
@@ -331,6 +337,10 @@ def _carry_out(context: TableContext, planned: Instant, files: FileRules) -> Non
 # They are merged first, as Java does; in version 8 by an ordinary compaction. The commit of a
 # writer that opened the table before is rejected.
 #
+# The metadata table of version 8 is upgraded with its table, as in Java: its own properties name the
+# new version, and each index definition without a version gets V1. Its records stay as they are.
+# That of version 6 has another timeline; it is dropped.
+#
 # One thing differs from Java: a table of version 6 without a merge mode keeps the one that its
 # payload implies. Java chooses event time whenever there is an ordering field (fmt 11.2).
 
@@ -354,18 +364,23 @@ _NEW_LAYOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade:
-    """Changes of the properties (None removes a key), and the number of merged file groups."""
+    """
+    Changes of the properties (None removes a key), and the number of merged file groups.
+
+    ``drops_metadata_table``: the metadata table of version 6 is not converted.
+    """
 
     from_version: int
     changes: Mapping[str, str | None]
     file_groups_merged: int = 0
+    drops_metadata_table: bool = False
 
 
-def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False) -> Upgrade | None:
+def plan_upgrade(context: TableContext) -> Upgrade | None:
     """
     Return the changes that ``upgrade`` would make; None for a table of the newest version.
 
-    Arguments, errors: as there.
+    Errors: as there.
 
     Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction; 1
     open_input for the base file and each log of a slice with logs.
@@ -379,8 +394,7 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
             "the table was upgraded after this process opened it: open the table again: its "
             f"version is {config.table_version}"
         )
-    kept = () if without_metadata_table else config.metadata_partitions
-    refuse_unwritable(replace(config, timeline_layout_version=2, metadata_partitions=kept))
+    refuse_unwritable(replace(config, timeline_layout_version=2, metadata_partitions=()))
     snapshot = context.snapshot()
     _refuse_unlike_keys(context, snapshot, config)
     _refuse_work_in_progress(context, snapshot.active)
@@ -390,7 +404,8 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
     if old_layout:
         target |= _NEW_LAYOUT
         target["hoodie.table.initial.version"] = str(config.initial_version)
-    if config.metadata_table_on:
+    drops = old_layout and config.metadata_table_on
+    if drops:
         target |= metadata_table_off(config)
     if config.key_generator_type is not None:
         target["hoodie.table.keygenerator.type"] = config.key_generator_type
@@ -402,15 +417,11 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
         from_version=config.table_version,
         changes=dict(sorted(changes.items())),
         file_groups_merged=len(logged),
+        drops_metadata_table=drops,
     )
 
 
-def upgrade(
-    context: TableContext,
-    files: FileRules | None = None,
-    *,
-    without_metadata_table: bool = False,
-) -> Upgrade | None:
+def upgrade(context: TableContext, files: FileRules | None = None) -> Upgrade | None:
     """
     Upgrade the table to version 9; then open it again.
 
@@ -421,8 +432,6 @@ def upgrade(
     Args:
         context: The table.
         files: How to write base files.
-        without_metadata_table: Switch the metadata table off first where it is on. Usually a write
-            does that, but a table of version 6 cannot be written.
 
     Returns:
         The changes; None when the table had that version already.
@@ -430,8 +439,9 @@ def upgrade(
     Raises:
         UnsupportedTableError: Its merge mode is unknown, version 9 stores its keys differently, or
             its log files cannot be merged here.
-        TableConfigConflictError: The metadata table is on and was not to be switched off, or
-            another process upgraded the table.
+        TableConfigConflictError: Another process upgraded the table.
+        MetadataTableOnError: Log files of version 8 must be compacted, and the metadata table has a
+            partition that is not maintained.
         InvalidInputError: An instant is pending, or a writer is alive or wrote log files meanwhile.
         ServiceConflictError: Another executor compacts the table just now.
         CorruptTableError, MissingFileError: As ``merge_logs``.
@@ -442,10 +452,10 @@ def upgrade(
     files = files or FileRules()
     emptied: Mapping[str, str] = {}
     try:
-        if without_metadata_table:
-            emptied = _switch_metadata_table_off(context)
         if context.config.timeline_layout_version != 1:
             _compact_first(context, files)
+        else:
+            emptied = _drop_metadata_table(context)
         with context.ports.lock.acquire("upgrade the table") as lease:
             protocol_of(context).refresh(lease)
             planned = plan_upgrade(context)
@@ -453,6 +463,7 @@ def upgrade(
                 _upgrade_old_layout(context, planned, files, lease)
             elif planned is not None:
                 _refuse_logs(logged_slices(context, context.snapshot()))
+                _upgrade_metadata_table(context)
                 _change_properties(context, planned)
     except AmbiguousWriteError as error:
         raise StorageUnavailableError(
@@ -461,15 +472,19 @@ def upgrade(
     if planned is None:
         return None
     context.ports.events.emit("table.upgraded", version=NEWEST_VERSION)
-    return replace(planned, changes={**emptied, **planned.changes})
+    return replace(
+        planned,
+        changes={**emptied, **planned.changes},
+        drops_metadata_table=bool(emptied) or planned.drops_metadata_table,
+    )
 
 
-def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
-    """Switch the metadata table off before other changes, and only if the upgrade is possible."""
+def _drop_metadata_table(context: TableContext) -> Mapping[str, str]:
+    """Drop the metadata table before other changes, and only if the upgrade is possible."""
     storage = context.ports.storage
-    with context.ports.lock.acquire("switch the metadata table off") as lease:
+    with context.ports.lock.acquire("drop the metadata table") as lease:
         protocol_of(context).refresh(lease)
-        planned = plan_upgrade(context, without_metadata_table=True)
+        planned = plan_upgrade(context)
         before = load_config(storage)
         if planned is None or not before.metadata_table_on:
             return {}
@@ -498,6 +513,25 @@ def _upgrade_old_layout(
     write_new_timeline(context)
     _change_properties(context, planned)
     delete_old_timeline(context)
+
+
+def _upgrade_metadata_table(context: TableContext) -> None:
+    """
+    Upgrade the metadata table, before the table itself as in Java; repeating it changes nothing.
+
+    Until the table follows, the versions differ: no reader of ours uses the metadata table then, and
+    Java upgrades the table with its next write. Outside: 3 gets; 1 put, 2 creates and 3 deletes.
+    """
+    storage = context.ports.storage
+    if not load_config(storage).metadata_table_on:
+        return
+    defined = read_index_definitions(storage).values()
+    old = [replace(one, has_version=True) for one in defined if not one.has_version]
+    if old:
+        write_index_definitions(storage, old)
+    below = SubfolderStorage(storage, METADATA_TABLE)
+    now = instant_time(WallMs(context.ports.clock.now_ms()))
+    update_properties(below, {"hoodie.table.version": str(NEWEST_VERSION)}, now=now)
 
 
 def _change_properties(context: TableContext, planned: Upgrade) -> None:

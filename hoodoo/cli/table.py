@@ -287,19 +287,18 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
     Upgrade a table to the newest table version.
 
     Stop all writers first; no instant may be pending. Log files of version 6 are merged into
-    base files. A table with a metadata table needs hoodie.metadata.enable=false.
+    base files. Its metadata table is dropped; that of version 8 is upgraded with the table.
     """
     with invocation.open_table(address) as opened:
         context = opened.context
-        off = opened.settings.metadata_enable is False
-        planned = plan_upgrade(context, without_metadata_table=off)
+        planned = plan_upgrade(context)
         if planned is not None and not invocation.dry_run:
             invocation.confirm(
                 f"upgrade from version {planned.from_version} to {NEWEST_VERSION}, which older "
                 "releases of Hudi cannot open?"
             )
             rules = file_rules_of(opened.settings)
-            planned = upgrade_table(context, rules, without_metadata_table=off)
+            planned = upgrade_table(context, rules)
         config = opened.config
     text = f"{config.name} has the newest version {NEWEST_VERSION} already"
     if planned is not None:
@@ -308,6 +307,8 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
             f"{planned.from_version} to {NEWEST_VERSION}; {len(planned.changes)} properties "
             f"change, {planned.file_groups_merged} file groups merged"
         )
+        if planned.drops_metadata_table:
+            text += ", the metadata table dropped"
     invocation.printer.result(
         {
             "name": config.name,
@@ -315,6 +316,7 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
             "version": NEWEST_VERSION,
             "changes": dict(planned.changes) if planned else {},
             "file_groups_merged": planned.file_groups_merged if planned else 0,
+            "drops_metadata_table": planned is not None and planned.drops_metadata_table,
             "upgraded": planned is not None and not invocation.dry_run,
         },
         text,

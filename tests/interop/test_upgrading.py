@@ -22,6 +22,7 @@ from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import upgrade
 from tests.interop import golden_tables
+from tests.interop import test_metadata_maintained as maintained
 from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMON, EVENT_TIME, JAVA, row
 from tests.unit.timeline.engine import Behind
@@ -189,3 +190,39 @@ def test_either_engine_finishes_the_merge_of_an_interrupted_upgrade(
     assert theirs(newer, path) == expected
     newer.write(path, [row("d", 90, "seventh")], conf=NEW)
     assert ours(path) == theirs(newer, path)
+
+
+@pytest.mark.spec("MDT-15")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "v8_cow_all" else pytest.mark.slow)
+        for name in golden_tables.metadata_names("v8")
+    ],
+)
+def test_java_uses_the_metadata_table_that_we_upgraded(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str
+) -> None:
+    account = golden_tables.account(name)
+    java, path = java_oracle("1.2.0"), golden_tables.unpack(name, tmp_path)
+    first, *_ = sorted(account["snapshot"], key=lambda one: one["id"])
+    with hoodoo.open_table(path) as table:
+        table.upsert([maintained.row("ours", "p9", 1)])
+        partitions = table.config.metadata_partitions
+    upgraded(path)
+    maintained.check(java, path)
+    with hoodoo.open_table(path) as table:
+        table.upsert([maintained.row("ours", "p9", 2), maintained.row(first["id"], "p9", 3)])
+        assert table.config.metadata_partitions == partitions
+    maintained.check(java, path)
+    conf = {**account["conf"], **maintained.ON, "hoodie.metadata.compact.max.delta.commits": "2"}
+    if "record_index" in partitions:
+        conf |= {"hoodie.index.type": "RECORD_INDEX", "hoodie.metadata.record.index.enable": "true"}
+    for number in (4, 5, 6):
+        java.write(path, [maintained.for_java(maintained.row("ours", "p9", number))], conf=conf)
+        maintained.check(java, path)
+    with hoodoo.open_table(path) as table:
+        table.upsert([maintained.row("ours", "p9", 7)])
+        assert table.config.metadata_partitions == partitions
+    maintained.check(java, path)
+    assert verify_at(path, Layers()).problems == ()

@@ -12,18 +12,38 @@ from typing import Any
 import pytest
 
 import hoodoo
+from filegroups.metadata_table.index_definitions import (
+    IndexDefinition,
+    read_index_definitions,
+    write_index_definitions,
+)
+from filegroups.metadata_table.keys import IndexVersion
 from filegroups.table import TableReader
 from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import plan_upgrade, upgrade
 from tests.interop import golden_tables
-from tests.unit.timeline.engine import BRISK, Behind, begun, new_table, opened, rows_of, upsert
+from tests.unit.filegroups.writing.test_metadata_update import check
+from tests.unit.filegroups.writing.test_metadata_update import rows as indexed_rows
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    begun,
+    new_table,
+    opened,
+    put,
+    rows_of,
+    upsert,
+)
+from tests.unit.timeline.metadata_tables import add_metadata_table
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, TableConfigConflictError, UnsupportedTableError
 from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import METADATA_TABLE
 from timeline.model.instant import Action
 from timeline.properties.properties_file import load_config, update_properties
 from timeline.properties.setting_enums import CommitLockMode
+from timeline.storage.subfolder import SubfolderStorage
 from timeline.writer_registry import register_process
 
 MOR = TableType.MERGE_ON_READ
@@ -163,62 +183,92 @@ def test_keys_that_version_9_writes_differently_are_refused() -> None:
         upgrade(opened(table).context)
 
 
-def test_a_metadata_table_is_refused() -> None:
-    table = of_version_8()
-    storage = table.context.ports.storage
-    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
-    with pytest.raises(TableConfigConflictError):
-        upgrade(table.context)
-    update_properties(storage, {"hoodie.table.metadata.partitions": None}, now="now")
-    assert "hoodie.table.metadata.partitions" not in properties_of(table)
-    assert upgrade(table.context) is not None
+INDEXES = ("column_stats", "files", "partition_stats", "record_index", "secondary_index_v")
 
 
+@pytest.mark.spec("MDT-15")
 @pytest.mark.parametrize("table_type", list(TableType))
-def test_a_metadata_table_is_switched_off_before_anything_changes(table_type: TableType) -> None:
-    table = of_version_8(table_type)
-    if table_type is MOR:  # its logs are compacted, which no metadata table may miss
-        upsert(table, ROWS)
+def test_the_metadata_table_of_version_8_is_upgraded_and_maintained(table_type: TableType) -> None:
+    table = new_table(version=8, table_type=table_type)
     storage = table.context.ports.storage
-    update_properties(storage, {PARTITIONS: "files"}, now="now")
-    storage.create(".hoodie/metadata/.hoodie/hoodie.properties", b"")
-    planned = plan_upgrade(opened(table).context, without_metadata_table=True)
+    secondary = IndexDefinition(
+        name="secondary_index_v", index_type="secondary_index", source_fields=("v",)
+    )
+    write_index_definitions(storage, [replace(secondary, has_version=False)])
+    add_metadata_table(storage, *INDEXES)
+    table = opened(table)
+    for value in range(3):
+        put(table, WriteOperation.UPSERT, indexed_rows(["k1", f"k{value}"], value))
+    planned = plan_upgrade(table.context)
     assert planned is not None
-    assert planned.changes[PARTITIONS] == ""
-    assert load_config(storage).metadata_table_on, "it was only planned"
-    done = upgrade(opened(table).context, without_metadata_table=True)
-    assert done is not None
-    assert done.changes == planned.changes
-    assert not load_config(storage).metadata_table_on
-    assert storage.list(".hoodie/metadata") == []
-    assert rows_of(opened(table), "id", "v") == [("k", 1)]
+    assert not planned.drops_metadata_table
+    assert upgrade(table.context) is not None
+    below = SubfolderStorage(storage, METADATA_TABLE)
+    assert load_config(below).table_version == load_config(storage).table_version == 9
+    [defined] = read_index_definitions(storage).values()
+    assert defined.has_version
+    assert defined.version is IndexVersion.V1
+    table = opened(table)
+    check(table)
+    put(table, WriteOperation.UPSERT, indexed_rows(["k1", "k7"], 7))
+    put(table, WriteOperation.DELETE, indexed_rows(["k0"], 8))
+    check(opened(table))
 
 
-def test_the_metadata_table_stays_on_where_an_upgrade_is_refused_for_another_reason() -> None:
-    table = of_version_8()
+@pytest.mark.spec("MDT-15")
+def test_an_interrupted_upgrade_of_the_metadata_table_is_repeated() -> None:
+    table = new_table(version=8)
     storage = table.context.ports.storage
-    changes = {PARTITIONS: "files", "hoodie.table.keygenerator.type": "COMPLEX"}
-    update_properties(storage, changes, now="now")
-    with pytest.raises(UnsupportedTableError, match="complex key"):
-        upgrade(opened(table).context, without_metadata_table=True)
-    assert load_config(storage).metadata_table_on
+    add_metadata_table(storage, *INDEXES[:-1])
+    table = opened(table)
+    put(table, WriteOperation.UPSERT, indexed_rows(["k1", "k2"], 1))
+
+    class Broken(Behind):
+        def delete(self, path: str) -> None:
+            if path == ".hoodie/hoodie.properties":
+                raise KeyboardInterrupt
+            self.inner.delete(path)
+
+    with pytest.raises(KeyboardInterrupt):
+        upgrade(opened(table, storage=Broken(storage)).context)
+    assert load_config(SubfolderStorage(storage, METADATA_TABLE)).table_version == 9
+    assert len(rows_of(opened(table), "v")) == 2  # from the folders
+    assert upgrade(opened(table).context) is not None
+    check(opened(table))
 
 
 # ---------------------------------------------------------------- version 6
 
 
-def test_the_metadata_table_of_version_6_is_switched_off_by_the_upgrade(tmp_path: Path) -> None:
-    """A write switches it off else, and this table is not written."""
+@pytest.mark.spec("MDT-15")
+def test_the_metadata_table_of_version_6_is_dropped_by_the_upgrade(tmp_path: Path) -> None:
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     with hoodoo.open_table(path) as table:
         storage = table.context.ports.storage
         update_properties(storage, {PARTITIONS: "files"}, now="now")
     before = shown(path)
     with hoodoo.open_table(path) as table:
-        with pytest.raises(TableConfigConflictError):
-            upgrade(table.context)
-        assert upgrade(table.context, without_metadata_table=True) is not None
+        planned, done = plan_upgrade(table.context), upgrade(table.context)
+        assert planned is not None
+        assert done is not None
+        assert planned.drops_metadata_table
+        assert done.drops_metadata_table
+        assert not load_config(storage).metadata_table_on
     assert shown(path) == before
+
+
+def test_the_metadata_table_stays_where_an_upgrade_is_refused_for_another_reason(
+    tmp_path: Path,
+) -> None:
+    path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
+    with hoodoo.open_table(path) as table:
+        storage = table.context.ports.storage
+        changes = {PARTITIONS: "files", "hoodie.table.keygenerator.type": "COMPLEX"}
+        update_properties(storage, changes, now="now")
+    with hoodoo.open_table(path) as table:
+        with pytest.raises(UnsupportedTableError, match="complex key"):
+            upgrade(table.context)
+        assert load_config(storage).metadata_table_on
 
 
 WITHOUT_LOGS = ("v6_cow_nonpart", "v6_cow_clean_archive", "v6_overwrite", "v6_cow_clustering_done")

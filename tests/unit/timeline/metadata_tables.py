@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 from filegroups.metadata_table.encode import encode_base_file, encode_log_file, encode_records
-from filegroups.metadata_table.index_definitions import IndexDefinition
 from filegroups.metadata_table.keys import file_group_id
 from filegroups.metadata_table.merge import live_files
 from filegroups.metadata_table.reading import open_metadata_table
@@ -18,7 +15,7 @@ from timeline.codecs.metadata_instants import (
 )
 from timeline.context import TableContext
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.file_names import INDEX_DEFINITIONS, METADATA_TABLE, PROPERTIES
+from timeline.model.file_names import METADATA_TABLE, PROPERTIES
 from timeline.model.instant import InstantTime
 from timeline.model.metadata_table import (
     METADATA_TIMELINE,
@@ -64,22 +61,6 @@ def add_metadata_table(storage: Storage, *partitions: str) -> None:
         f"{METADATA_TIMELINE}/{FIRST}_{FIRST[:-1]}1.deltacommit", encode_metadata_deltacommit(made)
     )
     update_properties(storage, {PARTITIONS: ",".join(names)}, now="now")
-
-
-def add_index_definitions(storage: Storage, *definitions: IndexDefinition) -> None:
-    """Write the definitions of indexes; of version V2."""
-    entries = {
-        one.name: {
-            "indexName": one.name,
-            "indexType": one.index_type,
-            "indexFunction": one.function,
-            "sourceFields": list(one.source_fields),
-            "indexOptions": dict(one.options),
-            "version": one.version.value,
-        }
-        for one in definitions
-    }
-    storage.create(INDEX_DEFINITIONS, json.dumps({"indexDefinitions": entries}).encode())
 
 
 def compact_metadata_table(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from filegroups.metadata_table.index_definitions import IndexDefinition
+from filegroups.metadata_table.index_definitions import IndexDefinition, write_index_definitions
 from filegroups.metadata_table.keys import IndexVersion, split_secondary_keys
 from filegroups.metadata_table.listing import _by_partition as by_partition
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
@@ -40,7 +40,6 @@ from tests.unit.timeline.engine import (
 from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from tests.unit.timeline.metadata_tables import (
     PARTITIONS,
-    add_index_definitions,
     add_metadata_table,
     compact_metadata_table,
 )
@@ -73,7 +72,7 @@ KEYS = [f"k{number}" for number in range(9)]
 
 def indexed(table_type: TableType = COW, *, version: int = 9) -> TableReader:
     table = new_table(version=version, table_type=table_type)
-    add_index_definitions(table.context.ports.storage, SECONDARY)
+    write_index_definitions(table.context.ports.storage, [SECONDARY])
     add_metadata_table(table.context.ports.storage, *INDEXES)
     return opened(table)
 
@@ -421,7 +420,7 @@ def test_a_write_after_a_restore_makes_all_file_groups_of_a_new_partition_again(
         options={"isPartitioned": "true"},
         version=IndexVersion.V1,
     )
-    add_index_definitions(storage, split)
+    write_index_definitions(storage, [split])
     add_metadata_table(storage, "files")
     update_properties(storage, {PARTITIONS: "files,record_index"}, now="now")
     table = opened(table)

@@ -1,0 +1,75 @@
+"""Java Hudi reads through a metadata table after our restore or rollback, and writes on (MDT-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hoodoo
+from hoodoo.configuration import Layers
+from hoodoo.verify.verify import verify_at
+from tests.interop import golden_tables
+from tests.interop.java import JavaOracle
+from tests.interop.test_metadata_maintained import ON, check, for_java, row
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
+
+TABLES = [
+    pytest.param(name, marks=[] if name in ("v8_cow_all", "v9_mor_ri") else pytest.mark.slow)
+    for name in golden_tables.metadata_names()
+]
+
+
+def conf_of(java: JavaOracle, path: Path, account: dict[str, Any], **more: str) -> dict[str, str]:
+    """Return Java's settings for a write with the index of the table."""
+    conf = {**account["conf"], **ON, "hoodie.write.auto.upgrade": "false", **more}
+    if account["conf"].get("hoodie.metadata.record.level.index.enable") == "true":
+        return conf | {"hoodie.index.type": "RECORD_LEVEL_INDEX"}
+    if "record_index" in java.properties(path)["hoodie.table.metadata.partitions"]:
+        conf |= {"hoodie.index.type": "RECORD_INDEX", "hoodie.metadata.record.index.enable": "true"}
+    return conf
+
+
+def verified(path: Path) -> None:
+    assert verify_at(path, Layers()).problems == ()
+
+
+@pytest.mark.spec("MDT-12")
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("name", TABLES)
+def test_java_reads_and_writes_on_after_our_restore(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str, compacted: bool
+) -> None:
+    account = golden_tables.account(name)
+    java, path = java_oracle(account["hudi"]), golden_tables.unpack(name, tmp_path)
+    first, *_, last = sorted(account["snapshot"], key=lambda one: one["id"])
+    with hoodoo.open_table(path) as table:
+        kept = table.upsert([row("kept", "p9", 1), row(first["id"], first["part"], 2)])
+        table.upsert(
+            [row("kept", "p9", 3), row("gone1", "p8", 4), row(last["id"], last["part"], 5)]
+        )
+        table.delete(keys=[{"id": first["id"], "part": first["part"]}])
+    if compacted:  # Java compacts the metadata table before its write
+        often = {"hoodie.metadata.compact.max.delta.commits": "1"}
+        conf = conf_of(java, path, account, **often)
+        for number in (6, 7):
+            java.write(path, [for_java(row("gone2", "p8", number))], conf=conf)
+        assert list((path / ".hoodie/metadata/.hoodie/timeline").glob("*.commit"))
+    with hoodoo.open_table(path) as table:
+        table.restore(kept.requested_time)
+        table.rollback(table.upsert([row("kept", "p9", 8), row("gone3", "p7", 8)]).requested_time)
+    check(java, path)
+    verified(path)
+    often = {"hoodie.metadata.compact.max.delta.commits": "2"}
+    conf = conf_of(java, path, account, **often)
+    for number in (9, 10, 11):
+        rows = [row("gone1", "p8", number), row(first["id"], first["part"], number)]
+        java.write(path, [for_java(one) for one in rows], conf=conf)
+        check(java, path)
+    with hoodoo.open_table(path) as table:
+        table.upsert([row("gone1", "p8", 12), row("gone3", "p7", 12)])
+    check(java, path)
+    verified(path)
