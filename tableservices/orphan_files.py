@@ -17,17 +17,28 @@ renames or removes it within moments.
 
 Files are listed before the timeline, so that the timeline includes every instant that begins or
 completes in between.
+
+A metadata table does not list a file that no instant names, unless Java Hudi built it from the
+folders. A listed orphan is deleted by a clean, whose slot takes it out of the metadata table, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from filegroups.metadata_table.contents import contents_of_clean
+from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.reading.read import known_schema
 from filegroups.supported import load_writable
+from filegroups.writing.metadata_update import ServiceUpdate
+from tableservices.cleaning.plan import CleaningPolicy, deleted_files, refuse_uncleanable
 from tableservices.restoring.savepoints import savepoints
+from tableservices.restoring.state_at import refuse_during_foreign_service
 from timeline.archived import ArchivedTimes
+from timeline.codecs.instant_avro import decode_clean, encode_clean, encode_clean_plan
 from timeline.commit.apply import disable_metadata_table
+from timeline.commit.section import open_commit
 from timeline.commit_log import ended_times
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
@@ -35,14 +46,19 @@ from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
     MARKERS,
     data_file_time,
+    instant_file_name,
     join,
     parse_base_file_name,
     parse_log_file_name,
+    timeline_path,
 )
-from timeline.model.instant import InstantTime
+from timeline.model.instant import Action, InstantTime, Residue
+from timeline.model.plans import CleanerPlan, CleanFileInfo, CleanMetadata
+from timeline.model.slot import SlotKind, plan_version_entry
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.ports.ports import ListsTemporaries, Storage
+from timeline.properties.properties_file import load_config
 from timeline.snapshot import ActiveTimeline
 
 #: Minimum age of an orphan, ms: no write with its retries takes that long.
@@ -74,7 +90,7 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
     Raises:
         InvalidInputError: The horizon is not longer than the tolerated interval of writers.
         UnsupportedTableError: The table's timeline has another layout.
-        TableConfigConflictError: The metadata table is on; it would still list deleted files.
+        MetadataTableOnError: The metadata table has a partition that is not maintained.
     """
     if horizon_ms <= context.limits.heartbeat.tolerated_ms:
         raise InvalidInputError(
@@ -83,7 +99,7 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
             kind="horizon",
             horizon_ms=horizon_ms,
         )
-    load_writable(context)
+    load_writable(context, maintains_metadata_table=True)
     found = _old_temporaries(context.ports.storage, horizon_ms)
     old = _old_files(context.ports.storage, horizon_ms)
     if old:
@@ -95,20 +111,107 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
 
 def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list[Orphan]:
     """
-    Delete every orphan file; folders remain. Outside: as ``find_orphans``, and 1 delete each.
+    Delete every orphan file; folders remain.
 
-    With ``hoodie.metadata.enable=false`` the metadata table is switched off first (FOR-7).
+    Files that the metadata table lists are deleted by a clean, the others without a slot.
+
+    Outside: as ``find_orphans``, and 1 delete each. With a metadata table the reads of its list of
+    files; if it lists one, as a clean.
 
     Raises:
         As ``find_orphans``; StorageUnavailableError: Some files remain, remove again.
+        ServiceConflictError: Another engine's clean, rollback or restore is pending.
+        CorruptTableError, MissingFileError: The metadata table is damaged.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As ``clean``.
     """
     found = find_orphans(context, horizon_ms=horizon_ms)
     if found:
         disable_metadata_table(context)
-    for one in found:
-        context.ports.storage.delete(one.path)
+        listed = _listed_in_metadata_table(context, found)
+        if listed:
+            _clean(context, listed)
+        for one in found:
+            if one.path not in listed:
+                context.ports.storage.delete(one.path)
     context.ports.events.emit("orphans.removed", files=len(found))
     return found
+
+
+def _listed_in_metadata_table(context: TableContext, found: Sequence[Orphan]) -> list[str]:
+    """Return the paths of the orphans that the metadata table lists, sorted."""
+    storage, snapshot = context.ports.storage, context.snapshot()
+    metadata = open_metadata_table(
+        storage, load_config(storage), snapshot, together=context.ports.concurrently
+    )
+    if metadata is None:
+        return []
+    paths = {one.path for one in found if data_file_time(one.path.rpartition("/")[2]) is not None}
+    folders = {path.rpartition("/")[0] for path in paths}
+    rows = metadata.files_of(sorted(folders)).select(["partition_path", "name"]).to_pylist()
+    return sorted(paths & {join(row["partition_path"], row["name"]) for row in rows})
+
+
+def _clean(context: TableContext, paths: Sequence[str]) -> None:
+    """Delete the files by a clean that retains what the last clean retained."""
+    files: dict[str, list[str]] = {}
+    for path in paths:
+        files.setdefault(path.rpartition("/")[0], []).append(path)
+    names = {folder: [path.rpartition("/")[2] for path in some] for folder, some in files.items()}
+    policy = CleaningPolicy.VERSIONS.value
+    metadata = replace(
+        _retained(context),
+        total_files_deleted=len(paths),
+        partition_metadata=deleted_files(files, policy),
+    )
+    locate = context.ports.storage.locate
+    plan = CleanerPlan(
+        last_completed_commit_timestamp=metadata.last_completed_commit_timestamp,
+        policy=policy,
+        file_paths_to_be_deleted_per_partition={
+            folder: tuple(CleanFileInfo(file_path=locate(path)) for path in some)
+            for folder, some in files.items()
+        },
+        extra_metadata={**metadata.extra_metadata, **plan_version_entry(Action.CLEAN)},
+    )
+    schema = known_schema(context, context.snapshot())
+    in_metadata_table = ServiceUpdate(
+        context,
+        None if schema is None else schema.avro_json,
+        lambda table, time: contents_of_clean(table, names, requested_time=time),
+    )
+    nonce, commit = context.ports.ids.nonce(), open_commit(context, "remove orphan files")
+    while not commit.is_decided():
+        with commit.section() as section:
+            refuse_during_foreign_service(section.timeline)
+            refuse_uncleanable(context, config=section.config())
+            requested = section.draw_time(context, Residue.SLOT_REQUESTED)
+            slot = section.next_slot(
+                context,
+                SlotKind.CLEAN,
+                Action.CLEAN,
+                requested,
+                nonce=nonce,
+                body=encode_clean(replace(metadata, start_clean_time=requested)),
+                plan=encode_clean_plan(plan),
+                deletes=tuple(paths),
+            )
+            update = in_metadata_table.of(section.config(), requested)
+            commit.take(section, replace(slot, metadata_update=update))
+
+
+def _retained(context: TableContext) -> CleanMetadata:
+    """Return what the last clean retained; the first write of the timeline if there was none."""
+    active = context.active()
+    cleans = [one for one in active.instants if one.action is Action.CLEAN and one.completed]
+    if cleans:
+        last = max(cleans, key=lambda one: one.completion_time or "")
+        path = timeline_path(instant_file_name(last))
+        return decode_clean(context.ports.storage.read(path), path=path)
+    return CleanMetadata(
+        start_clean_time="",
+        earliest_commit_to_retain=active.first_write_time or "",
+        last_completed_commit_timestamp=active.first_write_time or "",
+    )
 
 
 def _old_files(storage: Storage, horizon_ms: int) -> dict[str, tuple[int, int]]:

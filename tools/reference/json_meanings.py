@@ -142,6 +142,7 @@ MEANINGS = {
     "from_version": "The table version before.",
     "changes": "The changed table properties.",
     "file_groups_merged": "File groups whose log files were merged.",
+    "drops_metadata_table": "Whether the metadata table is dropped: that of version 6 is.",
     "upgraded": "Whether the table was changed; false for a dry run.",
     "next_pin": "The oldest low-water mark of the other live writers; null without one.",
     "forgotten": "The writers of the original that were forgotten.",

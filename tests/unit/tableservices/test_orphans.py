@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from filegroups.metadata_table.encode import encode_log_file, encode_records
+from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.metadata_table.records import FILES, RecordType
 from filegroups.table import TableReader
+from hoodoo.verify.verify import verify
 from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.restoring.restore import restore
 from tests.unit.timeline.engine import (
@@ -20,9 +25,13 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
-from timeline.errors import InvalidInputError, TableConfigConflictError
-from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.instant import WallMs, instant_time
+from tests.unit.timeline.metadata_tables import FIRST, add_metadata_table
+from timeline.codecs.instant_avro import encode_commit
+from timeline.errors import InvalidInputError, MetadataTableOnError
+from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
+from timeline.model.file_names import METADATA_TABLE
+from timeline.model.instant import Action, WallMs, instant_time
+from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.properties.properties_file import update_properties
 from timeline.storage.local import LocalStorage
 
@@ -136,12 +145,71 @@ def test_temporary_files_of_killed_processes_are_deleted_after_the_horizon(tmp_p
     assert all((tmp_path / "t" / path).exists() for path in others)
 
 
-def test_a_short_horizon_and_a_metadata_table_are_refused() -> None:
+def test_a_short_horizon_and_a_partition_that_is_not_maintained_are_refused() -> None:
     table, _ = old_table()
     with pytest.raises(InvalidInputError, match="silent"):
         find_orphans(table.context, horizon_ms=60_000)
-    update_properties(
-        table.context.ports.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
-    )
-    with pytest.raises(TableConfigConflictError):
+    listed = {"hoodie.table.metadata.partitions": "files,expr_index_upper"}
+    update_properties(table.context.ports.storage, listed, now="now")
+    with pytest.raises(MetadataTableOnError):
         find_orphans(table.context)
+
+
+def list_in_metadata_table(table: TableReader, *paths: str) -> None:
+    """List files as Java's rebuild does, which takes every file of the folders."""
+    time = f"{FIRST[:-1]}1"
+    rows = [
+        {"key": folder, "name": name, "size": 4, "is_deleted": False}
+        for folder, _, name in (path.rpartition("/") for path in paths)
+    ]
+    entries = encode_records(pa.Table.from_pylist(rows, FILES), RecordType.FILES, table_version=9)
+    data = encode_log_file("files", time, table_version=9, created_ms=0, entries=entries)
+    storage = table.context.ports.storage
+    storage.create(f"{METADATA_TABLE}/files/.files-0000-0_{time}.log.1_0-0-0", data)
+    for ending in ("requested", "inflight"):
+        storage.create(f"{METADATA_TIMELINE}/{time}.deltacommit.{ending}", b"")
+    body = encode_commit(CommitMetadata())
+    storage.create(f"{METADATA_TIMELINE}/{time}_{time}.deltacommit", body)
+
+
+@pytest.mark.spec("MDT-16")
+def test_orphan_files_that_the_metadata_table_lists_leave_it_by_a_clean() -> None:
+    clock = StillClock()
+    table = new_table(MemoryStorage(ports=MemoryWorld(clock)), clock=clock)
+    storage = table.context.ports.storage
+    add_metadata_table(storage, "files", "column_stats")
+    table = opened(table, clock=clock)
+    first = upsert(table, [{"id": "k", "p": "p", "ts": 1, "v": 1}]).requested_time
+    clock.sleep_ms(1_000)
+    listed = create_file(table, clock, "f-0_0-0-0_{}.parquet")
+    other = create_file(table, clock, "f-1_0-0-0_{}.parquet")
+    list_in_metadata_table(table, listed)
+    upsert(table, [{"id": "k", "p": "p", "ts": 2, "v": 2}])
+    clock.sleep_ms(HORIZON_MS)
+    assert found(table) == [listed, other]
+    rows = rows_of(table)
+    remove_orphans(table.context)
+    assert found(table) == []
+    metadata = open_metadata_table(storage, table.config, table.context.snapshot())
+    assert metadata is not None
+    assert metadata.lag.is_trusted
+    names = set(metadata.files_of(["p"]).column("name").to_pylist())
+    assert names == {path.rpartition("/")[2] for path in data_files(table)}
+    assert rows_of(table) == rows
+    [clean] = [one for one in table.context.active().instants if one.action is Action.CLEAN]
+    assert clean.completed
+    assert verify(table.context).problems == ()
+    restore(table.context, first)  # the clean retains every state
+    assert rows_of(table, "v") == [(1,)]
+
+
+@pytest.mark.spec("MDT-16")
+def test_an_orphan_file_that_the_metadata_table_does_not_list_needs_no_instant() -> None:
+    table, clock = old_table()
+    add_metadata_table(table.context.ports.storage)
+    clock.sleep_ms(1_000)
+    path = create_file(table, clock, "f-0_0-0-0_{}.parquet")
+    clock.sleep_ms(HORIZON_MS)
+    before = table.context.active().file_names
+    assert [one.path for one in remove_orphans(table.context)] == [path]
+    assert table.context.active().file_names == before
