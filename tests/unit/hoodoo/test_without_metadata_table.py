@@ -16,8 +16,6 @@ from tests.interop import golden_tables
 from timeline.errors import (
     HoodooError,
     LockTimeoutError,
-    MetadataTableOnError,
-    Reaction,
     WriterDisagreementError,
 )
 from timeline.properties.properties_file import load_config
@@ -244,18 +242,9 @@ def restore(table: hoodoo.Table) -> object:
 
 
 @pytest.mark.parametrize("work", [roll_back, restore])
-def test_services_obey_the_option_and_are_refused_without_it(
+def test_a_restore_and_a_rollback_obey_the_option(
     path: Path, work: Callable[[hoodoo.Table], object]
 ) -> None:
-    before = state(path)
-    with (
-        hoodoo.open_table(path, properties=SORTED) as table,
-        pytest.raises(MetadataTableOnError) as caught,
-    ):
-        work(table)
-    assert (caught.value.kind, caught.value.reaction) == ("metadata_table_on", Reaction.FIX_SETUP)
-    assert "hoodie.metadata.enable=false" in caught.value.message
-    assert state(path) == before
     with (
         hoodoo.open_table(path, properties={**OFF, **SORTED}) as table,
         pytest.warns(UserWarning, match=WARNING),
