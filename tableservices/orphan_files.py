@@ -195,7 +195,7 @@ def _clean(context: TableContext, paths: Sequence[str]) -> None:
                 plan=encode_clean_plan(plan),
                 deletes=tuple(paths),
             )
-            update = in_metadata_table.of(section.config(), requested)
+            update = in_metadata_table.of(section.config(), requested, slot_number=slot.number)
             commit.take(section, replace(slot, metadata_update=update))
 
 
