@@ -34,6 +34,12 @@ from tableservices.clustering.settings import ClusteringSettings
 from tableservices.compaction.execute import CompactionService
 from tableservices.compaction.plan import CompactionSettings
 from tableservices.logcompaction.execute import LogCompactionService, LogCompactionSettings
+from tableservices.metadata_table.execute import (
+    MetadataServiceResult,
+    MetadataTableService,
+    maintain_metadata_table,
+)
+from tableservices.metadata_table.plan import MetadataServiceSettings
 from tableservices.planned_service import Phase, PlannedService, run_plan, run_round
 from tableservices.service import ServiceResult, TableService, pending_plans
 from tableservices.ttl.execute import TtlResult, TtlService, TtlSettings, expire, expired_partitions
@@ -86,6 +92,8 @@ def preview(
     """
     if service.name in planning:
         return {"would_plan": dict(planning[service.name].preview(context))}
+    if isinstance(service, MetadataTableService):
+        return {"would_plan": dict(service.preview(context))}
     if service.name == "clean":
         return _clean(context, CleaningSettings.from_properties(properties))
     if service.name == "archive":
@@ -176,6 +184,14 @@ def _make_archiving(settings: ArchivingSettings, making: _Making) -> TableServic
     return ArchivingService(rules=rules, has_other_writers=making.after_commits)
 
 
+def _make_metadata(settings: MetadataServiceSettings, making: _Making) -> TableService:
+    return MetadataTableService(
+        settings=settings,
+        archiving=ArchivingSettings.from_properties(making.properties),
+        after_commits=making.after_commits,
+    )
+
+
 def _make_compaction(settings: CompactionSettings, making: _Making) -> PlannedService:
     orders = _plugged(making.properties, "compaction_strategies")
     made = CompactionService(
@@ -207,6 +223,7 @@ _SERVICES: tuple[_Entry[TableService], ...] = (
     _Entry(
         CleaningSettings, ("automatic",), lambda settings, _: CleaningService(settings=settings)
     ),
+    _Entry(MetadataServiceSettings, ("inline",), _make_metadata),
     _Entry(ArchivingSettings, ("automatic",), _make_archiving),
     *_PLANNED,
     _Entry(TtlSettings, ("inline",), lambda settings, _: TtlService(settings=settings)),
@@ -589,6 +606,28 @@ class Services:
                     self._at_work(), service, part, now=True, wait_ms=self._running.wait_ms
                 )
         raise _no_service(name)
+
+    def maintain_metadata_table(self) -> MetadataServiceResult | None:
+        """
+        Compact the metadata table, due or not; then clean it and archive its instants.
+
+        Returns:
+            The result; None without a metadata table or without new log files, or if a pending
+            instant or another process prevents it.
+
+        Raises:
+            MetadataTableOnError: It has partitions that this release cannot maintain.
+            WriterDisagreementError: A live writer is configured differently.
+            LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: The lock or the
+                storage did not answer; the next round continues from there.
+        """
+        self._register_writer()
+        return maintain_metadata_table(
+            self._context,
+            MetadataServiceSettings.from_properties(self._properties),
+            ArchivingSettings.from_properties(self._properties),
+            now=True,
+        )
 
     def archive(self) -> ArchiveResult | None:
         """

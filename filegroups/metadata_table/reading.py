@@ -376,7 +376,8 @@ class MetadataTable:
             self._kept[one.file_group] = fetched  # read for the partitions, then for their files
         return fetched
 
-    def _listed(self, partition: str) -> dict[FileGroupNumber, FileSlice]:
+    def files(self, partition: str) -> tuple[list[BaseFile], list[LogFile]]:
+        """Return the base and log files in the folder of a partition, visible or not. Outside: 1 list."""
         folder = _folder(partition)
         bases, logs = [], []
         for entry in self.storage.list(folder):
@@ -400,8 +401,14 @@ class MetadataTable:
                         size_bytes=entry.size_bytes,
                     )
                 )
+        return bases, logs
+
+    def all_slices(
+        self, bases: Sequence[BaseFile], logs: Sequence[LogFile]
+    ) -> Mapping[FileGroupId, Sequence[FileSlice]]:
+        """Return the visible slices of files of a partition, oldest first."""
         own = self.own
-        slices = slice_files(
+        return slice_files(
             self._only([one for one in bases if self._shows(one.requested_time, one)]),
             [one for one in logs if self._shows(one.instant_time, one)],
             # Without a known time, an old instant completed when it began.
@@ -409,6 +416,13 @@ class MetadataTable:
                 own.completions.get(time) or own.archived.completions.get(time, time)
             ),
         )
+
+    def merged(self, partition: str, one: FileSlice) -> pa.Table:
+        """Return the records of a slice; errors as ``read``. Outside: 1 open_input for each file."""
+        return self._merged(one, self.records_shape(partition), None)
+
+    def _listed(self, partition: str) -> dict[FileGroupNumber, FileSlice]:
+        slices = self.all_slices(*self.files(partition))
         found: dict[FileGroupNumber, FileSlice] = {}
         for group, some in slices.items():
             number = parse_file_group_id(partition, group.file_id)

@@ -43,6 +43,7 @@ from tableservices.cleaning.execute import CleanResult
 from tableservices.clustering.execute import ClusteringResult
 from tableservices.compaction.execute import CompactionResult
 from tableservices.logcompaction.execute import LogCompactionResult
+from tableservices.metadata_table.execute import MetadataTableService
 from tableservices.planned_service import Phase, PlannedService, run_plan, run_round
 from tableservices.service import ServiceResult, TableService, pending_plans
 from tableservices.ttl.execute import TtlResult
@@ -406,7 +407,7 @@ def run(
     """
     Run one round of a service now, due or not.
 
-    Services: archive, clean, cluster, compact, logcompact, ttl, and those of plug-ins.
+    Services: archive, clean, cluster, compact, logcompact, metadata, ttl, and those of plug-ins.
     """
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     given = _given_options(executor=executor, file_groups_max=file_groups_max, wait_ms=wait_ms)
@@ -436,6 +437,8 @@ def run(
             result = run_plan(context, planning[service], planned, wait_ms=wait_ms)
         elif service in planning:
             result = run_round(context, planning[service], now=True, wait_ms=wait_ms)
+        elif isinstance(chosen, MetadataTableService):
+            result = chosen.run_now(context)
         else:
             result = chosen.run_once(context)
         why = "" if result or instant else idle_reason(context, chosen, now=True)

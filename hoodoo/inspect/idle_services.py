@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from tableservices.archiving.execute import ArchivingService
+from tableservices.archiving.plan import NO_METADATA_COMPACTION
 from tableservices.cleaning.execute import CleaningService
 from tableservices.cleaning.plan import is_due as cleaning_is_due
 from tableservices.clustering.execute import ClusteringService
 from tableservices.compaction.execute import CompactionService
 from tableservices.compaction.plan import CompactionSettings
 from tableservices.logcompaction.execute import LogCompactionService, LogCompactionSettings
+from tableservices.metadata_table.execute import MetadataTableService, idle_reason_of
+from tableservices.metadata_table.plan import newest_compaction, read_metadata_timeline
 from tableservices.service import TableService
 from tableservices.ttl.execute import TtlService
 from timeline.context import TableContext
 from timeline.errors import counted
 from timeline.model.commit_metadata import TableType
 from timeline.properties.options import OptionSettings
+from timeline.properties.properties_file import load_config
 
 
 def idle_reason(context: TableContext, service: TableService, *, now: bool = False) -> str:
@@ -33,10 +37,12 @@ def idle_reason(context: TableContext, service: TableService, *, now: bool = Fal
         if cleaning_is_due(timeline, service.settings):
             return "all files are within the retention"
         return _after_commits("trigger_commits", service.settings.trigger_commits, service.settings)
+    if isinstance(service, MetadataTableService):
+        return idle_reason_of(context, service.settings)
     if isinstance(service, ArchivingService):
         archiving, commits = service.rules.archiving, len(timeline.completed_writes)
         if commits > archiving.commits_kept_max:
-            return "the oldest instants are still needed"
+            return _what_holds_archive(context)
         key = archiving.options["commits_kept_max"].key
         return f"{counted(commits, 'commit')}; it runs above {archiving.commits_kept_max} ({key})"
     if isinstance(service, TtlService):
@@ -58,6 +64,22 @@ def idle_reason(context: TableContext, service: TableService, *, now: bool = Fal
     if now or planned.is_due(context, timeline):
         return "no file group needs it"
     return _not_due(planned)
+
+
+def _what_holds_archive(context: TableContext) -> str:
+    """Return which instant is still needed. Outside: 1 get; with a metadata table 1 list."""
+    storage, timeline = context.ports.storage, context.cached_snapshot().active
+    if load_config(storage).metadata_table_on:
+        compaction = newest_compaction(read_metadata_timeline(storage))
+        if compaction is None:
+            return NO_METADATA_COMPACTION
+    pending = next(iter(timeline.pending), None)
+    if pending is not None and pending.requested_time <= timeline.completed_writes[0].newest_time:
+        return (
+            f"{pending} is pending. If its writer is dead, run 'hoodoo explain TABLE "
+            f"{pending.requested_time} --resolve'"
+        )
+    return "the oldest instants are still needed"
 
 
 def _not_due(service: CompactionService | LogCompactionService | ClusteringService) -> str:

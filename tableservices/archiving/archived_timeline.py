@@ -14,8 +14,9 @@ the same, and deletes its files from the archived timeline of another table (SLO
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 
 from tableservices.archiving.plan import ArchivingSettings
 from timeline.archived import (
@@ -39,7 +40,8 @@ from timeline.codecs.archived_instants import (
 )
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, TableReplacedError
-from timeline.model.file_names import HISTORY
+from timeline.model.file_names import HISTORY, parse_instant_name, timeline_path
+from timeline.model.instant import Action, Instant, State
 from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,
@@ -277,3 +279,98 @@ def _same(one: ArchiveFile, other: ArchiveFile) -> bool:
 
 def _name(one: ArchiveFile) -> str:
     return one.file_name
+
+
+# ---- Move instants: their rows to the archived timeline, then the deletes of their files
+
+_PASSES = 2
+
+
+def move_instants(
+    context: TableContext,
+    completed: Sequence[str],
+    names: frozenset[str],
+    fixed: Mapping[str | None, bytes] = MappingProxyType({}),
+) -> None:
+    """
+    Move completed instants to the archived timeline; repeating it after a crash changes nothing.
+
+    Outside: the reads of ``archived_between``; 1 get for each completed file and plan; those of
+    ``append_to_archive`` and ``undo_if_table_replaced``; the deletes, completed files last.
+
+    Args:
+        context: The table, or its metadata table by the storage of that folder.
+        completed: Names of the completed files, ascending by requested time.
+        names: All files of the timeline.
+        fixed: The contents of completed files that are known, by name.
+    """
+    storage = context.ports.storage
+    named = {name: one for name in completed if (one := parse_instant_name(name))}
+    instants = list(named.values())
+    times = [one.requested_time for one in instants]
+    pending = _pending_of(instants, names)
+    rows: list[ArchivedInstant | None] = [None]
+    for _ in range(_PASSES):  # files that disappear during the reads are archived by then
+        if None not in rows:
+            break
+        archived = archived_between(storage, min(times), max(times))
+        missing = [
+            (name, one, pending[one.requested_time], fixed.get(name))
+            for name, one in named.items()
+            if (one.requested_time, one.action.value) not in archived
+        ]
+        rows = context.ports.for_each(lambda one: archived_row(storage, *one), missing)
+    with undo_if_table_replaced(context) as made:
+        append_to_archive(storage, [row for row in rows if row is not None], made)
+    begun = [timeline_path(name) for one in instants for name in pending[one.requested_time]]
+    context.ports.for_each(storage.delete, begun)
+    for name in completed:
+        if name in names:
+            storage.delete(timeline_path(name))
+
+
+def _pending_of(instants: Sequence[Instant], names: frozenset[str]) -> dict[str, list[str]]:
+    """Return the pending files of these completed instants, by requested time."""
+    actions = {one.requested_time: one.action for one in instants}
+    found: dict[str, list[str]] = {one.requested_time: [] for one in instants}
+    for name in sorted(names):
+        one = parse_instant_name(name)
+        if one is None or one.completed:
+            continue
+        if actions.get(one.requested_time) is one.action.completes_as:
+            found[one.requested_time].append(name)
+    return found
+
+
+#: Pending files whose content is archived as the plan; the first non-empty one (fmt 8).
+_PLANS = (
+    (Action.CLEAN, State.REQUESTED),
+    (Action.COMPACTION, State.REQUESTED),
+    (Action.LOGCOMPACTION, State.REQUESTED),
+    (Action.REPLACECOMMIT, State.INFLIGHT),
+    (Action.REPLACECOMMIT, State.REQUESTED),
+    (Action.CLUSTERING, State.INFLIGHT),
+    (Action.CLUSTERING, State.REQUESTED),
+)
+
+
+def archived_row(
+    storage: Storage, name: str, instant: Instant, pending: Sequence[str], fixed: bytes | None
+) -> ArchivedInstant | None:
+    """Return the archived form of a completed instant; None when another engine archived it."""
+    begun = {(one.action, one.state): n for n in pending if (one := parse_instant_name(n))}
+    plans = [begun[kind] for kind in _PLANS if kind in begun]
+    try:
+        # The file must exist, even where its slot has the content.
+        found = storage.read(timeline_path(name))
+        contents = [storage.read(timeline_path(one)) for one in plans]
+    except ObjectMissingError:
+        return None
+    plan = next(filter(None, contents), None)
+    return ArchivedInstant(
+        requested_time=instant.requested_time,
+        completion_time=instant.completion_time,
+        action=instant.action.value,
+        metadata=fixed or found or None,
+        plan=plan,
+    )

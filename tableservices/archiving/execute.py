@@ -14,12 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from tableservices.archiving.archived_timeline import (
-    append_to_archive,
-    archived_between,
-    merge_levels,
-    undo_if_table_replaced,
-)
+from tableservices.archiving.archived_timeline import merge_levels, move_instants
 from tableservices.archiving.batch_ids import remember_batches
 from tableservices.archiving.plan import (
     ArchivalLimits,
@@ -33,7 +28,6 @@ from tableservices.archiving.plan import (
 )
 from tableservices.cleaning.plan import refuse_uncleanable
 from tableservices.service import ServiceResult
-from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.codecs.commit_log import (
     NO_TRUNCATION,
     TruncationPoint,
@@ -54,20 +48,17 @@ from timeline.errors import TableReplacedError, counted
 from timeline.model.file_names import (
     BOUNDARIES,
     SLOTS,
-    parse_instant_name,
     slot_path,
-    timeline_path,
     truncation_point_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime, Residue, State
+from timeline.model.instant import Action, Instant, InstantTime, Residue
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.ports import ObjectMissingError, Storage
+from timeline.ports.ports import Storage
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import raise_low_water_mark, slots_since_snapshot
 
 _REST_MS = 10_000
 _TRIES_MAX = 3
-_PASSES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,82 +398,13 @@ def _reach(context: TableContext, truncation_point: TruncationPoint) -> int:
 def _move(
     context: TableContext, cut: Slot, truncation_point: TruncationPoint, names: frozenset[str]
 ) -> None:
-    storage = context.ports.storage
-    named = {name: one for name in truncation_point.completed if (one := parse_instant_name(name))}
-    instants = list(named.values())
-    times = [one.requested_time for one in instants]
-    pending = _pending_of(instants, names)
     # F24: if the file is damaged, its slot, which is deleted next, has the only whole copy.
-    fixed = {
+    fixed: dict[str | None, bytes] = {
         slot.file_name: slot.body
         for slot in context.commit_log.newest_first(cut.number)
-        if slot.file_name in named and slot.body
+        if slot.file_name in truncation_point.completed and slot.body
     }
-    rows: list[ArchivedInstant | None] = [None]
-    for _ in range(_PASSES):  # files that disappear during the reads are archived by then
-        if None not in rows:
-            break
-        archived = archived_between(storage, min(times), max(times))
-        missing = [
-            (name, one, pending[one.requested_time], fixed.get(name))
-            for name, one in named.items()
-            if (one.requested_time, one.action.value) not in archived
-        ]
-        rows = context.ports.for_each(lambda one: _row(storage, *one), missing)
-    with undo_if_table_replaced(context) as made:
-        append_to_archive(storage, [row for row in rows if row is not None], made)
-    begun = [timeline_path(name) for one in instants for name in pending[one.requested_time]]
-    context.ports.for_each(storage.delete, begun)
-    for name in truncation_point.completed:
-        if name in names:
-            storage.delete(timeline_path(name))
-
-
-def _pending_of(instants: Sequence[Instant], names: frozenset[str]) -> dict[str, list[str]]:
-    """Return the pending files of these completed instants, by requested time."""
-    actions = {one.requested_time: one.action for one in instants}
-    found: dict[str, list[str]] = {one.requested_time: [] for one in instants}
-    for name in sorted(names):
-        one = parse_instant_name(name)
-        if one is None or one.completed:
-            continue
-        if actions.get(one.requested_time) is one.action.completes_as:
-            found[one.requested_time].append(name)
-    return found
-
-
-#: Pending files whose content is archived as the plan; the first non-empty one (fmt 8).
-_PLANS = (
-    (Action.CLEAN, State.REQUESTED),
-    (Action.COMPACTION, State.REQUESTED),
-    (Action.LOGCOMPACTION, State.REQUESTED),
-    (Action.REPLACECOMMIT, State.INFLIGHT),
-    (Action.REPLACECOMMIT, State.REQUESTED),
-    (Action.CLUSTERING, State.INFLIGHT),
-    (Action.CLUSTERING, State.REQUESTED),
-)
-
-
-def _row(
-    storage: Storage, name: str, instant: Instant, pending: Sequence[str], fixed: bytes | None
-) -> ArchivedInstant | None:
-    """Return the archived form of a completed instant; None when another engine archived it."""
-    begun = {(one.action, one.state): n for n in pending if (one := parse_instant_name(n))}
-    plans = [begun[kind] for kind in _PLANS if kind in begun]
-    try:
-        # The file must exist, even where its slot has the content.
-        found = storage.read(timeline_path(name))
-        contents = [storage.read(timeline_path(one)) for one in plans]
-    except ObjectMissingError:
-        return None
-    plan = next(filter(None, contents), None)
-    return ArchivedInstant(
-        requested_time=instant.requested_time,
-        completion_time=instant.completion_time,
-        action=instant.action.value,
-        metadata=fixed or found or None,
-        plan=plan,
-    )
+    move_instants(context, truncation_point.completed, names, fixed)
 
 
 def _slots_up_to(storage: Storage, number: int) -> list[str]:

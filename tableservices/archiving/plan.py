@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field
 
@@ -18,6 +18,11 @@ from tableservices.cleaning.plan import (
     read_last_clean,
 )
 from tableservices.compaction.plan import CompactionSettings, CompactionTrigger
+from tableservices.metadata_table.plan import (
+    newest_compaction,
+    read_metadata_timeline,
+    truncation_limit,
+)
 from tableservices.service import PLANS
 from timeline.codecs.commit_log import CommittedBatch, TruncationPoint
 from timeline.commit_log import restored_away_by, restored_away_in
@@ -34,6 +39,7 @@ from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.slot import NOT_APPLIED_MAX, Slot, SlotKind
 from timeline.ports.ports import Storage
 from timeline.properties.options import OptionKind, OptionSettings, as_property_set, option
+from timeline.properties.properties_file import load_config
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import GRACE_OF_SILENCES
 from timeline.writer_registry import registered_writers
@@ -84,7 +90,7 @@ def archival_limits(
     """
     Return the limits set by every reader, writer and service that may need an old instant.
 
-    Outside: the registry; 1 get of the last clean where the settings ask for it; 1 stat per ended
+    Outside: the registry; 1 get, with a metadata table 1 list more; 1 get of the last clean where the settings ask for it; 1 stat per ended
     instant; and while there is something to move, 1 list per partition with replaced file groups,
     with 1 stat per plan completed just now.
 
@@ -101,6 +107,7 @@ def archival_limits(
         _cleaning_limit(context, active, rules.cleaning),
         _clean_retained(context, active) if rules.archiving.not_past_clean else None,
         _compaction_limit(context, active, rules.compaction),
+        _metadata_limit(context, active),
     )
     going = choose_instants(active, rules.archiving, lines.times, rules.released)
     if not going:
@@ -134,6 +141,17 @@ def _compaction_limit(
     if compaction.trigger not in (CompactionTrigger.NUM_COMMITS, CompactionTrigger.NUM_AND_TIME):
         return None
     return compaction_limit(active, compaction.commits_max)
+
+
+def _metadata_limit(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
+    """Return the limit of the metadata table (MDT-8). Outside: 1 get; 1 list if there is one."""
+    storage = context.ports.storage
+    if context.limits.without_metadata_table or not load_config(storage).metadata_table_on:
+        return None
+    compaction = newest_compaction(read_metadata_timeline(storage))
+    if compaction is None:
+        context.ports.events.emit("archiving.held_by_metadata_table", why=NO_METADATA_COMPACTION)
+    return truncation_limit(active, compaction)
 
 
 def _clean_retained(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
@@ -236,6 +254,11 @@ def _is_aged(context: TableContext, slot: Slot) -> bool:
 # Completed writes move in the order of requested times, so that the active timeline has no gap:
 # every file below its first write counts as committed (fmt 6.3). The first write that a process may
 # still need ends the truncation.
+
+#: Why a table with a metadata table may archive nothing.
+NO_METADATA_COMPACTION: Final = (
+    "the metadata table has no compaction yet: run 'hoodoo services run TABLE --service metadata'"
+)
 
 #: So many instants move at a time; the next truncation moves more.
 TRUNCATE_INSTANTS_MAX = 500

@@ -33,7 +33,7 @@ from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.properties.options import OptionSettings, option
-from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
+from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import FailedWritesPolicy
 from timeline.reader_lease import deferred_deletes
 from timeline.snapshot import ActiveTimeline, Snapshot
@@ -287,16 +287,12 @@ def refuse_uncleanable(
         config: The table's present properties, if the caller has read them.
 
     Raises:
-        MetadataTableOnError: The metadata table has a partition that a clean cannot maintain, or
-            the instants of a table with a metadata table are to be archived (MDT-6).
+        MetadataTableOnError: The metadata table has a partition that a clean cannot maintain
+            (MDT-6). Archiving changes none of its records.
         UnsupportedTableError: Its timeline has another layout.
     """
     config = config or load_config(context.ports.storage)
-    if verb != "clean":
-        refuse_behind_metadata_table(
-            config, without_metadata_table=context.limits.without_metadata_table
-        )
-    elif not context.limits.without_metadata_table:
+    if verb == "clean" and not context.limits.without_metadata_table:
         refuse_unmaintained(config)
     unsupported = {
         f"table version {config.table_version}": config.table_version not in _VERSIONS,

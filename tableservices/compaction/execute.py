@@ -447,13 +447,7 @@ def is_due(
     elapsed_s = (now - zone.wall_ms(began.requested_time)) // 1_000
     by_number = enough >= settings.commits_max
     by_time = enough > 0 and elapsed_s >= settings.seconds_max
-    return {
-        CompactionTrigger.NUM_COMMITS: by_number,
-        CompactionTrigger.NUM_COMMITS_AFTER_LAST_REQUEST: by_number,
-        CompactionTrigger.TIME_ELAPSED: by_time,
-        CompactionTrigger.NUM_AND_TIME: by_number and by_time,
-        CompactionTrigger.NUM_OR_TIME: by_number or by_time,
-    }[settings.trigger]
+    return settings.trigger.is_met(by_number=by_number, by_time=by_time)
 
 
 def _last_compaction(timeline: ActiveTimeline, *, requested: bool) -> Instant | None:

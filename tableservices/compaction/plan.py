@@ -37,6 +37,16 @@ class CompactionTrigger(Enum):
     NUM_AND_TIME = "NUM_AND_TIME"
     NUM_OR_TIME = "NUM_OR_TIME"
 
+    def is_met(self, *, by_number: bool, by_time: bool) -> bool:
+        """Return whether enough commits, or enough time, makes a compaction due."""
+        return {
+            CompactionTrigger.NUM_COMMITS: by_number,
+            CompactionTrigger.NUM_COMMITS_AFTER_LAST_REQUEST: by_number,
+            CompactionTrigger.TIME_ELAPSED: by_time,
+            CompactionTrigger.NUM_AND_TIME: by_number and by_time,
+            CompactionTrigger.NUM_OR_TIME: by_number or by_time,
+        }[self]
+
 
 _JAVA = "org.apache.hudi.table.action.compact.strategy."
 

@@ -1,1 +1,1 @@
-"""Cleaning: delete the data files that no retained snapshot, reader or writer needs."""
+"""The metadata table: compaction, clean and archive; builds and drops of its partitions."""

@@ -18,6 +18,7 @@ from tableservices.cleaning.plan import CleaningSettings
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.compaction.plan import CompactionSettings
 from tableservices.logcompaction.execute import LogCompactionSettings
+from tableservices.metadata_table.plan import MetadataServiceSettings
 from tableservices.ttl.execute import TtlSettings
 from tableservices.worker import WorkerSettings
 from timeline.properties.options import Option, OptionKind
@@ -115,6 +116,7 @@ def sections() -> dict[str, Iterable[Option]]:
         "Archiving": ArchivingSettings.options.values(),
         "Compaction": CompactionSettings.options.values(),
         "Log compaction": LogCompactionSettings.options.values(),
+        "Services of the metadata table": MetadataServiceSettings.options.values(),
         "Clustering": ClusteringSettings.options.values(),
         "Partition TTL": TtlSettings.options.values(),
         "Running services": WorkerSettings.options.values(),

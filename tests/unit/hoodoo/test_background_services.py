@@ -157,14 +157,14 @@ def test_an_unknown_service_is_refused(make: Make) -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({}, ["archive"]),
-        ({"hoodie.clean.automatic": "true"}, ["clean", "archive"]),
-        ({"hoodie.compact.inline": "true"}, ["archive", "compact"]),
-        ({"hoodie.log.compaction.inline": "true"}, ["archive", "logcompact"]),
-        ({"hoodie.clustering.schedule.inline": "true"}, ["archive", "cluster"]),
+        ({}, ["metadata", "archive"]),
+        ({"hoodie.clean.automatic": "true"}, ["clean", "metadata", "archive"]),
+        ({"hoodie.compact.inline": "true"}, ["metadata", "archive", "compact"]),
+        ({"hoodie.log.compaction.inline": "true"}, ["metadata", "archive", "logcompact"]),
+        ({"hoodie.clustering.schedule.inline": "true"}, ["metadata", "archive", "cluster"]),
         (
             {"hoodie.partition.ttl.inline": "true", "hoodie.archive.automatic": "false"},
-            ["ttl"],
+            ["metadata", "ttl"],
         ),
     ],
 )

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import TableReader, open_reader
-from tableservices.archiving.archived_timeline import append_to_archive
-from tableservices.archiving.execute import _row
+from tableservices.archiving.archived_timeline import append_to_archive, archived_row
 from tableservices.restoring.restore import restore
 from tests.simulation.test_second_refresh import Slotless
 from tests.unit.timeline.engine import (
@@ -139,7 +138,7 @@ def archive_as_java(table: TableReader, keep: int) -> list[str]:
     for instant in going:
         names = [n for n in sorted(active.file_names) if _is_of(n, instant)]
         done = next(n for n in names if n.count("_"))
-        rows.append(_row(storage, done, instant, [n for n in names if n != done], None))
+        rows.append(archived_row(storage, done, instant, [n for n in names if n != done], None))
         gone += sorted(names, key=lambda name: name == done)
     append_to_archive(storage, rows)
     for name in gone:

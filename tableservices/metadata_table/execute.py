@@ -1,0 +1,667 @@
+"""
+Compact, clean and archive the metadata table (MDT-8).
+
+A commit section fixes the times of a compaction, in one slot. Any process executes the plan: all
+names follow from it, and the files of two executors are equal. The process that completed the
+compaction deletes slices that no reader needs, and archives instants of the metadata table. Nothing
+of this changes what a reader sees. Where Java Hudi writes too, all of it is under the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from filegroups.metadata_table.encode import encode_base_file, encode_records
+from filegroups.metadata_table.log_files import RECORD_TYPES
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from filegroups.metadata_table.records import RecordType
+from filegroups.supported import refuse_unmaintained
+from tableservices.archiving.plan import ArchivingSettings
+from tableservices.compaction.plan import CompactionTrigger
+from tableservices.metadata_table.clean_and_archive import (
+    archive_metadata_table,
+    clean_metadata_table,
+)
+from tableservices.metadata_table.plan import (
+    MetadataServiceSettings,
+    completion_time_of,
+    delta_commits,
+    is_due,
+    metadata_compaction_plan,
+    newest_compaction,
+    pending_compactions,
+    read_metadata_timeline,
+)
+from tableservices.planned_service import invalid_plan_error
+from tableservices.service import ServiceResult
+from timeline.archived import ArchivedTimeline
+from timeline.codecs.instant_avro import (
+    decode_compaction_plan,
+    encode_commit,
+    encode_compaction_plan,
+)
+from timeline.codecs.metadata_instants import metadata_record_schema
+from timeline.commit.apply import metadata_plan_path
+from timeline.commit.begin import refuse_during_restore
+from timeline.commit.commit_lock import CommitSection, assert_lease
+from timeline.commit.section import open_commit
+from timeline.context import TableContext
+from timeline.errors import MissingFileError, ServiceConflictError, StorageUnavailableError, counted
+from timeline.model.commit_metadata import (
+    NO_PREVIOUS_COMMIT,
+    SCHEMA_KEY,
+    CommitMetadata,
+    FileGroupId,
+    WriteStat,
+)
+from timeline.model.file_names import (
+    METADATA_TABLE,
+    FileSlice,
+    instant_file_name,
+    pending_file_names,
+)
+from timeline.model.instant import (
+    Action,
+    Instant,
+    InstantTime,
+    Residue,
+    State,
+    WallMs,
+    next_instant_time,
+)
+from timeline.model.metadata_table import METADATA_TIMELINE, kind_of
+from timeline.model.plans import CompactionOperation, CompactionPlan
+from timeline.model.slot import Slot, SlotKind, refuse_newer_plan
+from timeline.model.table_config import TableConfig
+from timeline.ports.ports import Lease, ObjectMissingError, create_if_absent
+from timeline.properties.properties_file import load_config
+from timeline.snapshot import ActiveTimeline
+from timeline.storage.subfolder import SubfolderStorage
+
+_PURPOSE: Final = "compact the metadata table"
+_TOKEN: Final = "0-0-0"  # noqa: S105 - a file name part
+_FIRST_VERSION: Final = 8
+_AGAIN: Final = "run the service again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataServiceResult:
+    """The result of one round; times are instant times."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime
+    file_groups: int
+    log_files: int
+    files_deleted: int
+    instants_archived: int
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return (
+            f"compacted {counted(self.log_files, 'log file')} of "
+            f"{counted(self.file_groups, 'file group')} of the metadata table, deleted "
+            f"{counted(self.files_deleted, 'old file')}, archived "
+            f"{counted(self.instants_archived, 'instant')} of it"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A compaction of the metadata table that this process executes."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime
+    plan: CompactionPlan
+
+
+@dataclass(slots=True)
+class CheckBackoff:
+    """
+    The commit slot from which on a compaction may be due; a writer does not check before.
+
+    Each delta commit of the metadata table has a slot, unless another engine writes.
+    """
+
+    from_slot: int = 0
+
+
+def maintain_metadata_table(
+    context: TableContext,
+    settings: MetadataServiceSettings,
+    archiving: ArchivingSettings,
+    *,
+    now: bool = False,
+    backoff: CheckBackoff | None = None,
+) -> MetadataServiceResult | None:
+    """
+    Finish a pending compaction of the metadata table, or plan and execute one that is due.
+
+    Outside: 1 get, 1 list. If there is work: 1 commit section with 1 list for each partition; the
+    files of each changed file group, 1 create for each; 3 creates; 1 list for each partition, and
+    the deletes and the archived timeline of the metadata table.
+
+    Args:
+        context: The table.
+        settings: When a compaction is due.
+        archiving: How many instants remain, as on the table itself.
+        now: Compact even if it is not due.
+        backoff: Receives the slot from which on the next check is worth its requests.
+
+    Returns:
+        None when there was nothing to do, or another process works on it.
+
+    Raises:
+        ServiceConflictError: A pending instant holds the compaction, and there are more delta
+            commits than ``pending_max`` (``metadata_compaction_held``).
+        MetadataTableOnError: As ``refuse_unmaintained``.
+        CorruptTableError: A file of the metadata table is damaged.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, StorageUnavailableError: As
+            ``CommitProtocol.section`` and ``take``; the next round continues from here.
+    """
+    storage = context.ports.storage
+    config = load_config(storage)
+    if not _is_maintained(context, config):
+        return None
+    refuse_unmaintained(config)
+    own = read_metadata_timeline(storage)
+    if backoff is not None:
+        missing = max(1, settings.commits_max - delta_commits(own))
+        backoff.from_slot = context.commit_log.known_head + missing
+    alone = context.has_foreign_writers  # Java respects only the lock
+    if not alone and (pending := _without_obsolete(context, own)):
+        planned = _abandoned(context, own, pending[0])
+        return None if planned is None else _carry_out(context, config, planned, archiving)
+    if not (now or pending_compactions(own) or _is_due(context, own, settings)):
+        return None
+    commit, planned = open_commit(context, _PURPOSE), None
+    while not commit.is_decided():
+        with commit.section() as section:
+            planned, slot = _decided(context, section, settings, now=now)
+            if planned is None:
+                return None
+            if slot is not None:
+                commit.take(section, slot)
+                if commit.slot is None:
+                    continue
+            if alone:
+                return _carry_out(context, config, planned, archiving, section.lease)
+    if alone or planned is None:  # the lock was lost
+        return None
+    return _carry_out(context, config, planned, archiving)
+
+
+def _is_maintained(context: TableContext, config: TableConfig) -> bool:
+    return (
+        config.metadata_table_on
+        and config.table_version >= _FIRST_VERSION
+        and not context.limits.without_metadata_table
+    )
+
+
+def _is_due(context: TableContext, own: ActiveTimeline, settings: MetadataServiceSettings) -> bool:
+    return is_due(own, settings, WallMs(context.ports.clock.now_ms()), context.zone)
+
+
+# ---- Pending plans
+
+
+def _without_obsolete(context: TableContext, own: ActiveTimeline) -> Sequence[Instant]:
+    """
+    Return the pending compactions, after those below a completed one were deleted.
+
+    Such a file appeared late: its process slept after its slot, or after another one completed the
+    plan. Outside: the deletes.
+    """
+    last = newest_compaction(own)
+    if last is None:
+        return pending_compactions(own)
+    found = []
+    for one in pending_compactions(own):
+        if one.requested_time < last.requested_time:
+            _delete_plan(context, one.requested_time)
+        else:
+            found.append(one)
+    return found
+
+
+def _delete_plan(context: TableContext, requested_time: InstantTime) -> None:
+    context.ports.events.emit("metadata_table.plan_deleted", rt=requested_time)
+    for name in pending_file_names(Action.COMPACTION, requested_time):
+        context.ports.storage.delete(f"{METADATA_TIMELINE}/{name}")
+
+
+def _abandoned(context: TableContext, own: ActiveTimeline, pending: Instant) -> _Planned | None:
+    """
+    Return a pending plan that its process no longer executes; None for another one.
+
+    Two executors do no harm, only double work (CMP-3). The plan of another engine, which stopped
+    writing, names no completion time. Outside: 1 stat, 1 get.
+    """
+    storage = context.ports.storage
+    stat = storage.stat(metadata_plan_path(pending.requested_time))
+    if stat is None:
+        return None
+    age_ms = storage.now_ms() - stat.modified_ms
+    if age_ms <= context.limits.heartbeat.tolerated_ms:
+        return None
+    now = WallMs(context.ports.clock.now_ms())
+    above = max(own.newest_time or "", pending.requested_time)
+    drawn = next_instant_time(
+        now, above, Residue.SLOT_COMPLETION, limits=context.limits.skew, zone=context.zone
+    )
+    return _read_plan(context, pending, unnamed=drawn)
+
+
+def _read_plan(
+    context: TableContext, pending: Instant, *, unnamed: InstantTime | None = None
+) -> _Planned | None:
+    """
+    Return a pending plan; None if it is gone, or names no completion time. Outside: 1 get.
+
+    ``unnamed`` is the completion time of a plan of another engine.
+    """
+    path = metadata_plan_path(pending.requested_time)
+    try:
+        data = context.ports.storage.read(path)
+    except ObjectMissingError:
+        return None
+    plan = decode_compaction_plan(data, path=path)
+    completion_time = completion_time_of(plan, pending.requested_time) or unnamed
+    if completion_time is None:
+        return None
+    refuse_newer_plan(plan.extra_metadata, path=path)
+    return _Planned(
+        requested_time=pending.requested_time, completion_time=completion_time, plan=plan
+    )
+
+
+def _tell_foreign(context: TableContext, pending: Instant) -> None:
+    context.ports.events.emit(
+        "metadata_table.compaction_held",
+        instant=pending.requested_time,
+        why="another engine planned this compaction; its next write completes it",
+    )
+
+
+# ---- Plan in a commit section: all earlier slots are applied, so the plan has every log file
+
+
+def _decided(
+    context: TableContext,
+    section: CommitSection,
+    settings: MetadataServiceSettings,
+    *,
+    now: bool,
+) -> tuple[_Planned | None, Slot | None]:
+    """
+    Return what to execute, and the slot to take first; both None when there is nothing to do.
+
+    Outside: 3 lists and 1 get; 1 list for each partition.
+    """
+    refuse_during_restore(section.timeline)
+    storage, config = context.ports.storage, section.config()
+    if not _is_maintained(context, config):
+        return None, None
+    own = read_metadata_timeline(storage)
+    if pending := pending_compactions(own):
+        # Under the lock no process executes it; without it, its owner does.
+        planned = _read_plan(context, pending[0]) if context.has_foreign_writers else None
+        if planned is None and context.has_foreign_writers:
+            _tell_foreign(context, pending[0])
+        return planned, None
+    if not delta_commits(own) or not (now or _is_due(context, own, settings)):
+        return None, None
+    snapshot = replace(context.cached_snapshot(), active=section.timeline, head=section.head)
+    table = open_metadata_table(storage, config, snapshot, together=context.ports.concurrently)
+    if table is None or _is_held(context, config, table, own, settings):
+        return None, None
+    above = own.newest_time or ""
+    slot = section.next_slot(
+        context,
+        SlotKind.METADATA,
+        Action.COMPACTION,
+        section.draw_time(context, Residue.SLOT_REQUESTED, above=above),
+        nonce=context.ports.ids.nonce(),
+    )
+    plan = metadata_compaction_plan(table, slot.completion_time)
+    if plan is None:
+        return None, None
+    planned = _Planned(
+        requested_time=slot.requested_time, completion_time=slot.completion_time, plan=plan
+    )
+    return planned, replace(slot, body=encode_compaction_plan(plan))
+
+
+def _is_held(
+    context: TableContext,
+    config: TableConfig,
+    table: MetadataTable,
+    own: ActiveTimeline,
+    settings: MetadataServiceSettings,
+) -> bool:
+    """Return whether something prevents a compaction now, and report it."""
+    why = held_reason(config, table)
+    if why is None:
+        return False
+    count = delta_commits(own)
+    instant = next(iter(table.lag.pending), "")
+    context.ports.events.emit("metadata_table.compaction_held", instant=instant, why=why)
+    if count > settings.pending_max:
+        raise ServiceConflictError(
+            f"the metadata table cannot be compacted, because {why}: "
+            f"{counted(count, 'delta commit')}, allowed are {settings.pending_max} "
+            f"({settings.options['pending_max'].key})",
+            kind="metadata_compaction_held",
+            requested_time=instant,
+            delta_commits=count,
+        )
+    return True
+
+
+def held_reason(config: TableConfig, table: MetadataTable) -> str | None:
+    """
+    Return what prevents a compaction of the metadata table, and what ends it; None for nothing.
+
+    The base files of a partition that is being built appear below those of a compaction. An instant
+    that is completed in the metadata table and pending on the table may still be rolled back.
+    """
+    built = sorted(set(config.metadata_partitions) - set(table.partitions))
+    if built:
+        return (
+            f"partition {built[0]} of the metadata table is being built. If its process is dead, "
+            f"build it again, or run 'hoodoo metadata drop TABLE {built[0]}'"
+        )
+    instant = next(iter(table.lag.pending), None)
+    if instant is None:
+        return None
+    return (
+        f"instant {instant} is pending on the table and completed in its metadata table. If its "
+        f"writer is dead, run 'hoodoo explain TABLE {instant} --resolve'"
+    )
+
+
+# ---- Execute
+
+
+def _carry_out(
+    context: TableContext,
+    config: TableConfig,
+    planned: _Planned,
+    archiving: ArchivingSettings,
+    lease: Lease | None = None,
+) -> MetadataServiceResult | None:
+    """
+    Execute a plan, then clean and archive the metadata table.
+
+    Returns:
+        None if a file of the plan is missing; the plan was deleted then.
+    """
+    storage = context.ports.storage
+    table = open_metadata_table(
+        storage, config, context.snapshot(), together=context.ports.concurrently
+    )
+    if table is None:
+        return None
+    made: list[str] = []
+    try:
+        stats = _merge(context, table, planned, made)
+    except MissingFileError:
+        # A restore removed an instant of it, a partition was dropped, or the plan is obsolete.
+        assert_lease(lease)
+        _delete_plan(context, planned.requested_time)
+        stats = None
+    if stats is None or not _is_still_planned(context, config, planned):
+        _discard(context, planned, made)
+        return None
+    inflight, _ = pending_file_names(Action.COMPACTION, planned.requested_time)
+    completed = instant_file_name(
+        Instant(
+            action=Action.COMMIT,
+            requested_time=planned.requested_time,
+            state=State.COMPLETED,
+            completion_time=planned.completion_time,
+        )
+    )
+    metadata = _metadata(stats, config.table_version)
+    for name, data in ((inflight, b""), (completed, encode_commit(metadata))):
+        assert_lease(lease)
+        create_if_absent(storage, f"{METADATA_TIMELINE}/{name}", data, repeat=_AGAIN)
+    result = MetadataServiceResult(
+        requested_time=planned.requested_time,
+        completion_time=planned.completion_time,
+        file_groups=len(stats),
+        log_files=sum(one.total_log_files_compacted for one in stats),
+        files_deleted=clean_metadata_table(context, config, lease),
+        instants_archived=archive_metadata_table(context, archiving, lease),
+    )
+    context.ports.events.emit(
+        "metadata_table.compacted",
+        rt=result.requested_time,
+        file_groups=result.file_groups,
+        log_files=result.log_files,
+        files_deleted=result.files_deleted,
+        instants_archived=result.instants_archived,
+    )
+    return result
+
+
+def _is_still_planned(context: TableContext, config: TableConfig, planned: _Planned) -> bool:
+    """
+    Return whether the plan counts: no restore, build or drop ended it meanwhile.
+
+    Outside: 1 get, 1 stat.
+    """
+    storage = context.ports.storage
+    same = load_config(storage).metadata_state == config.metadata_state
+    return same and storage.stat(metadata_plan_path(planned.requested_time)) is not None
+
+
+def _discard(context: TableContext, planned: _Planned, made: Sequence[str]) -> None:
+    """
+    Delete the base files that this process made, unless another process completed the plan.
+
+    Later, a file of an instant below the active timeline of the metadata table would count. Outside:
+    1 list; perhaps the archived timeline of the metadata table; the deletes.
+    """
+    storage, time = context.ports.storage, planned.requested_time
+    done = read_metadata_timeline(storage).find(time, Action.COMMIT)
+    history = ArchivedTimeline(SubfolderStorage(storage, METADATA_TABLE), context.ports.events)
+    if (done is not None and done.completed) or time in history.times().completions:
+        return
+    for path in made:
+        storage.delete(path)
+
+
+def _merge(
+    context: TableContext, table: MetadataTable, planned: _Planned, made: list[str]
+) -> list[WriteStat]:
+    """
+    Write the base files of a plan, one file group in memory at a time; return their statistics.
+
+    ``made`` receives the paths of the files that this process created.
+
+    A file group without a base file and without a record keeps its log files, as in Java.
+    """
+    path = metadata_plan_path(planned.requested_time)
+    stats = []
+    for operation in planned.plan.operations:
+        kind = kind_of(operation.partition_path or "")
+        record_type = RECORD_TYPES.get(kind) if kind is not None else None
+        if record_type is None:
+            raise invalid_plan_error(path, f"partition {operation.partition_path!a:.100}")
+        written = _merged(context, table, planned, operation, record_type)
+        if written is not None:
+            stats.append(written[0])
+            made += [f"{METADATA_TABLE}/{written[0].path}"] if written[1] else []
+    return stats
+
+
+def _merged(
+    context: TableContext,
+    table: MetadataTable,
+    planned: _Planned,
+    operation: CompactionOperation,
+    record_type: RecordType,
+) -> tuple[WriteStat, bool] | None:
+    """Write one base file; return its statistics and whether this process created it."""
+    storage, partition = context.ports.storage, operation.partition_path or ""
+    one = _planned_slice(table, operation)
+    rows = table.merged(partition, one)
+    if one.base_file is None and not rows.num_rows:
+        return None
+    version = context.config.table_version
+    entries = encode_records(rows, record_type, table_version=version)
+    created_ms = int(context.zone.wall_ms(planned.requested_time))
+    data = encode_base_file(entries, table_version=version, created_ms=created_ms)
+    name = f"{one.file_group.file_id}_{_TOKEN}_{planned.requested_time}.hfile"
+    path = f"{METADATA_TABLE}/{partition}/{name}"
+    size = len(data)
+    is_new = create_if_absent(storage, path, data, repeat=_AGAIN)
+    if not is_new:
+        stat = storage.stat(path)
+        if stat is None:
+            raise StorageUnavailableError(
+                f"a file of the metadata table vanished: {_AGAIN}: {path}", path=path
+            )
+        size = stat.size_bytes
+    base = one.base_file
+    made = WriteStat(
+        file_id=one.file_group.file_id,
+        path=f"{partition}/{name}",
+        prev_commit=base.requested_time if base is not None else NO_PREVIOUS_COMMIT,
+        num_writes=entries.num_rows,
+        num_inserts=entries.num_rows,
+        total_write_bytes=size,
+        file_size_in_bytes=size,
+        partition_path=partition,
+        prev_base_file=base.name if base is not None else None,
+        total_log_files_compacted=len(one.log_files),
+        total_log_size_compacted=sum(log.size_bytes for log in one.log_files),
+    )
+    return made, is_new
+
+
+def _planned_slice(table: MetadataTable, operation: CompactionOperation) -> FileSlice:
+    """
+    Return the slice of an operation, by the names in the folder: the plan is untrusted.
+
+    Raises:
+        MissingFileError: A file of it is missing.
+    """
+    partition, names = operation.partition_path or "", set(operation.delta_file_paths)
+    # A partition that was dropped has no files.
+    bases, logs = table.files(partition) if partition in table.partitions else ([], [])
+    base = next((one for one in bases if one.name == operation.data_file_path), None)
+    found = sorted((one for one in logs if one.name in names), key=lambda one: one.order)
+    groups = {one.file_group for one in found} | ({base.file_group} if base is not None else set())
+    expected = FileGroupId(f"{METADATA_TABLE}/{partition}", operation.file_id or "")
+    if (
+        groups != {expected}
+        or len(found) < len(names)
+        or (base is None and operation.data_file_path)
+    ):
+        raise MissingFileError(
+            "a file of a pending compaction of the metadata table is missing; the service plans "
+            f"again: {partition} {operation.file_id}",
+            path=f"{METADATA_TABLE}/{partition}",
+        )
+    return FileSlice(
+        file_group=expected,
+        base_instant_time=operation.base_instant_time or found[0].instant_time,
+        base_file=base,
+        log_files=tuple(found),
+    )
+
+
+def _metadata(stats: Sequence[WriteStat], table_version: int) -> CommitMetadata:
+    by_partition: dict[str, list[WriteStat]] = {}
+    for one in stats:
+        by_partition.setdefault(one.partition_path or "", []).append(one)
+    return CommitMetadata(
+        partition_to_write_stats={name: tuple(by_partition[name]) for name in sorted(by_partition)},
+        operation_type="COMPACT",
+        extra_metadata={SCHEMA_KEY: metadata_record_schema(table_version)},
+        compacted=True,
+    )
+
+
+# ---- The service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataTableService:
+    """Compaction, clean and archive of the metadata table; does nothing without one."""
+
+    settings: MetadataServiceSettings
+    archiving: ArchivingSettings
+    after_commits: bool = False
+    name: str = "metadata"
+    backoff: CheckBackoff = field(default_factory=CheckBackoff)
+
+    @property
+    def runs_inline(self) -> bool:
+        """Return ``hoodoo.metadata.services.inline``."""
+        return self.settings.inline
+
+    @property
+    def runs_in_background(self) -> bool:
+        """Return False: only workers run it apart from commits."""
+        return False
+
+    def run_once(self, context: TableContext) -> ServiceResult | None:
+        """Run one round; errors as ``maintain_metadata_table``."""
+        backoff = None
+        if self.after_commits:
+            known = context.metadata_table.config or context.config
+            if not known.metadata_table_on or self._is_early(context):
+                return None
+            backoff = self.backoff
+        return maintain_metadata_table(context, self.settings, self.archiving, backoff=backoff)
+
+    def run_now(self, context: TableContext) -> ServiceResult | None:
+        """Run one round, due or not; errors as ``maintain_metadata_table``."""
+        return maintain_metadata_table(context, self.settings, self.archiving, now=True)
+
+    def _is_early(self, context: TableContext) -> bool:
+        """Return whether too few slots were taken since the last check."""
+        counts = self.settings.trigger is CompactionTrigger.NUM_COMMITS
+        early = context.commit_log.known_head < self.backoff.from_slot
+        return counts and early and not context.has_foreign_writers
+
+    def preview(self, context: TableContext) -> Mapping[str, object]:
+        """Return the file groups, log files and bytes of a plan made now."""
+        config = load_config(context.ports.storage)
+        if not _is_maintained(context, config):
+            return {"due": False, "file_groups": 0, "log_files": 0, "log_bytes": 0}
+        table = open_metadata_table(context.ports.storage, config, context.snapshot())
+        plan = table and metadata_compaction_plan(table, "")
+        operations = plan.operations if plan else ()
+        return {
+            "due": table is not None and _is_due(context, table.own.active, self.settings),
+            "file_groups": len(operations),
+            "log_files": sum(len(one.delta_file_paths) for one in operations),
+            "log_bytes": int(sum(one.metrics["TOTAL_LOG_FILES_SIZE"] for one in operations)),
+        }
+
+
+def idle_reason_of(context: TableContext, settings: MetadataServiceSettings) -> str:
+    """
+    Return why a round had nothing to do.
+
+    Outside: 1 get, 1 list; as ``open_metadata_table`` if a compaction is due.
+    """
+    config = load_config(context.ports.storage)
+    if not config.metadata_table_on:
+        return "the table has no metadata table"
+    own = read_metadata_timeline(context.ports.storage)
+    if pending := pending_compactions(own):
+        return f"another process executes compaction {pending[0].requested_time} of it"
+    if _is_due(context, own, settings):
+        table = open_metadata_table(context.ports.storage, config, context.snapshot())
+        if table is not None and (why := held_reason(config, table)) is not None:
+            return why
+    count, key = delta_commits(own), settings.options["commits_max"].key
+    return f"{counted(count, 'delta commit')}; it runs after {settings.commits_max} ({key})"

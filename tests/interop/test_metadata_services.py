@@ -1,0 +1,190 @@
+"""Java Hudi and hoodoo compact, clean and archive one metadata table by turns (MDT-8)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from tableservices.metadata_table import execute
+from tests.interop import golden_tables
+from tests.interop.java import JavaOracle
+from tests.interop.test_metadata_maintained import ON, PARTITIONS, check, for_java, row
+from timeline.model.metadata_table import METADATA_TIMELINE
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
+
+SERVICES = {
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+    "hoodoo.metadata.services.inline": "false",
+}
+TABLES = [
+    pytest.param(name, marks=[] if name in ("v8_cow_all", "v9_mor_ri") else pytest.mark.slow)
+    for name in golden_tables.metadata_names()
+]
+
+
+def opened(path: Path, **more: str) -> hoodoo.Table:
+    return hoodoo.open_table(path, properties={**SERVICES, **more})
+
+
+def metadata_of(table: hoodoo.Table) -> MetadataTable:
+    context = table.context
+    found = open_metadata_table(context.ports.storage, table.config, context.snapshot())
+    assert found is not None
+    assert found.lag.is_trusted
+    return found
+
+
+def listed(path: Path) -> set[tuple[str, str, int]]:
+    with opened(path) as table:
+        found = metadata_of(table)
+        rows = found.files_of(found.partition_paths()).to_pylist()
+    return {(one["partition_path"], one["name"], one["size"]) for one in rows}
+
+
+def indexed(path: Path) -> dict[str, tuple[str, str]]:
+    with opened(path) as table:
+        found = metadata_of(table)
+        if "record_index" not in found.partitions:
+            return {}
+        rows = pa.concat_tables(found.read("record_index")).to_pylist()
+    return {one["key"]: (one["partition_path"], one["file_id"]) for one in rows}
+
+
+def of_compactions(path: Path) -> list[str]:
+    names = (one.name for one in (path / METADATA_TIMELINE).iterdir())
+    return sorted(name for name in names if name.endswith(".commit"))
+
+
+def make_old(path: Path) -> None:
+    """Move the compactions an hour back, so that no reader needs the slices below them."""
+    for name in of_compactions(path):
+        file = path / METADATA_TIMELINE / name
+        os.utime(file, (file.stat().st_mtime - 3_600,) * 2)
+
+
+def java_conf(account: dict[str, Any], partitions: str) -> dict[str, str]:
+    conf = {**account["conf"], **ON, "hoodie.write.auto.upgrade": "false"}
+    if account["conf"].get("hoodie.metadata.record.level.index.enable") == "true":
+        return conf | {"hoodie.index.type": "RECORD_LEVEL_INDEX"}
+    if "record_index" in partitions:
+        conf |= {"hoodie.index.type": "RECORD_INDEX", "hoodie.metadata.record.index.enable": "true"}
+    return conf
+
+
+@pytest.mark.spec("MDT-8")
+@pytest.mark.parametrize("name", TABLES)
+def test_java_reads_writes_and_compacts_on_our_compaction_and_we_on_its(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str
+) -> None:
+    account = golden_tables.account(name)
+    java, path = java_oracle(account["hudi"]), golden_tables.unpack(name, tmp_path)
+    partitions = java.properties(path)[PARTITIONS]
+    part = min(account["snapshot"], key=lambda one: str(one["id"]))["part"]
+    with opened(path) as table:
+        table.upsert([row("new1", part, 35), row("new2", "p9", 3)])
+        before = listed(path)
+        result = table.services.maintain_metadata_table()
+        assert result is not None
+        assert result.file_groups > 0
+    assert listed(path) == before
+    check(java, path)
+    conf = java_conf(account, partitions)
+    theirs = {**conf, "hoodie.metadata.compact.max.delta.commits": "1"}
+    compactions = len(of_compactions(path))
+    for number in range(3):
+        java.write(path, [for_java(row("theirs", "p9", number))], conf=theirs)
+    assert len(of_compactions(path)) > compactions, "java compacted on top of ours"
+    assert java.properties(path)[PARTITIONS] == partitions
+    check(java, path)
+    for number in range(8):
+        with opened(path) as table:
+            table.upsert([row("ours", "p9", number)])
+            make_old(path)  # so that old slices go
+            assert table.services.maintain_metadata_table() is not None
+            table.services.archive()
+    check(java, path)
+    java.write(path, [for_java(row("theirs", "p9", 7))], conf=theirs)
+    assert java.properties(path)[PARTITIONS] == partitions
+    check(java, path)
+    # Java's rebuild has what we have.
+    mine, keys = listed(path), indexed(path)
+    off = {**conf, "hoodie.metadata.enable": "false", "hoodie.index.type": "SIMPLE"}
+    java.write(path, [for_java(row("off", "p9", 7))], conf=off)
+    assert not java.properties(path)[PARTITIONS]
+    java.write(path, [for_java(row("on", "p9", 7))], conf={**conf, "hoodie.index.type": "SIMPLE"})
+    rebuilt, again = listed(path), indexed(path)
+    assert {one for one in mine if (path / one[0] / one[1]).exists()} <= rebuilt
+    if again:
+        assert {key: again.get(key) for key in keys} == keys
+
+
+@pytest.mark.parametrize("step", ["requested", "bases", "inflight"])
+def test_java_completes_our_compaction_if_we_die(
+    java_oracle: Callable[..., JavaOracle],
+    tmp_path: Path,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    account = golden_tables.account("v9_mor_ri")
+    java, path = java_oracle(account["hudi"]), golden_tables.unpack("v9_mor_ri", tmp_path)
+    partitions = java.properties(path)[PARTITIONS]
+    merge = execute._merge
+
+    def dies(*given: Any) -> Any:
+        if step != "requested":
+            merge(*given)
+        raise KeyboardInterrupt
+
+    with opened(path) as table:
+        table.upsert([row("new1", "p9", 35)])
+        monkeypatch.setattr(execute, "_merge", dies)
+        with pytest.raises(KeyboardInterrupt):
+            table.services.maintain_metadata_table()
+        monkeypatch.undo()
+    [requested] = [
+        one
+        for one in (path / METADATA_TIMELINE).iterdir()
+        if one.name.endswith(".compaction.requested")
+        and not list(one.parent.glob(one.name[:17] + "_*.commit"))
+    ]
+    if step == "inflight":
+        os.close(os.open(str(requested).replace(".requested", ".inflight"), os.O_CREAT))
+    conf = java_conf(account, partitions)
+    java.write(path, [for_java(row("theirs", "p9", 1))], conf=conf)
+    assert list(requested.parent.glob(requested.name[:17] + "_*.commit"))
+    check(java, path)
+    with opened(path) as table:
+        table.upsert([row("ours", "p9", 2)])
+        assert table.services.maintain_metadata_table() is not None
+    check(java, path)
+
+
+def test_java_reads_a_base_file_of_the_record_index_without_a_key(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    account = golden_tables.account("v9_mor_ri")
+    java, path = java_oracle(account["hudi"]), golden_tables.unpack("v9_mor_ri", tmp_path)
+    partitions = java.properties(path)[PARTITIONS]
+    with opened(path) as table:
+        table.upsert([row("new1", "p9", 35)])
+        assert table.services.maintain_metadata_table() is not None
+        keys = [{"id": one["id"], "part": one["part"]} for one in table.to_arrow().to_pylist()]
+        table.delete(keys=keys)
+        assert table.services.maintain_metadata_table() is not None
+        assert table.to_arrow().num_rows == 0
+    assert indexed(path) == {}
+    check(java, path)
+    conf = java_conf(account, partitions)
+    java.write(path, [for_java(row("theirs", "p9", 1))], conf=conf)
+    check(java, path)
+    assert set(indexed(path)) == {"theirs"}

@@ -1,0 +1,448 @@
+"""Compaction, clean and archive of the metadata table change nothing that a reader sees (MDT-8)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from filegroups.table import TableReader
+from tableservices.archiving.execute import archive
+from tableservices.archiving.plan import ArchiveRules, ArchivingSettings
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.plan import CleaningSettings
+from tableservices.compaction.execute import execute_compaction, schedule_compaction
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.metadata_table import execute
+from tableservices.metadata_table.execute import (
+    CheckBackoff,
+    MetadataServiceResult,
+    MetadataTableService,
+    idle_reason_of,
+    maintain_metadata_table,
+)
+from tableservices.metadata_table.plan import (
+    MetadataServiceSettings,
+    newest_compaction,
+    pending_compactions,
+    read_metadata_timeline,
+)
+from tests.unit.filegroups.writing.test_metadata_update import INDEXES, KEYS, check, rows
+from tests.unit.timeline.engine import BRISK, SMALL, Heard, StillClock, new_table, opened, put
+from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
+from tests.unit.timeline.metadata_tables import add_metadata_table
+from timeline.archived import ArchivedTimeline
+from timeline.codecs.instant_avro import (
+    decode_commit,
+    decode_compaction_plan,
+    encode_compaction_plan,
+)
+from timeline.commit.apply import metadata_plan_path
+from timeline.errors import ServiceConflictError
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import METADATA_TABLE, TIMELINE, parse_instant_name
+from timeline.model.instant import Action
+from timeline.model.metadata_table import METADATA_TIMELINE
+from timeline.model.slot import SlotKind
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.storage.subfolder import SubfolderStorage
+from timeline.system import NullEvents
+
+ALWAYS = MetadataServiceSettings(commits_max=1)
+FEW = ArchivingSettings(commits_kept_min=2, commits_kept_max=3)
+RULES = ArchiveRules.from_properties(
+    {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+    }
+)
+LONG_MS = 3_600_000
+
+
+def metadata_table(table: TableReader) -> MetadataTable:
+    context = opened(table).context
+    found = open_metadata_table(context.ports.storage, table.config, context.snapshot())
+    assert found is not None
+    return found
+
+
+def contents(table: TableReader) -> dict[str, Any]:
+    """Return every record of the metadata table."""
+    found = metadata_table(table)
+    return {
+        name: [row for one in found.read(name) for row in one.to_pylist()]
+        for name in found.partitions
+    }
+
+
+def with_metadata_table(clock: StillClock | None = None, **given: Any) -> TableReader:
+    table = new_table(
+        MemoryStorage(ports=MemoryWorld(clock)) if clock else None, clock=clock, **given
+    )
+    add_metadata_table(table.context.ports.storage, *INDEXES)
+    return opened(table, clock=clock)
+
+
+def maintained(table: TableReader, **given: Any) -> MetadataServiceResult | None:
+    return maintain_metadata_table(table.context, ALWAYS, FEW, **given)
+
+
+def names_of(table: TableReader, partition: str) -> list[str]:
+    return sorted(table.context.ports.storage.names(f"{METADATA_TABLE}/{partition}"))
+
+
+def files_of_times(table: TableReader) -> list[str]:
+    return sorted(table.context.ports.storage.names(METADATA_TIMELINE))
+
+
+# ---- A reader sees the same
+
+
+@pytest.mark.spec("MDT-8")
+@pytest.mark.parametrize(
+    ("table_type", "version"), [(TableType.COPY_ON_WRITE, 8), (TableType.MERGE_ON_READ, 9)]
+)
+def test_a_reader_sees_the_same_records_between_all_services_of_the_metadata_table(
+    table_type: TableType, version: int
+) -> None:
+    chance, clock = random.Random(f"{table_type} {version}"), StillClock()
+    table = with_metadata_table(clock, version=version, table_type=table_type)
+    put(table, WriteOperation.UPSERT, rows(KEYS[:4], 0))
+    compacted = archived = 0
+    for value in range(1, 12):
+        keys = chance.sample(KEYS, chance.randint(1, 4))
+        work = chance.choice(["upsert"] * 2 + ["delete", "overwrite", "service"])
+        if work == "service" and table_type is TableType.MERGE_ON_READ:
+            planned = schedule_compaction(table.context, CompactionSettings(), files=SMALL)
+            if planned is not None:
+                execute_compaction(table.context, planned, SMALL)
+        elif work == "service":
+            clean(table.context, CleaningSettings(commits_retained=1))
+        elif work == "delete":
+            put(table, WriteOperation.DELETE, rows(keys, value))
+        elif work == "overwrite":
+            put(table, WriteOperation.INSERT_OVERWRITE, rows(keys, value))
+        else:
+            put(table, WriteOperation.UPSERT, rows(keys, value))
+        if chance.random() < 0.6:
+            before = contents(table)
+            result = maintained(table)
+            compacted += result is not None
+            assert contents(table) == before
+        if chance.random() < 0.5:
+            before = contents(table)
+            archived += archive(table.context, RULES) is not None
+            assert contents(table) == before
+        clock.sleep_ms(LONG_MS)
+        check(table)
+    assert compacted > 3
+    assert archived > 0
+
+
+def test_old_slices_and_instants_of_the_metadata_table_go() -> None:
+    clock = StillClock()
+    table = with_metadata_table(clock)
+    results = []
+    for value in range(12):
+        put(table, WriteOperation.UPSERT, rows(KEYS, value))
+        results.append(maintained(table))
+        archive(table.context, RULES)
+        clock.sleep_ms(LONG_MS)
+    assert all(one is not None for one in results)
+    assert sum(one.instants_archived for one in results if one) > 10
+    # Two compactions and their log files, besides the first log file of a group.
+    assert len(names_of(table, "files")) <= 4
+    assert len(files_of_times(table)) < 3 * 12
+    inside = SubfolderStorage(table.context.ports.storage, METADATA_TABLE)
+    history = ArchivedTimeline(inside, NullEvents())
+    rows_there = [one.requested_time for one in history.instants()]
+    assert len(rows_there) == len(set(rows_there)) > 10
+    check(table)
+
+
+def test_a_slice_stays_while_a_reader_may_have_opened_it() -> None:
+    clock = StillClock()
+    table = with_metadata_table(clock)
+    for value in range(4):
+        put(table, WriteOperation.UPSERT, rows(KEYS, value))
+        result = maintained(table)
+        assert result is not None
+        assert result.files_deleted == 0
+    clock.sleep_ms(LONG_MS)
+    put(table, WriteOperation.UPSERT, rows(KEYS, 4))
+    result = maintained(table)
+    assert result is not None
+    assert result.files_deleted > 0
+    assert metadata_table(table).slices("files")
+    check(table)
+
+
+# ---- The plan
+
+
+def test_a_log_file_is_in_the_plan_or_completes_above_it() -> None:
+    table = with_metadata_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    result = maintained(table)
+    assert result is not None
+    path = metadata_plan_path(result.requested_time)
+    plan = decode_compaction_plan(table.context.ports.storage.read(path), path=path)
+    named = {name for one in plan.operations for name in one.delta_file_paths}
+    logs = {name for part in INDEXES for name in names_of(table, part) if ".log." in name}
+    assert named == logs
+    put(table, WriteOperation.UPSERT, rows(KEYS, 2))
+    own = read_metadata_timeline(table.context.ports.storage)
+    assert own.completed_writes[-1].newest_time > result.completion_time > result.requested_time
+    [slot] = [
+        one for one in table.context.commit_log.newest_first() if one.kind is SlotKind.METADATA
+    ]
+    assert (slot.requested_time, slot.completion_time) == (
+        result.requested_time,
+        result.completion_time,
+    )
+    assert result.requested_time not in "".join(table.context.ports.storage.names(TIMELINE))
+
+
+def test_the_completed_file_names_the_base_files() -> None:
+    table = with_metadata_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    result = maintained(table)
+    assert result is not None
+    last = newest_compaction(read_metadata_timeline(table.context.ports.storage))
+    assert last is not None
+    path = f"{METADATA_TIMELINE}/{last.requested_time}_{last.completion_time}.commit"
+    done = decode_commit(table.context.ports.storage.read(path), path=path)
+    assert done.operation_type == "COMPACT"
+    for one in done.write_stats():
+        found = table.context.ports.storage.stat(f"{METADATA_TABLE}/{one.path}")
+        assert found is not None
+        assert found.size_bytes == one.file_size_in_bytes
+
+
+def test_nothing_is_compacted_before_it_is_due() -> None:
+    table = with_metadata_table()
+    settings = MetadataServiceSettings(commits_max=4)
+    for value in range(2):
+        put(table, WriteOperation.UPSERT, rows(KEYS, value))
+        assert maintain_metadata_table(table.context, settings, FEW) is None
+    assert "3 delta commits; it runs after 4" in idle_reason_of(table.context, settings)
+    put(table, WriteOperation.UPSERT, rows(KEYS, 3))
+    assert maintain_metadata_table(table.context, settings, FEW) is not None
+    assert maintain_metadata_table(table.context, settings, FEW, now=True) is None
+
+
+def test_a_table_without_metadata_table_gets_no_slot() -> None:
+    table = new_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    head = table.context.commit_log.head()
+    assert maintain_metadata_table(table.context, ALWAYS, FEW, now=True) is None
+    assert table.context.commit_log.head() == head
+
+
+# ---- Crashes, other executors and other engines
+
+
+@pytest.mark.parametrize("done", ["", "bases", "inflight"])
+def test_another_process_completes_the_plan_of_a_dead_one_under_the_same_names(
+    done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = StillClock()
+    table = with_metadata_table(clock)
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    before = contents(table)
+    merge, made = execute._merge, []
+
+    def dies(*given: Any) -> Any:
+        made.extend(merge(*given) if done else [])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute, "_merge", dies)
+    with pytest.raises(KeyboardInterrupt):
+        maintained(table)
+    monkeypatch.undo()
+    assert contents(table) == before
+    [pending] = pending_compactions(read_metadata_timeline(table.context.ports.storage))
+    if done == "inflight":
+        name = f"{pending.requested_time}.compaction.inflight"
+        table.context.ports.storage.create(f"{METADATA_TIMELINE}/{name}", b"")
+    other = opened(table, clock=clock)
+    assert maintained(other) is None, "its process may be alive"
+    assert "another process" in idle_reason_of(other.context, ALWAYS)
+    clock.sleep_ms(LONG_MS)
+    result = maintained(other)
+    assert result is not None
+    assert result.requested_time == pending.requested_time
+    assert contents(table) == before
+    [slot] = [
+        one for one in table.context.commit_log.newest_first() if one.kind is SlotKind.METADATA
+    ]
+    assert slot.completion_time == result.completion_time
+    check(table)
+
+
+def test_a_plan_that_appears_below_a_newer_compaction_is_deleted() -> None:
+    clock = StillClock()
+    table = with_metadata_table(clock)
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    first = maintained(table)
+    assert first is not None
+    plan = table.context.ports.storage.read(metadata_plan_path(first.requested_time))
+    late = f"{int(first.requested_time) - 2}"
+    put(table, WriteOperation.UPSERT, rows(KEYS, 2))
+    table.context.ports.storage.create(metadata_plan_path(late), plan)
+    before = contents(table)
+    clock.sleep_ms(LONG_MS)
+    assert maintained(table) is not None
+    assert not [name for name in files_of_times(table) if name.startswith(late)]
+    assert contents(table) == before
+
+
+def test_a_plan_with_a_missing_file_is_made_again() -> None:
+    clock = StillClock()
+    table = with_metadata_table(clock)
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    first = maintained(table)
+    assert first is not None
+    storage = table.context.ports.storage
+    plan = storage.read(metadata_plan_path(first.requested_time)).replace(
+        b".log.1_0-0-0", b".log.9_0-0-0"
+    )
+    late = f"{int(first.completion_time) + 1}"
+    storage.create(metadata_plan_path(late), plan)
+    put(table, WriteOperation.UPSERT, rows(KEYS, 2))
+    clock.sleep_ms(LONG_MS)
+    assert maintained(table) is None
+    assert maintained(table) is not None
+    check(table)
+
+
+def test_an_instant_that_is_pending_on_the_table_holds_the_compaction_and_is_named() -> None:
+    table = with_metadata_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    storage = table.context.ports.storage
+    put(table, WriteOperation.UPSERT, rows(KEYS, 2))
+    newest = table.context.active().completed_writes[-1]
+    completed = next(
+        name
+        for name in storage.names(TIMELINE)
+        if (one := parse_instant_name(name))
+        and one.completed
+        and one.requested_time == newest.requested_time
+    )
+    storage.delete(f"{TIMELINE}/{completed}")  # as after a crash of Java Hudi
+    slots = table.context.commit_log.head()
+    storage.delete(f".hoodie/.hoodoo/slots/{slots:020}")
+    found = opened(table)
+    assert maintained(found) is None
+    heard = found.context.ports.events
+    assert isinstance(heard, Heard)
+    [held] = heard.named("metadata_table.compaction_held")
+    assert held["instant"] == newest.requested_time
+    assert "hoodoo explain" in held["why"]
+    assert newest.requested_time in idle_reason_of(found.context, ALWAYS)
+    strict = MetadataServiceSettings(commits_max=1, pending_max=1)
+    with pytest.raises(ServiceConflictError) as refused:
+        maintain_metadata_table(found.context, strict, FEW)
+    assert refused.value.kind == "metadata_compaction_held"
+
+
+def shared(table: TableReader) -> TableReader:
+    limits = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+    return opened(table, limits=limits)
+
+
+def test_beside_java_everything_happens_in_one_holding_of_the_lock() -> None:
+    table = shared(with_metadata_table())
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    before = contents(table)
+    assert maintained(table) is not None
+    assert contents(table) == before
+    check(table)
+
+
+def test_beside_java_a_pending_compaction_of_java_is_left_alone() -> None:
+    table = shared(with_metadata_table())
+    put(table, WriteOperation.UPSERT, rows(KEYS, 1))
+    storage = table.context.ports.storage
+    first = maintained(table)
+    assert first is not None
+    path = metadata_plan_path(first.requested_time)
+    plan = decode_compaction_plan(storage.read(path), path=path)
+    later = f"{int(first.completion_time) + 1}"
+    theirs = metadata_plan_path(later)
+    storage.create(theirs, encode_compaction_plan(replace(plan, extra_metadata={})))
+    put(table, WriteOperation.UPSERT, rows(KEYS, 2))
+    assert maintained(table) is None
+    assert storage.stat(theirs) is not None
+    heard = table.context.ports.events
+    assert isinstance(heard, Heard)
+    assert [one["instant"] for one in heard.named("metadata_table.compaction_held")] == [later]
+
+
+# ---- Archiving of the table
+
+
+def test_a_table_with_a_metadata_table_archives_nothing_before_a_compaction() -> None:
+    table = with_metadata_table()
+    for value in range(8):
+        put(table, WriteOperation.UPSERT, rows(KEYS[:2], value))
+    assert archive(table.context, RULES) is None
+    heard = table.context.ports.events
+    assert isinstance(heard, Heard)
+    assert "--service metadata" in heard.named("archiving.held_by_metadata_table")[0]["why"]
+    assert maintained(table) is not None
+    put(table, WriteOperation.UPSERT, rows(KEYS[:2], 9))
+    again = opened(table)
+    assert archive(again.context, RULES) is not None
+    check(table)
+
+
+def test_archiving_does_not_pass_what_no_compaction_merged() -> None:
+    table = with_metadata_table()
+    for value in range(3):
+        put(table, WriteOperation.UPSERT, rows(KEYS[:2], value))
+    result = maintained(table)
+    assert result is not None
+    for value in range(3, 9):
+        put(table, WriteOperation.UPSERT, rows(KEYS[:2], value))
+    assert archive(table.context, RULES) is not None
+    left = table.context.active().completed_writes
+    assert len(left) == 6
+    assert all(one.newest_time > result.requested_time for one in left)
+    check(table)
+
+
+# ---- The service
+
+
+def test_a_writer_checks_again_only_after_enough_commits() -> None:
+    table = with_metadata_table()
+    service = MetadataTableService(
+        settings=MetadataServiceSettings(commits_max=5), archiving=FEW, after_commits=True
+    )
+    done = []
+    for value in range(10):
+        put(table, WriteOperation.UPSERT, rows(KEYS[:2], value))
+        done.append(service.run_once(table.context) is not None)
+    assert sum(done) == 2
+    assert done[3]  # the first delta commit built the metadata table
+
+
+def test_the_backoff_counts_slots() -> None:
+    table = with_metadata_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS[:2], 0))
+    backoff = CheckBackoff()
+    settings = MetadataServiceSettings(commits_max=9)
+    maintain_metadata_table(table.context, settings, FEW, backoff=backoff)
+    assert backoff.from_slot == table.context.commit_log.known_head + 7
+
+
+def test_a_compaction_of_the_metadata_table_is_no_plan_of_the_table() -> None:
+    table = with_metadata_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS[:2], 0))
+    maintained(table)
+    assert not table.context.active().has_pending(Action.COMPACTION)
