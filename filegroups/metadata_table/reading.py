@@ -407,14 +407,13 @@ class MetadataTable:
         self, bases: Sequence[BaseFile], logs: Sequence[LogFile]
     ) -> Mapping[FileGroupId, Sequence[FileSlice]]:
         """Return the visible slices of files of a partition, oldest first."""
-        own = self.own
+        completions = self.own.completions
         return slice_files(
             self._only([one for one in bases if self._shows(one.requested_time, one)]),
             [one for one in logs if self._shows(one.instant_time, one)],
-            # Without a known time, an old instant completed when it began.
-            completion_of=lambda time: (
-                own.completions.get(time) or own.archived.completions.get(time, time)
-            ),
+            # An archived instant is merged into the newest base file of its file groups (MDT-8). So
+            # its completion time is irrelevant, and need not be read from the archived timeline.
+            completion_of=lambda time: completions.get(time, time),
         )
 
     def merged(self, partition: str, one: FileSlice) -> pa.Table:

@@ -189,8 +189,7 @@ def stale_files(
     """
     Return the files of slices below the newest base file up to a time, in each file group.
 
-    A file without a completed instant is never among them. Outside: 1 list; the archived timeline
-    of the metadata table if a log file is of an archived instant.
+    A file without a completed instant is never among them. Outside: 1 list.
     """
     found: list[BaseFile | LogFile] = []
     for slices in table.all_slices(*table.files(partition)).values():

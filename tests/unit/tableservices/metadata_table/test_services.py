@@ -47,7 +47,9 @@ from timeline.model.file_names import METADATA_TABLE, TIMELINE, parse_instant_na
 from timeline.model.instant import Action
 from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import SlotKind
-from timeline.properties.setting_enums import ForeignWriters
+from timeline.model.table_config import METADATA_CHANGES
+from timeline.properties.properties_file import update_properties
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.storage.subfolder import SubfolderStorage
 from timeline.system import NullEvents
 
@@ -446,3 +448,81 @@ def test_a_compaction_of_the_metadata_table_is_no_plan_of_the_table() -> None:
     put(table, WriteOperation.UPSERT, rows(KEYS[:2], 0))
     maintained(table)
     assert not table.context.active().has_pending(Action.COMPACTION)
+
+
+# ---- Writers, builds and drops at the same time
+
+
+def test_a_commit_between_plan_and_execution_is_above_the_compaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = with_metadata_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS[:4], 1))
+    merge = execute._merge
+
+    def late(*given: Any) -> Any:
+        put(opened(table), WriteOperation.UPSERT, rows(KEYS, 2))
+        return merge(*given)
+
+    monkeypatch.setattr(execute, "_merge", late)
+    assert maintained(table) is not None
+    check(table)
+    monkeypatch.undo()
+    assert maintained(table) is not None
+    check(table)
+
+
+def test_a_lost_slot_makes_the_plan_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = with_metadata_table()
+    table = opened(table, limits=replace(BRISK, publish_lock=CommitLockMode.NONE))
+    put(table, WriteOperation.UPSERT, rows(KEYS[:4], 1))
+    planning, others = execute.metadata_compaction_plan, [2]
+
+    def late(*given: Any) -> Any:
+        plan = planning(*given)
+        while others:
+            put(opened(table), WriteOperation.UPSERT, rows(KEYS, others.pop()))
+        return plan
+
+    monkeypatch.setattr(execute, "metadata_compaction_plan", late)
+    result = maintained(table)
+    assert result is not None
+    own = read_metadata_timeline(table.context.ports.storage)
+    assert [one.action for one in own.completed_writes][-1] is Action.COMMIT
+    check(table)
+
+
+def test_a_partition_that_is_being_built_holds_the_compaction() -> None:
+    table = with_metadata_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS[:4], 1))
+    storage = table.context.ports.storage
+    now = "hoodie.table.metadata.partitions"
+    left = ",".join(sorted({*INDEXES} - {"record_index"}))
+    update_properties(storage, {now: left, f"{now}.inflight": "record_index"}, now="now")
+    table = opened(table)
+    assert maintained(table) is None
+    assert "hoodoo metadata drop TABLE record_index" in idle_reason_of(table.context, ALWAYS)
+
+
+@pytest.mark.parametrize("what", ["the plan is gone", "a partition was built again"])
+def test_an_executor_whose_plan_ended_leaves_no_file(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = with_metadata_table()
+    put(table, WriteOperation.UPSERT, rows(KEYS[:4], 1))
+    storage = table.context.ports.storage
+    before, merge = contents(table), execute._merge
+
+    def ended(context: Any, metadata: Any, planned: Any, made: list[str]) -> Any:
+        stats = merge(context, metadata, planned, made)
+        if what == "the plan is gone":  # as a restore does
+            storage.delete(metadata_plan_path(planned.requested_time))
+        else:
+            update_properties(storage, {METADATA_CHANGES: "7"}, now="now")
+        return stats
+
+    monkeypatch.setattr(execute, "_merge", ended)
+    assert maintained(table) is None
+    assert not [name for part in INDEXES for name in names_of(table, part) if "hfile" in name]
+    assert newest_compaction(read_metadata_timeline(storage)) is None
+    assert contents(table) == before
