@@ -13,7 +13,7 @@ from timeline.context import TableContext
 from timeline.errors import MetadataTableOnError, UnsupportedTableError
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
-from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
+from timeline.properties.properties_file import load_config
 
 _KEY_GENERATORS = frozenset(
     {None, *KeyGenerator.__members__, *(f"{name}_AVRO" for name in KeyGenerator.__members__)}
@@ -89,52 +89,37 @@ def refuse_unmaintained(config: TableConfig) -> None:
     if strange:
         raise MetadataTableOnError(
             "the metadata table has partitions that this release cannot keep up to date, and a "
-            "write would make them wrong. Drop these indexes in Hudi (DROP INDEX in Spark SQL), or "
-            "set hoodie.metadata.enable=false for this writer: its commit then switches the "
-            f"metadata table off: {', '.join(strange)}",
+            "write would make them wrong. Drop each of them: 'hoodoo metadata drop TABLE NAME', or DROP "
+            f"INDEX in Spark SQL: {', '.join(strange)}",
             partitions=strange,
         )
 
 
-def load_writable(context: TableContext, *, maintains_metadata_table: bool = False) -> TableConfig:
+def load_writable(context: TableContext) -> TableConfig:
     """
     Read the table's current configuration, and refuse one that a write would damage.
 
-    Arguments, errors: as ``refuse_unwritable``. Outside: 1 get.
+    Errors: as ``refuse_unwritable``. Outside: 1 get.
     """
     config = load_config(context.ports.storage)
-    refuse_unwritable(
-        config,
-        without_metadata_table=context.limits.without_metadata_table,
-        maintains_metadata_table=maintains_metadata_table,
-    )
+    refuse_unwritable(config)
     return config
 
 
-def refuse_unwritable(
-    config: TableConfig,
-    *,
-    without_metadata_table: bool = False,
-    maintains_metadata_table: bool = False,
-) -> None:
+def refuse_unwritable(config: TableConfig) -> None:
     """
     Refuse a table that a write of this release would damage.
 
     Args:
         config: The table's current configuration.
-        without_metadata_table: As for ``refuse_behind_metadata_table``.
-        maintains_metadata_table: Whether the caller's commit adds its files to a metadata table.
 
     Raises:
-        MetadataTableOnError: The metadata table is on, and this write or service cannot maintain
-            it (FOR-7, MDT-6).
+        MetadataTableOnError: The metadata table has a partition that this release cannot maintain
+            (MDT-6).
         UnsupportedTableError: A table version, type or feature that this release cannot write.
     """
     refuse_old_version(config)
-    if maintains_metadata_table and not without_metadata_table:
-        refuse_unmaintained(config)
-    else:
-        refuse_behind_metadata_table(config, without_metadata_table=without_metadata_table)
+    refuse_unmaintained(config)
     what = None
     if config.key_generator_type not in _KEY_GENERATORS:
         what = f"key generator {config.key_generator_type}"

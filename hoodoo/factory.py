@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 
 from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS, refuse_other_classes
@@ -27,7 +24,7 @@ from timeline.heartbeat import HeartbeatLimits
 from timeline.model.commit_metadata import CdcMode
 from timeline.model.instant import SkewLimits
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import EventSink, Ports, Value
+from timeline.ports.ports import EventSink, Ports
 from timeline.properties.options import (
     DEFAULT_LAYER,
     TABLE_LAYER,
@@ -115,7 +112,7 @@ def compose_ports(
         UnsafeSetupError: An allowed plug-in cannot be used.
     """
     application = properties.get("hoodie.write.application.id", "")
-    sink = _WarningEvents(events or LoggingEvents())
+    sink = events or LoggingEvents()
     clock = SystemClock()
     ids = SystemIds(application)
     executor = ThreadExecutor(events=sink)
@@ -144,25 +141,6 @@ def compose_ports(
         # The caller alone allows code to run; the table chooses among the allowed (SEC4).
         mergers=registry_for(properties).mergers(classes if isinstance(classes, tuple) else ()),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _WarningEvents:
-    """An event sink that also raises Python warnings for events that a user must see."""
-
-    sink: EventSink
-
-    def emit(self, name: str, /, **fields: Value) -> None:
-        """Emit one event, and warn if the metadata table was switched off."""
-        self.sink.emit(name, **fields)
-        if name == "metadata_table.switched_off":
-            with suppress(Warning):  # a filter may raise it as an error; a commit must not fail
-                warnings.warn(
-                    "the table's metadata table was switched off, because "
-                    "hoodie.metadata.enable=false; Java Hudi can build it again: "
-                    f"{fields['partitions']}",
-                    stacklevel=2,
-                )
 
 
 def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
@@ -204,7 +182,6 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         waits_for_announced=settings.early_detection is not EarlyDetection.PUBLISHED,
         rate_limit=settings.rate_limit,
         slot_signing=slot_signing_of(properties),
-        without_metadata_table=settings.metadata_enable is False,
         lists_by_metadata=settings.metadata_enable,
     )
 

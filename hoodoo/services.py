@@ -130,7 +130,7 @@ def _file_groups(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
     if settings.days_retained > 0:
-        load_writable(context, maintains_metadata_table=True)
+        load_writable(context)
     partitions = expired_partitions(context, settings)
     # An empty list would mean all partitions.
     view = view_of(context, context.snapshot())

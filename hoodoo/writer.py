@@ -7,7 +7,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from filegroups.index.buckets import (
@@ -29,13 +28,12 @@ from hoodoo.services import Services
 from hoodoo.write_requests import bucket_rules, may_misplace_rows
 from lockproviders.registry import ProviderRegistry, registry_for
 from timeline.context import TableContext
-from timeline.errors import StorageCapabilityError
+from timeline.errors import MetadataTableOnError, StorageCapabilityError
 from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.model.instant import UTC_ZONE, TimelineZone
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Lock, Ports
 from timeline.properties.options import PropertySet
-from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import (
     GLOBAL_INDEXES,
     FailedWritesPolicy,
@@ -72,7 +70,6 @@ class TableWriter:
         services: Services,
     ) -> None:
         self._context = context
-        self._config = context.config
         self._properties = properties
         self._settings = settings
         self._services = services
@@ -87,13 +84,8 @@ class TableWriter:
 
     @property
     def config(self) -> TableConfig:
-        """The table's configuration. Outside: 1 get until the metadata table is off."""
-        config = self._config
-        if config.metadata_table_on and self._context.limits.without_metadata_table:
-            now = load_config(self._context.ports.storage)
-            config = replace(config, metadata_partitions=now.metadata_partitions, raw=now.raw)
-            self._config = config
-        return config
+        """The table's configuration."""
+        return self._context.config
 
     def begin(self) -> None:
         """
@@ -108,8 +100,7 @@ class TableWriter:
                     warnings.warn(_NOT_BUILT, stacklevel=4)
                 self._register()
                 self._is_registered = True
-            if not self.config.metadata_table_on:
-                self._services.start_background()
+            self._services.start_background()
 
     def _register(self) -> None:
         """Register the writer, and record bucket rules and misplaced rows in the table."""
@@ -135,13 +126,21 @@ class TableWriter:
         Refuse a write that this table does not allow, before it begins.
 
         Raises:
-            MetadataTableOnError: The metadata table has a partition that writes cannot maintain.
+            MetadataTableOnError: The metadata table has a partition that writes cannot maintain, or
+                ``hoodie.metadata.enable`` is false on a table that has one.
             SettingError: hoodoo does not support the value of an option.
             UnsupportedTableError: hoodoo cannot write a feature of the table.
         """
         config = self._context.config
-        off = self._context.limits.without_metadata_table
-        refuse_unwritable(config, without_metadata_table=off, maintains_metadata_table=True)
+        if self._settings.metadata_enable is False and config.metadata_table_on:
+            raise MetadataTableOnError(
+                "hoodie.metadata.enable=false, and the table has a metadata table that other readers "
+                "and writers use: leave the option out, and this writer maintains it; or drop it for "
+                "all engines with 'hoodoo metadata drop TABLE': "
+                f"{', '.join(config.metadata_partitions)}",
+                partitions=list(config.metadata_partitions),
+            )
+        refuse_unwritable(config)
         config.merge.require_known()
         refuse_other_name(self._settings, config)
         refuse_unsupported(self._properties)  # not at the open: reads ignore these options
@@ -175,10 +174,8 @@ class TableWriter:
             self._group.close()
 
     def _roll_back_dead_writers(self, cached: Snapshot) -> bool:
-        """Roll back dead writers (RB-11), except where that would switch a metadata table off."""
-        eager = self._settings.failed_writes_policy is FailedWritesPolicy.EAGER
-        switches_off = self._context.limits.without_metadata_table and self.config.metadata_table_on
-        if not eager or switches_off:
+        """Roll back dead writers under the policy EAGER (RB-11)."""
+        if self._settings.failed_writes_policy is not FailedWritesPolicy.EAGER:
             return False
         return bool(self._services.rollback_dead_writers(cached.active))
 

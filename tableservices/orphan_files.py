@@ -37,7 +37,6 @@ from tableservices.restoring.savepoints import savepoints
 from tableservices.restoring.state_at import refuse_during_foreign_service
 from timeline.archived import ArchivedTimes
 from timeline.codecs.instant_avro import decode_clean, encode_clean, encode_clean_plan
-from timeline.commit.apply import disable_metadata_table
 from timeline.commit.section import open_commit
 from timeline.commit_log import ended_times
 from timeline.context import TableContext
@@ -99,7 +98,7 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
             kind="horizon",
             horizon_ms=horizon_ms,
         )
-    load_writable(context, maintains_metadata_table=True)
+    load_writable(context)
     found = _old_temporaries(context.ports.storage, horizon_ms)
     old = _old_files(context.ports.storage, horizon_ms)
     if old:
@@ -126,7 +125,6 @@ def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> li
     """
     found = find_orphans(context, horizon_ms=horizon_ms)
     if found:
-        disable_metadata_table(context)
         listed = _listed_in_metadata_table(context, found)
         if listed:
             _clean(context, listed)

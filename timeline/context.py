@@ -127,7 +127,6 @@ class TableLimits:
     isolation: Isolation = Isolation.SNAPSHOT
     rate_limit: RateLimit | None = None  # None: no limit
     slot_signing: SlotSigning = NO_SEALS
-    without_metadata_table: bool = False  # a commit switches it off (FOR-7)
     lists_by_metadata: bool | None = None  # reads; None: where that takes fewer requests
 
 

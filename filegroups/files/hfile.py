@@ -283,9 +283,8 @@ def open_hfile(source: ByteSource, size_bytes: int, *, path: str) -> HFile:
         raise _damaged(path, "no trailer")
     if version != 3:
         raise UnsupportedTableError(
-            "this release reads HFiles of version 3: set hoodie.metadata.enable=false for all "
-            f"writers, and the next write switches the metadata table off: {path} is of version "
-            f"{version}",
+            "this release reads HFiles of version 3: build the metadata table again with 'hoodoo "
+            f"metadata rebuild TABLE': {path} is of version {version}",
             kind="hfile_version",
             path=path,
         )
@@ -313,9 +312,8 @@ def _trailer(data: bytes, path: str) -> _Trailer:
     compression = fields.get(12, _NONE)
     if compression not in (_GZIP, _NONE):
         raise UnsupportedTableError(
-            "this release reads HFiles with gzip or without compression: set "
-            "hoodie.metadata.enable=false for all writers, and the next write switches the "
-            f"metadata table off: {path} has algorithm {compression}",
+            "this release reads HFiles with gzip or without compression: build the "
+            f"metadata table again with 'hoodoo metadata rebuild TABLE': {path} has algorithm {compression}",
             kind="hfile_compression",
             path=path,
         )
@@ -473,9 +471,8 @@ def _variable_int_bytes(data: bytes, at: int, path: str) -> int:
 
 def _damaged(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
-        "an HFile of the metadata table is damaged: set hoodie.metadata.enable=false for all "
-        "writers, and the next write switches the metadata table off (Java Hudi can build it "
-        f"again): {path} ({why})",
+        "an HFile of the metadata table is damaged: build it again with 'hoodoo metadata "
+        f"rebuild TABLE': {path} ({why})",
         kind="bad_hfile",
         path=path,
     )

@@ -322,9 +322,8 @@ _KINDS: Final = {
 
 def _damaged(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
-        "a file of the metadata table is damaged: set hoodie.metadata.enable=false for all "
-        "writers, and the next write switches the metadata table off (Java Hudi can build it "
-        f"again): {path} ({why})",
+        "a file of the metadata table is damaged: build it again with 'hoodoo metadata "
+        f"rebuild TABLE': {path} ({why})",
         kind="bad_metadata_record",
         path=path,
     )

@@ -199,9 +199,8 @@ def _halves(keys: Texts, path: str) -> tuple[pa.Array, pa.Array]:
     if halves.null_count:
         bad = one_array(keys).filter(pc.is_null(halves))[0].as_py()
         raise CorruptTableError(
-            "a key of a secondary index is damaged: set hoodie.metadata.enable=false for all "
-            "writers, and the next write switches the metadata table off (Java Hudi can build it "
-            f"again): {path} has the key {bad!r} without a separator",
+            "a key of a secondary index is damaged: build the index again with 'hoodoo "
+            f"metadata rebuild TABLE': {path} has the key {bad!r} without a separator",
             kind="bad_hfile",
             path=path,
         )

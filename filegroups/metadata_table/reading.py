@@ -512,8 +512,8 @@ def _check_version(storage: Storage, config: TableConfig) -> None:
     except ObjectMissingError as error:
         raise MissingFileError(
             "the metadata table is missing, and the table's properties list its partitions: open "
-            "the table again, or set hoodie.metadata.enable=false for all writers, and the next "
-            f"write switches the metadata table off: {path}",
+            "the table again, or build the metadata table again with 'hoodoo metadata rebuild "
+            f"TABLE': {path}",
             kind="metadata_table_missing",
             path=path,
         ) from error
@@ -521,8 +521,8 @@ def _check_version(storage: Storage, config: TableConfig) -> None:
     if version != str(config.table_version):
         raise UnsupportedTableError(
             "the metadata table has another version than its table: let Java Hudi upgrade both "
-            f"with one write, or set hoodie.metadata.enable=false for all writers: version "
-            f"{version!r} of the metadata table, {config.table_version} of the table",
+            f"with one write, or run 'hoodoo metadata rebuild TABLE': version {version!r} of the "
+            f"metadata table, {config.table_version} of the table",
             kind="metadata_table_version",
             path=path,
             version=version,
@@ -668,17 +668,17 @@ def _in_order(
         path = _folder(partition)
         raise MissingFileError(
             "a partition of the metadata table has no files, and the table's properties list it as "
-            "complete: open the table again, or set hoodie.metadata.enable=false for all writers, "
-            f"and the next write switches the metadata table off: {path}",
+            "complete: open the table again, or build it again with 'hoodoo metadata rebuild TABLE "
+            f"{partition}': {path}",
             kind="metadata_table_missing",
             path=path,
         )
     for data_partition, some in numbers.items():
         if sorted(some) != list(range(len(some))):
             raise CorruptTableError(
-                "a partition of the metadata table lacks some of its file groups: set "
-                "hoodie.metadata.enable=false for all writers, and the next write switches the "
-                f"metadata table off: {_folder(partition)} has {sorted(some)}"
+                "a partition of the metadata table lacks some of its file groups: run "
+                f"'hoodoo metadata rebuild TABLE {partition}': {_folder(partition)} has "
+                f"{sorted(some)}"
                 + (f" for partition {data_partition!r}" if data_partition is not None else ""),
                 kind="metadata_file_groups",
                 path=_folder(partition),

@@ -129,7 +129,7 @@ class MetadataWriter:
         """
         context = self._context
         config = context.metadata_table.config or context.config
-        if not config.metadata_table_on or context.limits.without_metadata_table:
+        if not config.metadata_table_on:
             return pending
         groups = with_new_columns(
             context, _file_groups(context, config), written.schema_before, written.schema.avro_json
@@ -349,7 +349,7 @@ class ServiceUpdate:
 
     def _of(self, config: TableConfig, requested_time: InstantTime) -> MetadataUpdate | None:
         context = self._context
-        if not config.metadata_table_on or context.limits.without_metadata_table:
+        if not config.metadata_table_on:
             return None
         context.metadata_table.config = config
         groups = _file_groups(context, config)
@@ -397,8 +397,8 @@ def log_files(
         is_split = defined is not None and defined.is_per_partition
         if not (is_split or each.is_empty or groups.file_ids[partition]):
             raise CorruptTableError(
-                "a partition of the metadata table has no file group: let Java Hudi build the "
-                f"metadata table again, or switch it off: {partition}",
+                "a partition of the metadata table has no file group: run 'hoodoo metadata rebuild "
+                f"TABLE {partition}'",
                 kind="metadata_partition_empty",
                 path=join(METADATA_TABLE, partition),
             )

@@ -8,13 +8,14 @@ from typing import Any
 
 from filegroups.metadata_table.reading import open_metadata_table
 from filegroups.writing.metadata_update import file_ids_of
+from tableservices.metadata_table.execute import held_reason
+from tableservices.metadata_table.plan import delta_commits, newest_compaction
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.file_names import METADATA_TABLE, join
-from timeline.model.instant import Action, InstantTime
+from timeline.model.instant import InstantTime
 from timeline.ports.ports import Storage
 from timeline.properties.properties_file import load_config
-from timeline.snapshot import ActiveTimeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +92,15 @@ def metadata_status(context: TableContext) -> MetadataStatus:
             "readers list folders, because the metadata table does not have exactly the instants of "
             "the table: run 'hoodoo metadata rebuild TABLE'"
         )
-    remarks += [
-        f"instant {time} holds compaction and archiving: it is completed in the metadata table and "
-        f"pending on the table. If its writer is dead, run 'hoodoo explain TABLE {time} --resolve'"
-        for time in lag.pending
-    ]
+    why = held_reason(config, table)
+    if why is not None and lag.pending:  # above, a partition that is being built has its remark
+        remarks.append(f"compaction and archiving wait: {why}")
+    compaction = newest_compaction(own)
     return MetadataStatus(
         partitions=partitions,
         trusted=lag.is_trusted,
-        delta_commits=_delta_commits(own),
-        compacted=_compacted(own),
+        delta_commits=delta_commits(own),
+        compacted=None if compaction is None else compaction.requested_time,
         behind=lag.behind,
         pending=lag.pending,
         unknown=lag.unknown,
@@ -124,17 +124,3 @@ def _partition(storage: Storage, name: str, *, is_complete: bool) -> MetadataPar
 
 def _bytes(files: Sequence[Any]) -> int:
     return sum(one.size_bytes for one in files)
-
-
-def _compacted(own: ActiveTimeline) -> InstantTime | None:
-    times = [one.requested_time for one in own.completed_writes if one.action is Action.COMMIT]
-    return max(times, default=None)
-
-
-def _delta_commits(own: ActiveTimeline) -> int:
-    since = _compacted(own) or ""
-    return sum(
-        1
-        for one in own.completed_writes
-        if one.action is Action.DELTACOMMIT and (one.completion_time or "") > since
-    )

@@ -146,7 +146,7 @@ def _compaction_limit(
 def _metadata_limit(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
     """Return the limit of the metadata table (MDT-8). Outside: 1 get; 1 list if there is one."""
     storage = context.ports.storage
-    if context.limits.without_metadata_table or not load_config(storage).metadata_table_on:
+    if not load_config(storage).metadata_table_on:
         return None
     compaction = newest_compaction(read_metadata_timeline(storage))
     if compaction is None:

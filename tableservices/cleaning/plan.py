@@ -292,7 +292,7 @@ def refuse_uncleanable(
         UnsupportedTableError: Its timeline has another layout.
     """
     config = config or load_config(context.ports.storage)
-    if verb == "clean" and not context.limits.without_metadata_table:
+    if verb == "clean":
         refuse_unmaintained(config)
     unsupported = {
         f"table version {config.table_version}": config.table_version not in _VERSIONS,

@@ -366,7 +366,7 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
         UnsupportedTableError: This release does not write the table; its columns have ids; it was
             never written; or a row's file group follows from its key.
     """
-    config = load_writable(context, maintains_metadata_table=True)
+    config = load_writable(context)
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
             "the table's columns have ids (schema on read), and this release only reads such a "

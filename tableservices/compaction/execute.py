@@ -393,7 +393,7 @@ def merge_slices(
 
 
 def _refuse(context: TableContext) -> None:
-    config = load_writable(context, maintains_metadata_table=True)
+    config = load_writable(context)
     context.config.merge.require_known()
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(

@@ -539,7 +539,7 @@ def _is_still_valid(
 
 
 def _refuse(context: TableContext) -> None:
-    config = load_writable(context, maintains_metadata_table=True)
+    config = load_writable(context)
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(
             "only merge-on-read tables have logs to merge, and this one is copy-on-write: omit "

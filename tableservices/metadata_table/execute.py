@@ -163,7 +163,7 @@ def maintain_metadata_table(
     """
     storage = context.ports.storage
     config = load_config(storage)
-    if not _is_maintained(context, config):
+    if not _is_maintained(config):
         return None
     refuse_unmaintained(config)
     own = read_metadata_timeline(storage)
@@ -193,12 +193,8 @@ def maintain_metadata_table(
     return _carry_out(context, config, planned, archiving)
 
 
-def _is_maintained(context: TableContext, config: TableConfig) -> bool:
-    return (
-        config.metadata_table_on
-        and config.table_version >= _FIRST_VERSION
-        and not context.limits.without_metadata_table
-    )
+def _is_maintained(config: TableConfig) -> bool:
+    return config.metadata_table_on and config.table_version >= _FIRST_VERSION
 
 
 def _is_due(context: TableContext, own: ActiveTimeline, settings: MetadataServiceSettings) -> bool:
@@ -303,7 +299,7 @@ def _decided(
     """
     refuse_during_restore(section.timeline)
     storage, config = context.ports.storage, section.config()
-    if not _is_maintained(context, config):
+    if not _is_maintained(config):
         return None, None
     own = read_metadata_timeline(storage)
     if pending := pending_compactions(own):
@@ -634,7 +630,7 @@ class MetadataTableService:
     def preview(self, context: TableContext) -> Mapping[str, object]:
         """Return the file groups, log files and bytes of a plan made now."""
         config = load_config(context.ports.storage)
-        if not _is_maintained(context, config):
+        if not _is_maintained(config):
             return {"due": False, "file_groups": 0, "log_files": 0, "log_bytes": 0}
         table = open_metadata_table(context.ports.storage, config, context.snapshot())
         plan = table and metadata_compaction_plan(table, "")

@@ -97,7 +97,7 @@ def plan_restore(
 
     Outside: 1 get (properties), 1 get after a clean, 1 list of heartbeats, 1 list a partition.
     """
-    load_writable(context, maintains_metadata_table=True)
+    load_writable(context)
     snapshot = context.snapshot()
     target = completed_write(snapshot.active, requested_time)
     refuse_archived_since(context, target)

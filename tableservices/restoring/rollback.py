@@ -74,7 +74,7 @@ def plan_rollback(
 
     Outside: 1 get (properties), 1 list of heartbeats or 1 get after a clean, 1 list a partition.
     """
-    load_writable(context, maintains_metadata_table=True)
+    load_writable(context)
     snapshot = context.snapshot()
     target = _target(snapshot.active, requested_time)
     if target.completed:

@@ -224,7 +224,7 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlResult | None:
     """
     if settings.days_retained <= 0:
         return None
-    config = load_writable(context, maintains_metadata_table=True)
+    config = load_writable(context)
     if not expired_partitions(context, settings):
         return None
     deleted: tuple[str, ...] = ()

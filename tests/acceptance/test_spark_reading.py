@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+import hoodoo
 from filegroups.schema.schema import META_COLUMNS
 from hoodoo.spark.session import local_session
 from tests.interop import golden_tables
@@ -118,12 +119,14 @@ def test_vectors_are_arrays_and_are_written_back(spark: Any, tmp_path: Path) -> 
     with zipfile.ZipFile(FOUND / "vector_mor.zip") as archive:
         archive.extractall(tmp_path)
     path = str(tmp_path / "vector_mor")
+    with hoodoo.open_table(path) as table:  # the archive lacks its metadata table
+        table.metadata.drop()
     df = spark.read.format("hoodoo").load(path).drop(*META_COLUMNS)
     before = {row["id"]: row.asDict() for row in df.collect()}
     assert before[1]["embedding3"] == [3] * 128
     changed = df.where("id = 2").withColumn("name", F.lit("changed"))
-    changed.write.format("hoodoo").options(
-        **{"hoodie.metadata.enable": "false", "hoodie.datasource.write.operation": "upsert"}
-    ).mode("append").save(path)
+    changed.write.format("hoodoo").options(**{"hoodie.datasource.write.operation": "upsert"}).mode(
+        "append"
+    ).save(path)
     after = {row["id"]: row.asDict() for row in spark.read.format("hoodoo").load(path).drop(*META_COLUMNS).collect()}  # fmt: skip
     assert after == {1: before[1], 2: before[2] | {"name": "changed"}}

@@ -175,7 +175,7 @@ def _made_by_java(run: GoldenRun, name: str) -> None:
     run.take_over()
 
 
-def metadata_table_switched_off(run: GoldenRun) -> None:
+def metadata_table_maintained(run: GoldenRun) -> None:
     _made_by_java(run, "v9_cow_mdt_record_index")
     table = run.open("ours")
     with run.step("upsert"):
@@ -208,6 +208,6 @@ KINDS_OF_TABLES: tuple[Callable[[GoldenRun], None], ...] = (
     folders_of_times,
     instants_of_another_zone,
     consistent_buckets,
-    metadata_table_switched_off,
+    metadata_table_maintained,
     upgrade_of_version_6,
 )

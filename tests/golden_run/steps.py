@@ -25,7 +25,6 @@ OPTIONS = {
     "hoodie.clean.failed.writes.policy": "LAZY",
     "hoodie.clean.automatic": "false",
     "hoodie.archive.automatic": "false",
-    "hoodie.metadata.enable": "false",
     "hoodie.write.set.null.for.missing.columns": "true",
     "hoodoo.storage.durability": "relaxed",
 }

@@ -36,7 +36,6 @@ from timeline.commit.apply import (
     revert_truncation,
     staged_completed_file,
     try_apply,
-    with_metadata_table_off,
 )
 from timeline.commit.commit_lock import (
     CommitSection,
@@ -166,26 +165,25 @@ class CommitProtocol:
         slot = section.with_hash_link(context, slot)
         context.commit_log.encoded(slot)  # raises if the slot is too large, before the request
         assert_lease(section.lease)
-        with with_metadata_table_off(context, section, slot) as lease:
-            try:
-                outcome = self._take_and_apply(replace(section, lease=lease), slot)
-            except (OutcomeUnknownError, HeartbeatExpiredError, TableReplacedError):
-                raise
-            except Exception as error:
-                raise unknown_outcome(
-                    slot,
-                    f"an error occurred during the commit ({getattr(error, 'message', error)})",
-                ) from error
-            if outcome:
-                self._lose(section, slot, outcome)
-                return
-            if self.write is None:
-                self.assert_same_table(slot)
-            held_ms = context.ports.clock.monotonic_ms() - section.entered_ms
-            context.ports.events.emit(
-                "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held_ms
-            )
-            self.slot = slot
+        try:
+            outcome = self._take_and_apply(section, slot)
+        except (OutcomeUnknownError, HeartbeatExpiredError, TableReplacedError):
+            raise
+        except Exception as error:
+            raise unknown_outcome(
+                slot,
+                f"an error occurred during the commit ({getattr(error, 'message', error)})",
+            ) from error
+        if outcome:
+            self._lose(section, slot, outcome)
+            return
+        if self.write is None:
+            self.assert_same_table(slot)
+        held_ms = context.ports.clock.monotonic_ms() - section.entered_ms
+        context.ports.events.emit(
+            "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held_ms
+        )
+        self.slot = slot
 
     def refresh(self, lease: Lease | None) -> CommitSection:
         """

@@ -143,8 +143,6 @@ def _other_metadata_table(
 
     Another attempt writes the records for the present ones. Outside: as ``_without_metadata_logs``.
     """
-    if context.limits.without_metadata_table:
-        return None
     now, made_for = config(), pending_commit.metadata_state
     partitions, _ = now.metadata_state
     if (now.metadata_state == made_for) if made_for is not None else not partitions:

@@ -18,7 +18,6 @@ from typing import Final
 from timeline.errors import (
     CorruptTableError,
     InvalidInputError,
-    MetadataTableOnError,
     StorageUnavailableError,
     TableNotFoundError,
 )
@@ -369,28 +368,6 @@ def misplaced_rows_noted(config: TableConfig) -> bool:
 def note_misplaced_rows(storage: Storage, *, now: str) -> TableConfig:
     """Note that rows may be elsewhere (``may_have_misplaced_rows``). Call it under the lock."""
     return update_properties(storage, {_ROWS_ELSEWHERE: "true"}, now=now)
-
-
-def refuse_behind_metadata_table(
-    config: TableConfig, *, without_metadata_table: bool = False
-) -> None:
-    """
-    Refuse to change files that an active metadata table lists or would have to list.
-
-    Args:
-        config: The table's own configuration now.
-        without_metadata_table: Whether the commit switches it off (``TableLimits``).
-
-    Raises:
-        MetadataTableOnError: The metadata table is on (FOR-7).
-    """
-    if config.metadata_table_on and not without_metadata_table:
-        raise MetadataTableOnError(
-            "the metadata table is on, and this release does not maintain it. Set "
-            "hoodie.metadata.enable=false for this writer: its commit then switches the metadata "
-            f"table off (Java Hudi can build it again): {', '.join(config.metadata_partitions)}",
-            partitions=list(config.metadata_partitions),
-        )
 
 
 def metadata_table_off(config: TableConfig) -> dict[str, str]:

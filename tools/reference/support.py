@@ -81,7 +81,7 @@ def may(properties: Mapping[str, str], version: int = 9) -> tuple[str, str]:
     if read != "yes":
         return read, read
     table = config(version, **properties)
-    return read, answer(lambda: refuse_unwritable(table, maintains_metadata_table=True))
+    return read, answer(lambda: refuse_unwritable(table))
 
 
 def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -542,16 +542,15 @@ def test_an_allowed_plug_in_provides_the_lock_of_a_table(
     assert (tmp_path / "lock.db").exists()
 
 
-def test_an_unknown_index_is_refused_unless_an_option_switches_the_metadata_table_off(path: Path):
+def test_an_unknown_index_is_refused_until_it_is_dropped(path: Path):
     with made(path) as table:
         table.insert(ROWS)
         storage = table.context.ports.storage
         update_properties(storage, {"hoodie.table.metadata.partitions": "expr_index_x"}, now="now")
     with hoodoo.open_table(path) as table, pytest.raises(TableConfigConflictError):
         table.upsert(ROWS)
-    with hoodoo.open_table(path, properties={"hoodie.metadata.enable": "false"}) as table:
-        table.upsert(ROWS)
-        assert not table.config.metadata_table_on
+    with hoodoo.open_table(path) as table:
+        assert table.metadata.drop("expr_index_x") == ("expr_index_x",)
     with hoodoo.open_table(path) as table:
         table.upsert(ROWS)
 

@@ -318,9 +318,10 @@ def test_a_filter_on_one_of_many_partitions_costs_little_more_than_naming_it(
         assert len(calls) <= named * 1.5
 
 
-def switch_off_here(path: Path) -> None:
-    options = {"hoodie.metadata.enable": "false"}
-    with hoodoo.open_table(path, properties=options) as table, pytest.warns(match="switched off"):
+def drop_here(path: Path) -> None:
+    with hoodoo.open_table(path) as table:
+        table.metadata.drop()
+    with hoodoo.open_table(path) as table:
         table.upsert([{"id": "new", "ts": 1, "val": 1.0, "name": "x", "region": "xx"}])
 
 
@@ -337,9 +338,9 @@ def drop_as_java(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "drop"),
     [
-        ("v9_cow_mdt_record_index", switch_off_here),
+        ("v9_cow_mdt_record_index", drop_here),
         ("v9_cow_mdt_record_index", drop_as_java),
-        ("v8_cow_mdt_record_index", switch_off_here),
+        ("v8_cow_mdt_record_index", drop_here),
     ],
 )
 def test_rows_that_a_record_index_misplaced_are_found_after_it_is_deleted(

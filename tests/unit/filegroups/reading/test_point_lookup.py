@@ -112,25 +112,25 @@ def test_a_lookup_in_a_table_without_keys_is_refused(tmp_path: Path) -> None:
         assert caught.value.kind == "keyless"
 
 
-OFF = {"hoodie.metadata.enable": "false"}
 PARTITIONS = b"hoodie.table.metadata.partitions="
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_a_record_index_that_was_switched_off_is_not_read(tmp_path: Path, left: bool) -> None:
+def test_a_dropped_record_index_is_not_read(tmp_path: Path, left: bool) -> None:
     path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
     index, kept = path / ".hoodie/metadata", tmp_path / "kept"
     shutil.copytree(index, kept)
-    with hoodoo.open_table(path) as opened_before, hoodoo.open_table(path, properties=OFF) as table:
+    with hoodoo.open_table(path) as opened_before, hoodoo.open_table(path) as table:
         row = {"id": "new", "ts": 1_000, "val": 1.0, "name": "by us", "region": "xx"}
+        table.metadata.drop()
         table.upsert([row])
-        if left:  # the process that switched it off died before it deleted the folder
+        if left:  # the process that dropped it died before it deleted the folder
             shutil.copytree(kept, index)
         found = opened_before.get_rows(["e01", "a00", "new"], columns=["id"])
         assert sorted(found.column("id").to_pylist()) == ["a00", "e01", "new"]
 
 
-def test_a_damaged_record_index_is_named_unless_it_was_switched_off(tmp_path: Path) -> None:
+def test_a_damaged_record_index_is_named_unless_it_was_dropped(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
     for file in (path / ".hoodie/metadata/record_index").glob(".*.log.1_*"):
         file.write_bytes(file.read_bytes().replace(b"DATABLK*", b"damaged!"))

@@ -91,7 +91,6 @@ def test_the_abort_slot_is_created_before_the_first_delete():
     assert f"delete x/f-1_0-0-0_{target.requested_time}.parquet" in texts
 
 
-@pytest.mark.spec("FOR-7")
 @pytest.mark.parametrize(
     "undo",
     [

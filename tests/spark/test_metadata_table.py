@@ -1,4 +1,4 @@
-"""A metadata table under Spark: maintained by each save, switched off by a commit without it."""
+"""A metadata table under Spark: each save maintains it, and a save that would not is refused."""
 
 from __future__ import annotations
 
@@ -31,30 +31,12 @@ KINDS = {
 }
 
 
-def state(path: Path) -> dict[str, bytes]:
-    files = [path / ".hoodie/hoodie.properties", *(path / ".hoodie/metadata").rglob("*")]
-    return {str(file): file.read_bytes() for file in files if file.is_file()}
-
-
-def test_a_committed_save_switches_the_metadata_table_off(spark: Any, tmp_path: Path) -> None:
+def test_a_save_without_the_metadata_table_is_refused(spark: Any, tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
-    before = state(path)
-
-    def save(rows: Any, **options: str) -> None:
-        writer = rows.write.format("hudi").options(**options).mode("append")
-        writer.option("hoodie.datasource.write.operation", "upsert").save(str(path))
-
-    rows = spark.createDataFrame([NEW], COLUMNS)
-    off = {"hoodie.metadata.enable": "false"}
-    for unfit in (rows.drop("val"), spark.createDataFrame([(None, *NEW[1:])], COLUMNS)):
-        with pytest.raises(HoodooError):
-            save(unfit, **off)
-    assert state(path) == before
-    with pytest.warns(UserWarning, match="was switched off"):
-        save(rows, **off)
-    assert not (path / ".hoodie/metadata").exists()
-    with hoodoo.open_table(path) as table:
-        assert "new" in table.to_arrow(["id"]).column("id").to_pylist()
+    writer = spark.createDataFrame([NEW], COLUMNS).write.format("hudi").mode("append")
+    with pytest.raises(HoodooError) as refused:
+        writer.options(**{"hoodie.metadata.enable": "false"}).save(str(path))
+    assert refused.value.kind == "metadata_table_on"
 
 
 @pytest.mark.parametrize("name", ["v9_cow_services", "v9_mor_ri"])
