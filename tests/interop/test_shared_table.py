@@ -85,6 +85,15 @@ ARCHIVING = {
     "hoodie.keep.max.commits": "10",
 }
 
+#: Java builds a metadata table at its first write; both maintain it from then on.
+METADATA = {key: value for key, value in SHARED.items() if key != "hoodie.metadata.enable"}
+JAVA_METADATA = JAVA | {
+    "hoodie.metadata.enable": "true",
+    "hoodie.metadata.record.index.enable": "true",
+    "hoodie.metadata.index.column.stats.enable": "true",
+    "hoodie.index.type": "RECORD_INDEX",
+}
+
 Rows = list[dict[str, Any]]
 
 
@@ -110,6 +119,7 @@ def lock(tmp_path: Path) -> Iterator[Mapping[str, str]]:
         pytest.param(
             SHARED | SERVICES, JAVA | ARCHIVING, id="writers-and-services", marks=pytest.mark.slow
         ),
+        pytest.param(METADATA, JAVA_METADATA, id="metadata-table", marks=pytest.mark.slow),
     ],
 )
 def test_no_row_is_lost_when_java_and_hoodoo_write_at_the_same_time(
@@ -151,7 +161,9 @@ def test_no_row_is_lost_when_java_and_hoodoo_write_at_the_same_time(
     with hoodoo.open_table(path) as table:
         found = encoded(table.to_arrow())
     assert difference(found, expected) == []
-    assert difference(without_meta(java.read(path)), expected) == []
+    for metadata in ("false", "true"):
+        conf = {"hoodie.metadata.enable": metadata, "hoodie.enable.data.skipping": metadata}
+        assert difference(without_meta(java.read(path, conf=conf)), expected) == []
     assert same(found, expected)
 
     completed = [i for i in listed if i["state"] == "COMPLETED" and i["action"] == "commit"]
