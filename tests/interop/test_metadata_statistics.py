@@ -64,10 +64,11 @@ def test_java_finds_rows_by_filters_on_nan_and_long_texts(
         row("d", "y", -3.0, LONG + "a"),
         row("e", "y", math.nan, "é\U0001f600"),
     ]
-    with hoodoo.open_table(copy, properties={"hoodie.metadata.enable": "false"}) as table:
+    with hoodoo.open_table(copy) as table:
+        table.metadata.drop()
+    with hoodoo.open_table(copy) as table:
         written = pa.Table.from_pylist(rows, table.current_state().to_arrow().schema)
-        with pytest.warns(match="switched off"):
-            table.upsert(written)
+        table.upsert(written)
     adopt(path, copy)
     for setting in ("hoodie.metadata.enable", "hoodie.enable.data.skipping"):
         java.sql(path, f"set {setting}=true")
@@ -130,12 +131,12 @@ def test_java_uses_every_index_after_changes_in_log_files(
     java.sql(path, f"set hoodie.write.lock.provider={lock}")
     java.sql(path, "create index idx_name on {t} (name)")
     shutil.copytree(path, copy)
-    off = {"hoodie.metadata.enable": "false"}
-    with hoodoo.open_table(copy, properties=off) as table:
+    with hoodoo.open_table(copy) as table:
+        table.metadata.drop()
+    with hoodoo.open_table(copy) as table:
         schema = table.current_state().to_arrow().schema
         changed = [row("a", "x", math.nan, "$new"), row("e", "z", 5.0, None)]
-        with pytest.warns(match="switched off"):
-            table.upsert(pa.Table.from_pylist(changed, schema))
+        table.upsert(pa.Table.from_pylist(changed, schema))
     adopt(path, copy)
     with hoodoo.open_table(copy) as table:
         table.delete(pa.Table.from_pylist([row("b", "x", None, None)], schema))

@@ -1,4 +1,4 @@
-"""A metadata table is never written behind its back: refused, or switched off as Java does."""
+"""A metadata table is never written behind its back; Java builds a dropped one again (MDT-11)."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ PARTITIONS = "hoodie.table.metadata.partitions"
         pytest.param("1.0.2", "v8_cow_mdt_record_index", marks=pytest.mark.slow),
     ],
 )
-def test_metadata_table_is_switched_off_and_java_builds_it_again(
+def test_a_dropped_metadata_table_is_built_again_by_java(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, name: str
 ) -> None:
     java, path = java_oracle(release), golden_tables.unpack(name, tmp_path)
     rows = without_meta(golden_tables.account(name)["snapshot"])
-    with hoodoo.open_table(path) as table, pytest.raises(TableConfigConflictError) as caught:
+    refused = hoodoo.open_table(path, properties=OFF)
+    with refused as table, pytest.raises(TableConfigConflictError) as caught:
         table.upsert([row("new", "xx")])
     assert caught.value.kind == "metadata_table_on"
     assert java.properties(path)[PARTITIONS]
     assert (path / ".hoodie" / "metadata").exists()
 
+    with hoodoo.open_table(path) as table:
+        table.metadata.drop()
     with hoodoo.open_table(path, properties=OFF) as table:
-        with pytest.warns(match="switched off"):
-            table.upsert([row("new", "xx"), row(rows[0]["id"], rows[0]["region"])])
+        table.upsert([row("new", "xx"), row(rows[0]["id"], rows[0]["region"])])
         mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     assert len(mine) == len(rows) + 1
     assert not java.properties(path)[PARTITIONS]
@@ -58,8 +60,9 @@ def test_metadata_table_is_switched_off_and_java_builds_it_again(
     assert theirs == comparable(java.read(path, conf=OFF))
     with hoodoo.open_table(path) as table:
         assert encoded(table.current_state().to_arrow(with_hoodie_columns=True)) == theirs
-        with pytest.raises(TableConfigConflictError):
-            table.upsert([row("again", "xx")])
+        table.upsert([row("again", "xx")])
+        mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
+    assert comparable(java.read(path, conf=ON)) == mine
 
 
 def row(key: str, region: str) -> dict[str, Any]:
@@ -72,9 +75,11 @@ def test_java_rebuilds_a_metadata_table_after_a_crash(
     java, path = java_oracle("1.2.0"), golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
     index, kept = path / ".hoodie/metadata", tmp_path / "kept"
     shutil.copytree(index, kept)
-    with hoodoo.open_table(path, properties=OFF) as table, pytest.warns(match="switched off"):
+    with hoodoo.open_table(path) as table:
+        table.metadata.drop()
+    with hoodoo.open_table(path) as table:
         table.upsert([row("new", "xx")])
-    # the writer that switched it off died before it deleted the folder
+    # the process that dropped it died before it deleted the folder
     shutil.copytree(kept, index)
     with hoodoo.open_table(path) as table:
         table.upsert([row("second", "xx")])
