@@ -55,6 +55,7 @@ def main() -> int:
         readers=said.readers or (1 if smoke else 2),
         mutant=said.mutant,
         all_services=said.all_services or not smoke,
+        metadata=said.metadata,
         disk=_small_disk(folder),
     )
     try:
@@ -91,6 +92,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mutant", choices=MUTANTS, default="")
     parser.add_argument(
         "--all-services", action="store_true", help="compaction and clustering in a short run, too"
+    )
+    parser.add_argument(
+        "--metadata", action="store_true", help="tables with a metadata table and a record index"
     )
     parser.add_argument("--folder", help="an empty one, for journals and logs")
     parser.add_argument(

@@ -35,6 +35,14 @@ LONGEST = 4  # times as long as it was to be, at most
 FINISH_S = 240.0  # generous: a busy machine is no violation
 
 
+#: Of a new table with a metadata table: the default partitions and a record index.
+METADATA = {
+    "hoodie.metadata.enable": "true",
+    "hoodie.metadata.global.record.level.index.enable": "true",
+    "hoodie.metadata.global.record.level.index.min.filegroup.count": "2",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """The parameters of a run."""
@@ -48,6 +56,7 @@ class Wanted:
     readers: int
     mutant: str
     all_services: bool  # compaction and clustering as well, on files laid out for them
+    metadata: bool  # the tables have a metadata table with a record index
     disk: Path | None  # a small file system of its own for the tables
 
     @property
@@ -208,6 +217,7 @@ class _Run:
                 properties={
                     **self.setup.properties[name],
                     "hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING",
+                    **(METADATA if self.wanted.metadata else {}),
                 },
             ) as table:
                 table.insert(first_rows(self.wanted.writers + 1))
