@@ -21,6 +21,8 @@ from tableservices.compaction.execute import execute_compaction, schedule_compac
 from tableservices.compaction.plan import CompactionSettings
 from tableservices.restoring.restore import finish_restore, restore
 from tableservices.restoring.rollback import rollback_write
+from tableservices.restoring.savepoints import delete_savepoint, savepoint
+from tableservices.ttl.execute import TtlSettings, expire
 from tests.unit.filegroups.writing.test_metadata_update import check as check_listing
 from tests.unit.filegroups.writing.test_metadata_update import metadata_of, rows
 from tests.unit.timeline.commit_slots import commit_slot
@@ -432,3 +434,46 @@ def test_a_write_after_a_restore_makes_all_file_groups_of_a_new_partition_again(
     upsert(table, [{"id": "k1", "p": "p.1", "ts": 2, "v": 2}])
     index = pa.concat_tables(metadata_of(table).read("record_index"))
     assert sorted(index.column("key").to_pylist()) == ["k0", "k1", "k3"]
+
+
+# ---- Savepoints, and commits that replace partitions
+
+
+@pytest.mark.spec("MDT-12")
+def test_a_savepoint_writes_nothing_to_the_metadata_table_and_a_restore_returns_to_it() -> None:
+    table = indexed()
+    times, states = history(table, merged=3)
+    before = files_below(table.context.ports.storage, METADATA_TABLE)
+    savepoint(table.context, times[1])
+    assert files_below(table.context.ports.storage, METADATA_TABLE) == before
+    put(table, WriteOperation.INSERT_OVERWRITE_TABLE, rows(["k1", "k4"], 9))
+    check(table)
+    restore(table.context, times[1])
+    check_moment(table, states)
+    delete_savepoint(table.context, times[1])
+    check(table)
+
+
+@pytest.mark.spec("MDT-1")
+@pytest.mark.parametrize("table_type", [COW, MOR])
+def test_commits_that_replace_partitions_leave_the_metadata_table_with_what_the_table_has(
+    table_type: TableType,
+) -> None:
+    clock = StillClock()
+    table = new_table(table_type=table_type, clock=clock)
+    write_index_definitions(table.context.ports.storage, [SECONDARY])
+    add_metadata_table(table.context.ports.storage, *INDEXES)
+    table = opened(table, clock=clock)
+    upsert(table, rows(KEYS, 1))
+    put(table, WriteOperation.DELETE_PARTITION, [], delete_partitions=("p1",))
+    check(table)
+    put(table, WriteOperation.INSERT_OVERWRITE_TABLE, rows(KEYS[2:6], 2))
+    check(table)
+    clock.sleep_ms(3 * 24 * 3_600_000)
+    upsert(table, rows(["k0"], 3))
+    expired = expire(table.context, TtlSettings(days_retained=2))
+    assert expired is not None
+    assert expired.partitions == ("p1", "p2")
+    check(table)
+    restore(table.context, table.context.active().completed_writes[0].requested_time)
+    check(table)
