@@ -12,7 +12,7 @@ from tableservices.compaction.plan import CompactionSettings
 from tableservices.logcompaction.execute import LogCompactionService, LogCompactionSettings
 from tableservices.metadata_table.execute import MetadataTableService, idle_reason_of
 from tableservices.metadata_table.plan import newest_compaction, read_metadata_timeline
-from tableservices.service import TableService
+from tableservices.service import PLANS, TableService
 from tableservices.ttl.execute import TtlService
 from timeline.context import TableContext
 from timeline.errors import counted
@@ -75,6 +75,11 @@ def _what_holds_archive(context: TableContext) -> str:
             return NO_METADATA_COMPACTION
     pending = next(iter(timeline.pending), None)
     if pending is not None and pending.requested_time <= timeline.completed_writes[0].newest_time:
+        if pending.action in PLANS:
+            return (
+                f"the plan {pending} is pending: execute it, or run 'hoodoo services cancel TABLE "
+                f"{pending.requested_time}'"
+            )
         return (
             f"{pending} is pending. If its writer is dead, run 'hoodoo explain TABLE "
             f"{pending.requested_time} --resolve'"

@@ -16,7 +16,6 @@ from typing import Final
 from filegroups.metadata_table.encode import encode_base_file, encode_records
 from filegroups.metadata_table.log_files import RECORD_TYPES
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
-from filegroups.metadata_table.records import RecordType
 from filegroups.supported import refuse_unmaintained
 from tableservices.archiving.plan import ArchivingSettings
 from tableservices.compaction.plan import CompactionTrigger
@@ -58,7 +57,9 @@ from timeline.model.commit_metadata import (
 )
 from timeline.model.file_names import (
     METADATA_TABLE,
+    BaseFile,
     FileSlice,
+    LogFile,
     instant_file_name,
     pending_file_names,
 )
@@ -75,7 +76,7 @@ from timeline.model.metadata_table import METADATA_TIMELINE, kind_of
 from timeline.model.plans import CompactionOperation, CompactionPlan
 from timeline.model.slot import Slot, SlotKind, refuse_newer_plan
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import Lease, ObjectMissingError, create_if_absent
+from timeline.ports.ports import Lease, ObjectMissingError, Storage, create_if_absent
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import ActiveTimeline
 from timeline.storage.subfolder import SubfolderStorage
@@ -322,6 +323,7 @@ def _decided(
         section.draw_time(context, Residue.SLOT_REQUESTED, above=above),
         nonce=context.ports.ids.nonce(),
     )
+    context.ports.for_each(table.slices, table.partitions)  # together, before the plan uses them
     plan = metadata_compaction_plan(table, slot.completion_time)
     if plan is None:
         return None, None
@@ -403,7 +405,7 @@ def _carry_out(
         return None
     made: list[str] = []
     try:
-        stats = _merge(context, table, planned, made)
+        stats = _merge(context, table, config, planned, made)
     except MissingFileError:
         # A restore removed an instant of it, a partition was dropped, or the plan is obsolete.
         assert_lease(lease)
@@ -472,84 +474,83 @@ def _discard(context: TableContext, planned: _Planned, made: Sequence[str]) -> N
 
 
 def _merge(
-    context: TableContext, table: MetadataTable, planned: _Planned, made: list[str]
+    context: TableContext,
+    table: MetadataTable,
+    config: TableConfig,
+    planned: _Planned,
+    made: list[str],
 ) -> list[WriteStat]:
     """
     Write the base files of a plan, one file group in memory at a time; return their statistics.
 
-    ``made`` receives the paths of the files that this process created.
-
-    A file group without a base file and without a record keeps its log files, as in Java.
+    ``made`` receives the paths of the files that this process created. A file group without a base
+    file and without a record keeps its log files, as in Java.
     """
-    path = metadata_plan_path(planned.requested_time)
+    operations, time = planned.plan.operations, planned.requested_time
+    # A partition that was dropped has no files.
+    named = sorted({one.partition_path or "" for one in operations} & set(table.partitions))
+    listed = dict(zip(named, context.ports.for_each(table.files, named), strict=True))
+    created_ms = int(context.zone.wall_ms(time))
     stats = []
-    for operation in planned.plan.operations:
-        kind = kind_of(operation.partition_path or "")
-        record_type = RECORD_TYPES.get(kind) if kind is not None else None
-        if record_type is None:
-            raise invalid_plan_error(path, f"partition {operation.partition_path!a:.100}")
-        written = _merged(context, table, planned, operation, record_type)
-        if written is not None:
-            stats.append(written[0])
-            made += [f"{METADATA_TABLE}/{written[0].path}"] if written[1] else []
+    for operation in operations:
+        partition = operation.partition_path or ""
+        kind = kind_of(partition)
+        if kind is None or kind not in RECORD_TYPES:
+            raise invalid_plan_error(metadata_plan_path(time), f"partition {partition!a:.100}")
+        one = _planned_slice(operation, *listed.get(partition, ((), ())))
+        rows = table.merged(partition, one)
+        if one.base_file is None and not rows.num_rows:
+            continue
+        version = config.table_version
+        entries = encode_records(rows, RECORD_TYPES[kind], table_version=version)
+        data = encode_base_file(entries, table_version=version, created_ms=created_ms)
+        name = f"{one.file_group.file_id}_{_TOKEN}_{time}.hfile"
+        size, is_new = _create(context.ports.storage, one.file_group.partition_path, name, data)
+        made += [f"{one.file_group.partition_path}/{name}"] if is_new else []
+        stats.append(_stat(one, f"{partition}/{name}", entries.num_rows, size))
     return stats
 
 
-def _merged(
-    context: TableContext,
-    table: MetadataTable,
-    planned: _Planned,
-    operation: CompactionOperation,
-    record_type: RecordType,
-) -> tuple[WriteStat, bool] | None:
-    """Write one base file; return its statistics and whether this process created it."""
-    storage, partition = context.ports.storage, operation.partition_path or ""
-    one = _planned_slice(table, operation)
-    rows = table.merged(partition, one)
-    if one.base_file is None and not rows.num_rows:
-        return None
-    version = context.config.table_version
-    entries = encode_records(rows, record_type, table_version=version)
-    created_ms = int(context.zone.wall_ms(planned.requested_time))
-    data = encode_base_file(entries, table_version=version, created_ms=created_ms)
-    name = f"{one.file_group.file_id}_{_TOKEN}_{planned.requested_time}.hfile"
-    path = f"{METADATA_TABLE}/{partition}/{name}"
-    size = len(data)
-    is_new = create_if_absent(storage, path, data, repeat=_AGAIN)
-    if not is_new:
-        stat = storage.stat(path)
-        if stat is None:
-            raise StorageUnavailableError(
-                f"a file of the metadata table vanished: {_AGAIN}: {path}", path=path
-            )
-        size = stat.size_bytes
+def _create(storage: Storage, folder: str, name: str, data: bytes) -> tuple[int, bool]:
+    """Create a base file unless another executor did; return its size and whether it is new."""
+    path = f"{folder}/{name}"
+    if create_if_absent(storage, path, data, repeat=_AGAIN):
+        return len(data), True
+    stat = storage.stat(path)
+    if stat is None:
+        raise StorageUnavailableError(
+            f"a file of the metadata table vanished: {_AGAIN}: {path}", path=path
+        )
+    return stat.size_bytes, False
+
+
+def _stat(one: FileSlice, path: str, records: int, size_bytes: int) -> WriteStat:
     base = one.base_file
-    made = WriteStat(
+    return WriteStat(
         file_id=one.file_group.file_id,
-        path=f"{partition}/{name}",
+        path=path,
         prev_commit=base.requested_time if base is not None else NO_PREVIOUS_COMMIT,
-        num_writes=entries.num_rows,
-        num_inserts=entries.num_rows,
-        total_write_bytes=size,
-        file_size_in_bytes=size,
-        partition_path=partition,
+        num_writes=records,
+        num_inserts=records,
+        total_write_bytes=size_bytes,
+        file_size_in_bytes=size_bytes,
+        partition_path=path.partition("/")[0],
         prev_base_file=base.name if base is not None else None,
         total_log_files_compacted=len(one.log_files),
         total_log_size_compacted=sum(log.size_bytes for log in one.log_files),
     )
-    return made, is_new
 
 
-def _planned_slice(table: MetadataTable, operation: CompactionOperation) -> FileSlice:
+def _planned_slice(
+    operation: CompactionOperation, bases: Sequence[BaseFile], logs: Sequence[LogFile]
+) -> FileSlice:
     """
-    Return the slice of an operation, by the names in the folder: the plan is untrusted.
+    Return the slice of an operation, by the files in the folder: the plan is untrusted.
 
     Raises:
         MissingFileError: A file of it is missing.
     """
     partition, names = operation.partition_path or "", set(operation.delta_file_paths)
-    # A partition that was dropped has no files.
-    bases, logs = table.files(partition) if partition in table.partitions else ([], [])
     base = next((one for one in bases if one.name == operation.data_file_path), None)
     found = sorted((one for one in logs if one.name in names), key=lambda one: one.order)
     groups = {one.file_group for one in found} | ({base.file_group} if base is not None else set())

@@ -10,7 +10,8 @@ import pytest
 
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.table import TableReader
-from tableservices.archiving.execute import archive
+from hoodoo.inspect.idle_services import idle_reason
+from tableservices.archiving.execute import ArchivingService, archive
 from tableservices.archiving.plan import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.plan import CleaningSettings
@@ -31,7 +32,16 @@ from tableservices.metadata_table.plan import (
     read_metadata_timeline,
 )
 from tests.unit.filegroups.writing.test_metadata_update import INDEXES, KEYS, check, rows
-from tests.unit.timeline.engine import BRISK, SMALL, Heard, StillClock, new_table, opened, put
+from tests.unit.timeline.engine import (
+    BRISK,
+    SMALL,
+    Behind,
+    Heard,
+    StillClock,
+    new_table,
+    opened,
+    put,
+)
 from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from tests.unit.timeline.metadata_tables import add_metadata_table
 from timeline.archived import ArchivedTimeline
@@ -41,6 +51,7 @@ from timeline.codecs.instant_avro import (
     encode_compaction_plan,
 )
 from timeline.commit.apply import metadata_plan_path
+from timeline.context import TableLimits
 from timeline.errors import ServiceConflictError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import METADATA_TABLE, TIMELINE, parse_instant_name
@@ -396,11 +407,25 @@ def test_a_table_with_a_metadata_table_archives_nothing_before_a_compaction() ->
     heard = table.context.ports.events
     assert isinstance(heard, Heard)
     assert "--service metadata" in heard.named("archiving.held_by_metadata_table")[0]["why"]
+    service = ArchivingService(rules=RULES)
+    assert "no compaction yet" in idle_reason(table.context, service)
     assert maintained(table) is not None
     put(table, WriteOperation.UPSERT, rows(KEYS[:2], 9))
     again = opened(table)
     assert archive(again.context, RULES) is not None
     check(table)
+
+
+def test_the_pending_instant_that_holds_the_archive_is_named() -> None:
+    table = new_table()
+    for value in range(6):
+        put(table, WriteOperation.UPSERT, rows(KEYS[:2], value))
+    old = f"{int(table.context.active().completed_writes[0].requested_time) - 2}"
+    table.context.ports.storage.create(f"{TIMELINE}/{old}.commit.requested", b"")
+    table = opened(table)
+    assert archive(table.context, RULES) is None
+    why = idle_reason(table.context, ArchivingService(rules=RULES))
+    assert f"'hoodoo explain TABLE {old} --resolve'" in why
 
 
 def test_archiving_does_not_pass_what_no_compaction_merged() -> None:
@@ -513,8 +538,8 @@ def test_an_executor_whose_plan_ended_leaves_no_file(
     storage = table.context.ports.storage
     before, merge = contents(table), execute._merge
 
-    def ended(context: Any, metadata: Any, planned: Any, made: list[str]) -> Any:
-        stats = merge(context, metadata, planned, made)
+    def ended(*given: Any) -> Any:
+        stats, planned = merge(*given), given[3]
         if what == "the plan is gone":  # as a restore does
             storage.delete(metadata_plan_path(planned.requested_time))
         else:
@@ -526,3 +551,73 @@ def test_an_executor_whose_plan_ended_leaves_no_file(
     assert not [name for part in INDEXES for name in names_of(table, part) if "hfile" in name]
     assert newest_compaction(read_metadata_timeline(storage)) is None
     assert contents(table) == before
+
+
+# ---- A crash at each call
+
+
+class Mortal(Behind):
+    """A storage whose process dies at one of its changes, before or after it."""
+
+    def __init__(self, inner: Any, left: int, *, after: bool) -> None:
+        super().__init__(inner)
+        self.left, self.after = left, after
+
+    def _change(self, name: str, *given: Any, **named: Any) -> None:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise KeyboardInterrupt
+        getattr(self.inner, name)(*given, **named)
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def create(self, *given: Any, **named: Any) -> None:
+        self._change("create", *given, **named)
+
+    def write(self, *given: Any, **named: Any) -> None:
+        self._change("write", *given, **named)
+
+    def delete(self, *given: Any, **named: Any) -> None:
+        self._change("delete", *given, **named)
+
+
+def dies_at(call: int, limits: TableLimits, *, after: bool) -> bool:
+    """Let the service die at a call; return False if it makes fewer calls."""
+    clock = StillClock()
+    table = with_metadata_table(clock)
+    for value in range(8):
+        put(table, WriteOperation.UPSERT, rows(KEYS[:6], value))
+        if value in (2, 5):
+            maintained(table)
+            archive(table.context, RULES)
+            clock.sleep_ms(LONG_MS)
+    before, died = contents(table), False
+    mortal = Mortal(table.context.ports.storage, call, after=after)
+    try:
+        maintained(opened(table, storage=mortal, clock=clock, limits=limits))
+    except KeyboardInterrupt:
+        died = True
+    assert contents(table) == before
+    clock.sleep_ms(LONG_MS)
+    other = opened(table, clock=clock, limits=limits)
+    put(other, WriteOperation.UPSERT, rows(KEYS, 9))
+    check(other)
+    maintained(other)
+    put(other, WriteOperation.DELETE, rows(KEYS[:1], 10))
+    clock.sleep_ms(LONG_MS)
+    assert maintained(other) is not None
+    archive(other.context, RULES)
+    check(other)
+    return died
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("foreign_writers", list(ForeignWriters))
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_any_call_of_the_service_changes_nothing_that_a_reader_sees(
+    foreign_writers: ForeignWriters, after: bool
+) -> None:
+    limits, call = replace(BRISK, foreign_writers=foreign_writers), 1
+    while dies_at(call, limits, after=after):
+        call += 1
+    assert call > 15
