@@ -93,7 +93,7 @@ from timeline.model.table_config import (
     TableConfig,
 )
 from timeline.partitions import list_partition_paths
-from timeline.ports.ports import ObjectExistsError, Storage
+from timeline.ports.ports import Storage, create_if_absent
 from timeline.properties.properties_file import format_properties, load_config, update_properties
 from timeline.reader_lease import deferred_deletes
 from timeline.snapshot import Snapshot
@@ -286,7 +286,7 @@ def _create_file_groups(
     if not config.metadata_table_on:
         storage.delete_folder(METADATA_TABLE)  # what remained of a dropped one
         properties = metadata_table_properties(config.name, table_version=config.table_version)
-        storage.create(f"{METADATA_TABLE}/{PROPERTIES}", format_properties(properties))
+        _create(storage, f"{METADATA_TABLE}/{PROPERTIES}", format_properties(properties))
     times = {}
     known = _building_times(storage, config)
     for one in planned:
@@ -301,7 +301,7 @@ def _create_file_groups(
         time = times[one.name] = f"{number:017d}"
         known.append(time)
         path = f"{folder}/{PARTITION_METADATA}"
-        storage.create(path, metadata_partition_body(time))
+        _create(storage, path, metadata_partition_body(time))
         ids = [*one.file_ids]
         if one.is_per_partition:
             ids += [
@@ -319,7 +319,11 @@ def _create_file_group(
 ) -> None:
     data = encode_log_file(partition, time, table_version=config.table_version, created_ms=0)
     name = LogFileName(file_id, time, 1, _TOKEN).text
-    storage.create(join(METADATA_TABLE, partition, name), data)
+    _create(storage, join(METADATA_TABLE, partition, name), data)
+
+
+def _create(storage: Storage, path: str, data: bytes) -> None:
+    create_if_absent(storage, path, data, repeat="build the partition again")
 
 
 def _building_times(storage: Storage, config: TableConfig) -> list[InstantTime]:
@@ -650,7 +654,4 @@ def _complete_instant(
         (f"{head}.deltacommit.inflight", encode_metadata_inflight()),
         (completed, encode_metadata_deltacommit(update)),
     ):
-        try:
-            storage.create(path, data)
-        except ObjectExistsError:
-            continue
+        _create(storage, path, data)

@@ -19,8 +19,18 @@ from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
-from timeline.model.file_names import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
+from timeline.model.file_names import (
+    BOUNDARIES,
+    METADATA_TABLE,
+    PROPERTIES,
+    READERS,
+    TIMELINE,
+    parse_instant_name,
+    slot_path,
+    timeline_path,
+)
 from timeline.model.instant import InstantTime
+from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 from timeline.snapshot import ActiveTimeline
@@ -393,3 +403,186 @@ class AsksNewestBoundary(Wrapped):
         if not path.startswith(BOUNDARIES):
             return data
         return json.dumps({**json.loads(data), "earlier": []}).encode()
+
+
+# ---------------------------------------------------------------- the metadata table
+
+
+def _is_metadata_instant(path: str) -> bool:
+    return path.startswith(f"{METADATA_TIMELINE}/")
+
+
+def _is_metadata_log(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return path.startswith(f"{METADATA_TABLE}/") and name.startswith(".") and ".log." in name
+
+
+def _is_shown_by(path: str) -> str:
+    """Return the requested time if this is a completed file of the table's timeline, else ""."""
+    folder, _, name = path.rpartition("/")
+    instant = parse_instant_name(name) if folder == TIMELINE else None
+    return instant.requested_time if instant is not None and instant.completed else ""
+
+
+class KeepsMetadataLogs(Wrapped):
+    """A write that makes its log files again leaves the former ones there (MDT-2)."""
+
+    _ends = False  # the end of a write lists the partitions first
+
+    def list(self, folder: str) -> Any:
+        self._ends = self._ends or folder == METADATA_TABLE
+        return self._inner.list(folder)
+
+    def open_output(self, path: str) -> Any:
+        self._ends = False
+        return self._inner.open_output(path)
+
+    def delete(self, path: str) -> None:
+        if self._ends or not _is_metadata_log(path):
+            self._inner.delete(path)
+
+
+class SyncsNoMetadata(Wrapped):
+    """Log files of the metadata table are not durable before the slot (MDT-2, LOC-2)."""
+
+    def sync_folders(self, folders: Any) -> None:
+        self._inner.sync_folders([one for one in folders if not one.startswith(METADATA_TABLE)])
+
+
+class ShowsCommitFirst(Wrapped):
+    """The completed file precedes the deltacommit of the metadata table (MDT-4)."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._held: dict[str, tuple[str, bytes]] = {}
+
+    def create(self, path: str, data: bytes, **how: Any) -> None:
+        name = path.rpartition("/")[2]
+        if _is_metadata_instant(path) and name.endswith(".deltacommit"):
+            self._held[name[:17]] = (path, data)
+            return
+        self._inner.create(path, data, **how)
+        held = self._held.pop(_is_shown_by(path), None)
+        if held is not None:
+            with suppress(ObjectExistsError):
+                self._inner.create(*held)
+
+
+class WithoutRequested(Wrapped):
+    """A deltacommit of the metadata table has no requested file (MDT-4)."""
+
+    def create(self, path: str, data: bytes, **how: Any) -> None:
+        if not (_is_metadata_instant(path) and path.endswith(".requested")):
+            self._inner.create(path, data, **how)
+
+
+class LooseDeltacommits(Wrapped):
+    """The deltacommit is not durable before the completed file (MDT-4)."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._inner.create(path, data, durable=durable and not _is_metadata_instant(path))
+
+
+class HelpsWithoutMetadata(Wrapped):
+    """Helps a commit to its completed file, and not to its deltacommit (MDT-4, HELP-1)."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._own: set[str] = set()
+
+    def create(self, path: str, data: bytes, **how: Any) -> None:
+        folder, _, name = path.rpartition("/")
+        if folder == TIMELINE and name.endswith(".requested"):
+            self._own.add(name[:17])
+        if not _is_metadata_instant(path) or name[:17] in self._own:
+            self._inner.create(path, data, **how)
+
+
+class ReadsPropertiesOnce(Wrapped):
+    """A commit that does not see that another process changed the partitions (MDT-5)."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._properties: bytes | None = None
+
+    def read(self, path: str) -> Any:
+        if path != PROPERTIES:
+            return self._inner.read(path)
+        if self._properties is None:
+            self._properties = self._inner.read(path)
+        return self._properties
+
+
+class EndsTableFirst(Wrapped):
+    """The end of a write deletes its files on the table's timeline first (MDT-7)."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._held: list[str] = []
+
+    def delete(self, path: str) -> None:
+        if path.startswith(f"{METADATA_TABLE}/"):
+            self._held.append(path)
+            return
+        self._inner.delete(path)
+        if path.startswith(f"{TIMELINE}/") and path.endswith(".requested"):
+            held, self._held = self._held, []
+            for one in held:
+                self._inner.delete(one)
+
+
+class KeepsMetadataInstants(Wrapped):
+    """A late file of an ended instant stays in the metadata table (RST-4, GC-6)."""
+
+    def delete(self, path: str) -> None:
+        if not _is_metadata_instant(path):
+            self._inner.delete(path)
+
+
+class BelievesItsLogs(Wrapped):
+    """Does not check that its log files of the metadata table still exist (MDT-10)."""
+
+    def stat(self, path: str) -> Any:
+        found = self._inner.stat(path)
+        return found or self._inner.stat(PROPERTIES) if _is_metadata_log(path) else found
+
+
+class LogsBeforeSlot(CommitLog):
+    """An executor writes the log files of its slot before the slot decides (MDT-9)."""
+
+    def take(self, slot: Slot, **looks: Any) -> bool:
+        update = slot.metadata_update
+        for one in () if update is None else update.files:
+            if one.content:
+                with suppress(ObjectExistsError, AmbiguousWriteError):
+                    self._world.storage.create(one.path, one.content)
+        return super().take(slot, **looks)
+
+
+class OneNameForAll(CommitLog):
+    """Log files of all slots of a plan have one name (MDT-9)."""
+
+    def take(self, slot: Slot, **looks: Any) -> bool:
+        update = slot.metadata_update
+        if update is not None and any(one.content for one in update.files):
+            slot = replace(slot, metadata_update=update.with_token("0-0-0"))
+        return super().take(slot, **looks)
+
+
+class VoidKeepsFiles(CommitLog):
+    """A void slot deletes nothing in the metadata table (MDT-10)."""
+
+    def take(self, slot: Slot, **looks: Any) -> bool:
+        if slot.kind is SlotKind.VOID:
+            shown = tuple(path for path in slot.deletes if path.startswith(f"{TIMELINE}/"))
+            slot = replace(slot, deletes=shown)
+        return super().take(slot, **looks)
+
+
+class WithoutTombstones(CommitLog):
+    """A clean that the metadata table is not told of (MDT-9)."""
+
+    def take(self, slot: Slot, **looks: Any) -> bool:
+        if slot.kind is SlotKind.CLEAN:
+            slot = replace(slot, metadata_update=None)
+        return super().take(slot, **looks)

@@ -19,22 +19,32 @@ from tests.simulation import test_hole_rollback as rollbacks
 from tests.simulation import test_hole_slots as slots
 from tests.simulation import test_hole_times as times
 from tests.simulation import test_hole_writers as writers
+from tests.simulation import test_metadata_table as metadata
 from tests.simulation import test_plans_by_owner as owners
 from tests.simulation.dropped_guards import (
     AsksNewestBoundary,
     Batchless,
+    BelievesItsLogs,
     Change,
     CreatesLoosely,
     DeletesFolders,
+    EndsTableFirst,
     FirstSaysFailed,
     Gaps,
     HelpsNobody,
     HelpsUnseen,
+    HelpsWithoutMetadata,
     KeepsData,
+    KeepsMetadataInstants,
+    KeepsMetadataLogs,
     KeepsNewestBoundary,
+    LogsBeforeSlot,
     LooksForBatchesFirst,
     LooksOnce,
+    LooseDeltacommits,
+    OneNameForAll,
     ReaderForgets,
+    ReadsPropertiesOnce,
     Replaces,
     ReplacesAll,
     SeesNoCancels,
@@ -42,11 +52,16 @@ from tests.simulation.dropped_guards import (
     SeesNoCommits,
     SeesNoLeases,
     SeesNoPending,
+    ShowsCommitFirst,
     ShowsFirst,
     StopsAtAnothers,
+    SyncsNoMetadata,
     SyncsNothing,
     TakesAnothersForItsOwn,
     TrustsTheAddress,
+    VoidKeepsFiles,
+    WithoutRequested,
+    WithoutTombstones,
     _ForgetsArchivedContext,
     _LooksOnceContext,
     bare_clock,
@@ -57,6 +72,7 @@ from tests.simulation.dropped_guards import (
     storage,
 )
 from tests.simulation.engine_kit import found_by, mutation, rows_now
+from tests.simulation.story_kit import lock_free
 from tests.simulator.faults import Fault
 from tests.simulator.interleavings import Scene, cover
 from tests.simulator.trace import Trace
@@ -86,6 +102,23 @@ def in_scope(name: str, change: Change) -> Callable[[], str]:
         return (seen.failed.failure or "") if seen.failed is not None else ""
 
     return explore
+
+
+def of_mutant(change: Change, story: Callable[[], str]) -> Callable[[], str]:
+    """Return the findings in a story whose actors all have the mutant."""
+
+    def play() -> str:
+        with mutation(change):
+            return story()
+
+    return play
+
+
+def built_unseen() -> str:
+    def make(world: Any) -> TableContext:
+        return storage(ReadsPropertiesOnce)(lock_free(world))
+
+    return metadata.built_meanwhile(make)
 
 
 def beats_again() -> str:
@@ -333,6 +366,98 @@ GUARDS: tuple[Guard, ...] = (
         rule="GC-7, fmt 6.3",
         change=context_of(_ForgetsArchivedContext),
         families=("S19",),
+    ),
+    Guard(
+        name="keeps superseded log files",
+        rule="MDT-2",
+        story=of_mutant(storage(KeepsMetadataLogs), metadata.rebased),
+        story_name="story of a rebase",
+    ),
+    Guard(
+        name="syncs no log file of the metadata table",
+        rule="MDT-2, LOC-2",
+        change=storage(SyncsNoMetadata),
+        families=("S20",),
+    ),
+    Guard(
+        name="shows the commit first",
+        rule="MDT-4",
+        change=storage(ShowsCommitFirst),
+        families=("S20",),
+    ),
+    Guard(
+        name="deltacommit without requested",
+        rule="MDT-4",
+        change=storage(WithoutRequested),
+        families=("S20",),
+    ),
+    Guard(
+        name="deltacommit without sync",
+        rule="MDT-4, LOC-2",
+        change=storage(LooseDeltacommits),
+        families=("S20",),
+    ),
+    Guard(
+        name="helps without a deltacommit",
+        rule="MDT-4, HELP-1",
+        change=storage(HelpsWithoutMetadata),
+        families=("S20",),
+    ),
+    Guard(
+        name="reads the partitions once",
+        rule="MDT-5",
+        story=built_unseen,
+        story_name="story of a build",
+    ),
+    Guard(
+        name="ends the write on the table first",
+        rule="MDT-7",
+        story=of_mutant(storage(EndsTableFirst), metadata.rolled_back_by_another_engine),
+        story_name="story of a rollback by Java",
+    ),
+    Guard(
+        name="keeps late deltacommits",
+        rule="RST-4, MDT-10",
+        story=of_mutant(
+            storage(KeepsMetadataInstants), partial(metadata.rolled_back_in_the_metadata_table, 2)
+        ),
+        story_name="story of a void write",
+    ),
+    Guard(
+        name="believes its log files",
+        rule="MDT-10",
+        story=of_mutant(
+            storage(BelievesItsLogs), partial(metadata.rolled_back_in_the_metadata_table, 2)
+        ),
+        story_name="story of a void write",
+    ),
+    Guard(
+        name="log files before the slot",
+        rule="MDT-9",
+        story=of_mutant(commit_log(LogsBeforeSlot), metadata.beaten_clustering),
+        story_name="story of a beaten clustering",
+    ),
+    Guard(
+        name="one name for all log files",
+        rule="MDT-9, MDT-10",
+        story=of_mutant(
+            commit_log(OneNameForAll), partial(metadata.void_clustering, metadata.LOGS)
+        ),
+        story_name="story of a void clustering",
+    ),
+    Guard(
+        name="void keeps the deltacommit",
+        rule="MDT-10",
+        story=of_mutant(
+            commit_log(VoidKeepsFiles), partial(metadata.rolled_back_in_the_metadata_table, 0)
+        ),
+        story_name="story of a void write",
+    ),
+    Guard(
+        name="cleans without tombstones",
+        rule="MDT-9",
+        change=commit_log(WithoutTombstones),
+        families=("S20",),
     ),
     Guard(
         name="reads back once",

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from filegroups.settings.metadata_settings import MetadataTableSettings
+from tableservices.metadata_table.build import build_partitions
 from tableservices.planned_service import Phase, run_round
 from tests.simulation import test_compaction as compactions
 from tests.simulation import test_engine_clustering as clusterings
@@ -54,10 +56,14 @@ from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import SLOTS, parse_instant_name, parse_log_file_name
+from timeline.model.metadata_table import PartitionKind
 from timeline.ports.ports import Storage
 
 LISTED = ("files",)
 INDEXED = ("files", "record_index")
+ONE_FILE_GROUP = MetadataTableSettings(
+    record_index_file_groups_min=1, record_index_file_groups_max=1
+)
 
 # ---------------------------------------------------------------- systems, made once
 
@@ -120,6 +126,10 @@ def cluster(context: TableContext) -> None:
     run_round(context, clusterings.SERVICE, now=True)
 
 
+def build_index(context: TableContext) -> None:
+    build_partitions(context, (PartitionKind.RECORD_INDEX.value,), ONE_FILE_GROUP)
+
+
 def with_metadata_table(draw: random.Random, name: str) -> Story:
     """Writers, a helper, a rollback, a clean and plans; sometimes beside another engine."""
     if draw.random() < 0.3:
@@ -151,6 +161,8 @@ def with_metadata_table(draw: random.Random, name: str) -> Story:
             compactions.serving("C", compactions.compact),
             compactions.serving("D", draw.choice((compactions.execute_unclaimed, call_off))),
         ]
+    if how[0] == LISTED:
+        others["builder"] = lambda: [compactions.serving("M", build_index)]
     for one in draw.sample(sorted(others), draw.choice((1, 1, 2))):
         actors += [replace(actor, may_raise=(HoodooError,)) for actor in others[one]()]
     most = {**ALL, Fault.POWER_CUT: 1} if draw.random() < 0.15 else ALL

@@ -2,7 +2,8 @@
 The metadata table and other engines, dead processes and plans: what its readers see is right.
 
 ``stories_of_metadata`` plays the same in many schedules; these are the interleavings that once
-failed, and the shortest ones for each rule.
+failed, and the shortest ones for each rule. Each returns what is wrong, so that the table of guards
+shows their mutants with it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from tests.simulation.engine_kit import (
     CLEANING,
     TOLERATED_MS,
     Job,
+    MakeContext,
+    client_write,
+    open_table,
     outside,
     play,
     ports_of,
@@ -33,103 +37,46 @@ from tests.simulation.stories_of_metadata import (
     LISTED,
     BesideAnother,
     as_java,
+    build_index,
     grown,
     one_group,
+    one_slice,
 )
+from tests.simulation.story_kit import lock_free
 from tests.simulator.faults import Fault, Faults
-from tests.simulator.metadata_facts import FOLDER, INSTANTS
-from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.metadata_facts import FOLDER, MetadataObserver
+from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run
-from tests.simulator.script import Script, ScriptStage, Until, UntilEnd
+from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
 from timeline.commit.section import apply_pending_slots
 from timeline.context import TableContext
 from timeline.model.slot import SlotKind
 
 LOGS = f"create {FOLDER}/files/"
+#: The calls of a write beside another engine that show it in the metadata table.
+SHOWN = ("deltacommit.inflight", "_2026", second.LOOK)
 
 
 def played(
     world: SimulatedSystem, actors: Sequence[Actor], stages: Sequence[ScriptStage]
-) -> BesideAnother:
-    """Play one interleaving; the metadata table is right after each of its steps."""
+) -> tuple[BesideAnother, str]:
+    """Play one interleaving; return its observer, and what was wrong after one of its steps."""
     facts = BesideAnother(world)
     script = Script(stages)
     faults = Faults(time_jump_ms=TOLERATED_MS + 500)
     trace = run(world, actors, faults=faults, policy=script, check_step=facts.check_step)
-    assert trace.failure is None, f"{trace.failure}\n{trace.story()}"
-    assert script.played, trace.story()
-    return facts
+    if trace.failure is None and not script.played:
+        raise AssertionError(f"the script was not played to its end\n{trace.story()}")
+    return facts, trace.failure or ""
 
 
-def expect_right(facts: BesideAnother) -> None:
-    """Nothing is wrong in the end either: the index has the keys, the engine's reader agrees."""
-    keys = rows_now(facts.world).keys()
-    assert [*facts.check_metadata(facts.world), *facts.wrong_beside(keys)] == []
-
-
-@pytest.mark.spec("MDT-10")
-@pytest.mark.parametrize("before", ["deltacommit.inflight", f"create {INSTANTS}/20260101"])
-def test_a_void_write_makes_the_log_files_again_that_another_engine_rolled_back(
-    before: str,
-) -> None:
-    """Java commits elsewhere, so the write has no conflict with it and needs no other files."""
-    world = one_group().copy("rolled-back")
-    answers: second.Answers = {}
-    actors = [*second.cast(answers, second.shared, others=""), as_java(answers, ("c1",))]
-    stages: list[ScriptStage] = [
-        Until("A", AT_ITS_SLOT),
-        Until("A", AT_ITS_INSTANT),
-        Until("A", "deltacommit.inflight"),
-        *([] if before.startswith("delta") else [Until("A", "_2026")]),
-        Fault.LEASE_LOST,
-        UntilEnd("J"),
-        UntilEnd("A"),
-    ]
-    facts = played(world, actors, stages)
-    assert second.is_ok(answers, "A")
-    assert SlotKind.VOID in second.kinds(world)
-    assert rows_now(world).keys() == {"a1", "a2", "c1"}
-    expect_right(facts)
-
-
-@pytest.mark.spec("MDT-10")
-def test_a_clean_that_deleted_files_is_completed_and_not_made_void() -> None:
-    """Its log files are in its slot: that they do not exist yet proves no rollback (FOR-9)."""
-    world = seeded("half-cleaned", ("a1",), metadata_partitions=LISTED)
-    play(world, [writer("W", [Job(operation=f"W{n}", keys=("a1",)) for n in range(3)])], [])
-    facts = played(
-        world,
-        [acting("C", lambda context: clean(context, CLEANING))],
-        [Until("C", AT_ITS_SLOT), Until("C", "delete a/"), Until("C", LOGS, Fault.CRASH_BEFORE)],
-    )
-    world.now_ms += 4 * TOLERATED_MS
-    apply_pending_slots(second.shared(outside(world, "next")), "finish the clean")
-    assert second.kinds(world)[-1] is SlotKind.CLEAN
-    assert [*facts.check_metadata(world)] == []
-    assert facts.listed_and_missing() == []
-
-
-@pytest.mark.spec("MDT-10")
-@pytest.mark.parametrize("stop", [AT_ITS_INSTANT, "_2026"], ids=["log files", "instant"])
-def test_a_void_clustering_leaves_none_of_its_records_to_the_next_attempt(stop: str) -> None:
-    """Java updates a file group of the plan, so the second attempt commits fewer files (CL-1)."""
-    world = grown(LISTED).copy("void-clustering")
-    schedule_clustering(second.shared(outside(world, "planner")), clusterings.SETTINGS)
-    answers: second.Answers = {}
-
-    def execute(context: TableContext) -> None:
-        run_round(context, clusterings.SERVICE, Phase.EXECUTE, now=True)
-
-    actors = [acting("C", execute), as_java(answers, ("b1",))]
-    stages = [Until("C", AT_ITS_SLOT), Until("C", AT_ITS_INSTANT)]
-    stages += [Until("C", stop)] if stop != AT_ITS_INSTANT else []
-    facts = played(world, actors, [*stages, Fault.LEASE_LOST, UntilEnd("J"), UntilEnd("C")])
-    assert second.is_ok(answers, "J")
-    kinds = second.kinds(world)
-    assert kinds[-3:] == [SlotKind.COMMIT, SlotKind.VOID, SlotKind.COMMIT]
-    assert [*facts.check_metadata(world)] == []
-    assert facts.leftovers() == []
+def wrong_now(facts: BesideAnother, *, indexed: bool) -> str:
+    """What is wrong in the end: in the list of files, in the index, for the engine's reader."""
+    found: list[object] = [*facts.check_metadata(facts.world)]
+    if indexed:
+        found += facts.wrong_beside(rows_now(facts.world).keys())
+    return "; ".join(map(str, [*found, *facts.listed_and_missing(), *facts.leftovers()]))
 
 
 def acting(name: str, act: Callable[[TableContext], object]) -> Actor:
@@ -139,3 +86,170 @@ def acting(name: str, act: Callable[[TableContext], object]) -> Actor:
         act(second.shared(ports_of(ports)))
 
     return Actor(name=name, body=body)
+
+
+# ---------------------------------------------------------------- beside another engine
+
+
+def rolled_back_in_the_metadata_table(calls: int) -> str:
+    """Java rolls back A's pending instant there and commits elsewhere; then A continues."""
+    world = one_group().copy("rolled-back")
+    answers: second.Answers = {}
+    actors = [*second.cast(answers, second.shared, others=""), as_java(answers, ("c1",))]
+    stages: list[ScriptStage] = [Until("A", AT_ITS_SLOT), Until("A", AT_ITS_INSTANT)]
+    stages += [Until("A", call) for call in SHOWN[:calls]]
+    facts, wrong = played(world, actors, [*stages, Fault.LEASE_LOST, UntilEnd("J"), UntilEnd("A")])
+    if wrong or not second.is_ok(answers, "A"):
+        return wrong or "A ended without an answer"
+    assert SlotKind.VOID in second.kinds(world)
+    assert rows_now(world).keys() == {"a1", "a2", "c1"}
+    return wrong_now(facts, indexed=True)
+
+
+@pytest.mark.spec("MDT-10")
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+def test_a_void_write_makes_the_log_files_again_that_another_engine_rolled_back(
+    calls: int,
+) -> None:
+    assert rolled_back_in_the_metadata_table(calls) == ""
+
+
+def rolled_back_by_another_engine() -> str:
+    """Another engine treats A as dead, whose deltacommit exists and whose completed file does not."""
+    world = one_group().copy("rolled-back-by-java")
+    answers: second.Answers = {}
+    rollback = Actor(name="R", body=second.roll_back_as_java)
+    actors = [*second.cast(answers, second.shared, others=""), rollback]
+    stages: list[ScriptStage] = [Until("A", AT_ITS_SLOT), Until("A", AT_ITS_INSTANT)]
+    stages += [Until("A", call) for call in SHOWN]
+    _, wrong = played(world, actors, [*stages, Fault.LEASE_LOST, Pause(3), UntilEnd("R")])
+    return wrong
+
+
+@pytest.mark.spec("MDT-7")
+def test_a_rollback_hides_the_deltacommit_before_its_write_leaves_the_timeline() -> None:
+    assert rolled_back_by_another_engine() == ""
+
+
+@pytest.mark.spec("MDT-10")
+def test_a_clean_that_deleted_files_is_completed_and_not_made_void() -> None:
+    """Its log files are in its slot: that they do not exist yet proves no rollback (FOR-9)."""
+    world = seeded("half-cleaned", ("a1",), metadata_partitions=LISTED)
+    play(world, [writer("W", [Job(operation=f"W{n}", keys=("a1",)) for n in range(3)])], [])
+    facts, wrong = played(
+        world,
+        [acting("C", lambda context: clean(context, CLEANING))],
+        [Until("C", AT_ITS_SLOT), Until("C", "delete a/"), Until("C", LOGS, Fault.CRASH_BEFORE)],
+    )
+    assert wrong == ""
+    world.now_ms += 4 * TOLERATED_MS
+    apply_pending_slots(second.shared(outside(world, "next")), "finish the clean")
+    assert second.kinds(world)[-1] is SlotKind.CLEAN
+    assert wrong_now(facts, indexed=False) == ""
+
+
+def void_clustering(*calls: str) -> str:
+    """Java updates a file group of the plan, so the second attempt commits fewer files (CL-1)."""
+    world = grown(LISTED).copy("void-clustering")
+    schedule_clustering(second.shared(outside(world, "planner")), clusterings.SETTINGS)
+    answers: second.Answers = {}
+
+    def execute(context: TableContext) -> None:
+        run_round(context, clusterings.SERVICE, Phase.EXECUTE, now=True)
+
+    actors = [acting("C", execute), as_java(answers, ("b1",))]
+    stages: list[ScriptStage] = [Until("C", call) for call in (AT_ITS_SLOT, *calls)]
+    facts, wrong = played(world, actors, [*stages, Fault.LEASE_LOST, UntilEnd("J"), UntilEnd("C")])
+    if not wrong:
+        assert second.is_ok(answers, "J")
+        assert second.kinds(world)[-2:] == [SlotKind.VOID, SlotKind.COMMIT]
+    return wrong or wrong_now(facts, indexed=False)
+
+
+@pytest.mark.spec("MDT-9")
+@pytest.mark.parametrize("calls", [(LOGS,), (AT_ITS_INSTANT,), (AT_ITS_INSTANT, *SHOWN)])
+def test_a_void_clustering_leaves_none_of_its_records_to_the_next_attempt(
+    calls: Sequence[str],
+) -> None:
+    assert void_clustering(*calls) == ""
+
+
+# ---------------------------------------------------------------- ours alone
+
+
+def rebased() -> str:
+    """B commits to a file group of A, which had written its log files: A makes them again."""
+    world = one_slice().copy("rebased")
+    facts = MetadataObserver(world)
+    keys = {"A": ("a1", "b1"), "B": ("a1",)}  # A began later, and keeps its other file
+    actors = [
+        writer(name, [Job(operation=name, keys=some)], make_context=lock_free)
+        for name, some in keys.items()
+    ]
+    stages = [Until("B", AT_ITS_SLOT), Until("A", AT_ITS_SLOT), UntilEnd("B"), UntilEnd("A")]
+    trace = play(world, actors, stages, facts=facts)
+    again = [path for path in world.paths_below(FOLDER) if path.endswith("_1-0-0")]
+    assert trace.failure or again, "A was not rebased"
+    return trace.failure or ""
+
+
+@pytest.mark.spec("MDT-2")
+def test_a_rebased_write_leaves_no_record_of_its_former_files() -> None:
+    assert rebased() == ""
+
+
+def beaten_clustering() -> str:
+    """A writer takes the number that C asks for, and updates a file group of its plan."""
+    world = grown(LISTED).copy("beaten")
+    schedule_clustering(open_table(outside(world, "planner")), clusterings.SETTINGS)
+    facts = MetadataObserver(world)
+
+    def execute(ports: ActorPorts) -> None:
+        run_round(lock_free(ports_of(ports)), clusterings.SERVICE, Phase.EXECUTE, now=True)
+
+    updates = Job(operation="A", keys=("b1",))
+    actors = [Actor(name="C", body=execute), writer("A", [updates], make_context=lock_free)]
+    stages = [Until("C", AT_ITS_SLOT), UntilEnd("A"), UntilEnd("C")]
+    trace = play(world, actors, stages, facts=facts)
+    return trace.failure or "; ".join(facts.leftovers())
+
+
+@pytest.mark.spec("MDT-9")
+def test_a_clustering_that_loses_a_number_leaves_no_record_of_its_first_attempt() -> None:
+    assert beaten_clustering() == ""
+
+
+def built_meanwhile(make: MakeContext = lock_free) -> str:
+    """A record index is built while a writer of new keys is about to take its slot."""
+    world = one_slice().copy("built")
+    facts = MetadataObserver(world)
+
+    def build(ports: ActorPorts) -> None:
+        build_index(open_table(ports_of(ports)))
+
+    job = Job(operation="A", keys=("a7", "c1"))
+    actors = [writer("A", [job], make_context=make), Actor(name="M", body=build)]
+    trace = play(
+        world, actors, [Until("A", AT_ITS_SLOT), UntilEnd("M"), UntilEnd("A")], facts=facts
+    )
+    return trace.failure or ""
+
+
+@pytest.mark.spec("MDT-5")
+def test_a_write_over_a_build_brings_its_keys_into_the_new_index() -> None:
+    assert built_meanwhile() == ""
+
+
+def test_the_observer_finds_a_deltacommit_that_nothing_decided() -> None:
+    """The judge itself: a file on either timeline that the other lacks is a finding."""
+    world = one_slice().copy("judged")
+    ports = make_ports(world, world.new_actor("A", seed=0))
+    facts = MetadataObserver(world)
+    client_write(ports, open_table(ports_of(ports)), Job(operation="A", keys=("a1",)))
+    assert facts.check_metadata(world) == []
+    [*_, newest] = sorted(path for path in world.files if path.endswith(".commit"))
+    world.remove("test", newest)
+    assert facts.check_metadata(world) == []  # its pending files still hide it
+    for path in [path for path in world.files if path.startswith(newest[:34])]:
+        world.remove("test", path)
+    assert "is visible" in str(facts.check_metadata(world))

@@ -1,10 +1,10 @@
 """
 What a reader of the metadata table sees, compared with the table's own timeline at every moment.
 
-The rule of Java Hudi is implemented here again, small, from the simulated bytes alone: a log file
-of the metadata table counts if its instant is completed there and not pending on the table. Only
-the codecs of blocks and of instants are the engine's. At the end, the engine's own reader must
-agree.
+The rule of Java Hudi is implemented here again, small, from the simulated bytes alone: a file of the
+metadata table counts if its instant is completed there and not pending on the table. A log file
+belongs to the newest base file whose instant began before the log's completed. Only the codecs of
+blocks and of instants are the engine's. At the end, the engine's own reader must agree.
 
 At every moment the list of files equals what the completed instants of the table wrote, without
 what completed cleans deleted. So no block of an aborted write is visible, and nothing is missing.
@@ -20,19 +20,19 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from filegroups.metadata_table.decode import decode_block
+from filegroups.metadata_table.decode import decode_block, decode_hfile
 from filegroups.metadata_table.reading import open_metadata_table
 from filegroups.metadata_table.records import FILES, RECORD_INDEX
 from tests.simulator.engine_facts import EngineObserver
 from tests.simulator.invariants import Violation, files_of_snapshot
 from tests.simulator.ports import make_ports
 from tests.simulator.table_facts import ObservedTable
-from tests.simulator.world import SimulatedSystem
+from tests.simulator.world import POWER_CUT, SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BytesSource, iter_blocks, read_content
 from timeline.errors import HoodooError
-from timeline.model.file_names import TIMELINE, parse_instant_name
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.file_names import PROPERTIES, TIMELINE, parse_instant_name
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import CommitReader, Snapshot, TimelineReader
@@ -42,7 +42,10 @@ INSTANTS = f"{FOLDER}/.hoodie/timeline"
 _LISTED = f"{FOLDER}/files"
 _INDEX = f"{FOLDER}/record_index"
 _LOG = re.compile(r"\.(.+)_(\d{17})\.log\.(\d+)_(\S+)")
+_BASE = re.compile(r"([^.].*)_\d+-\d+-\d+_(\d{17})\.hfile")
 _BUILDING = "0" * 14  # how the instants begin that built a partition
+
+_COMPLETE = re.compile(r"^hoodie\.table\.metadata\.partitions=.*record_index", re.MULTILINE)
 
 #: Partition path and name to the size of a file.
 Listing = dict[tuple[str, str], int]
@@ -89,11 +92,15 @@ class MetadataObserver(EngineObserver):
         """Files of instants that the metadata table does not have, at rest."""
         mine = _instants(self.world, INSTANTS)
         done = {one.requested_time for one in mine if one.completed}
-        left = [f"{INSTANTS}/{one.requested_time}" for one in _pending(mine)]
+        left = [
+            f"{INSTANTS}/{one.requested_time}"
+            for one in _pending(mine)
+            if not one.requested_time.startswith(_BUILDING)
+        ]
         for path in self.world.paths_below(FOLDER):
             log = _LOG.fullmatch(path.rpartition("/")[2])
-            if log is not None and log[2] not in done:
-                left.append(path)
+            if log is not None and log[2] not in done and not log[2].startswith(_BUILDING):
+                left.append(path)  # a build that died is ended by another build or a drop
         return left
 
     # ------------------------------------------------------------ one moment
@@ -199,7 +206,13 @@ class MetadataObserver(EngineObserver):
         if missing := self.listed_and_missing():
             yield f"listed files do not exist: {missing}"
         yield from self._differences_of_engine(shown)
-        if not world.child_names(_INDEX) or facts.head not in facts.rows:
+        yield from _unlike(table, mine)
+        if all(one.actor != POWER_CUT for one in world.journal):  # it may take pending files
+            for one in mine:
+                begun = {other.state for other in mine if _is_same(one, other)}
+                if one.completed and len(begun) < len(State):
+                    yield f"the instant {one.requested_time} lacks a pending file (MDT-4)"
+        if not self._has_index() or facts.head not in facts.rows:
             return
         index, places = _indexed(world, table, mine), self._places(facts)
         if index != places:
@@ -216,9 +229,14 @@ class MetadataObserver(EngineObserver):
         """The same where another engine wrote without slots: these are the keys of all rows."""
         table, mine = _instants(self.world, TIMELINE), _instants(self.world, INSTANTS)
         yield from self._differences_of_engine(self._listed(self.world, table, mine))
+        yield from _unlike(table, mine)
         index = _indexed(self.world, table, mine)
         if index.keys() != set(keys):
             yield f"the record index has {sorted(index)}, the table {sorted(keys)}"
+
+    def _has_index(self) -> bool:
+        """Return whether the table's properties list the record index as complete."""
+        return _COMPLETE.search(self.world.files[PROPERTIES].data.decode()) is not None
 
     def _places(self, facts: ObservedTable) -> dict[str, tuple[str, str]]:
         """Return the file group of each key in the newest snapshot."""
@@ -271,6 +289,20 @@ def _is_recorded(one: Instant) -> bool:
     return one.action in WRITE_ACTIONS or one.action is Action.CLEAN
 
 
+def _is_same(one: Instant, other: Instant) -> bool:
+    return one.requested_time == other.requested_time and one.action is other.action
+
+
+def _unlike(table: Iterable[Instant], mine: Iterable[Instant]) -> Iterator[str]:
+    """Yield how the completed instants of the two timelines differ, but for those of a build."""
+    done = {(one.requested_time, one.completion_time) for one in table if one.completed}
+    for one in mine:
+        key = (one.requested_time, one.completion_time)
+        known = key in done or not one.completed or one.action is not Action.DELTACOMMIT
+        if not known and not one.requested_time.startswith(_BUILDING):
+            yield f"the table has no instant {key} (MDT-7)"
+
+
 def _pending(instants: Iterable[Instant]) -> list[Instant]:
     """Return the pending instants; a savepoint has the time of its completed commit."""
     instants = list(instants)
@@ -301,20 +333,29 @@ def _ended(slots: Iterable[Slot]) -> set[tuple[str, str]]:
 def _counted(
     world: SimulatedSystem, folder: str, table: Iterable[Instant], mine: Iterable[Instant]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the log files of a partition that readers take, in the order of merging."""
+    """Yield the files of a partition that readers take, in the order of merging."""
     mine = list(mine)
     pending = {one.requested_time for one in _pending(table)}
-    done = {one.requested_time for one in mine if one.completed}
+    done = {one.requested_time: one.completion_time or "" for one in mine if one.completed}
     first = min((one.requested_time for one in mine), default="")
-    found = []
+    bases: dict[str, tuple[str, str]] = {}  # the newest of each file group
+    logs = []
     for name in world.child_names(folder):
-        log = _LOG.fullmatch(name)
-        if log is None or f"{folder}/{name}" not in world.files:
+        base, log = _BASE.fullmatch(name), _LOG.fullmatch(name)
+        time = log[2] if log is not None else base[2] if base is not None else ""
+        if f"{folder}/{name}" not in world.files or not time:
             continue
-        if log[2] < first or (log[2] in done and log[2] not in pending):
-            found.append((log[2], int(log[3]), log[4], name))
-    for *_, name in sorted(found):
+        if time >= first and (time not in done or time in pending):
+            continue
+        if log is not None:
+            logs.append((time, int(log[3]), log[4], log[1], name))
+        elif base is not None:
+            bases[base[1]] = max(bases.get(base[1], ("", "")), (time, name))
+    for _, name in sorted(bases.values()):
         yield name, world.files[f"{folder}/{name}"].data
+    for time, _, _, group, name in sorted(logs):
+        if bases.get(group, ("", ""))[0] < done.get(time, time):
+            yield name, world.files[f"{folder}/{name}"].data
 
 
 def _indexed(
@@ -335,8 +376,10 @@ def _indexed(
 
 @lru_cache(maxsize=8_192)
 def _decoded(data: bytes, shape: pa.Schema) -> tuple[pa.Table | pa.Array, ...]:
-    """The records and deleted keys of a log file, in their order; many worlds hold the same."""
+    """The records and deleted keys of a file, in their order; many worlds hold the same."""
     source = BytesSource(data)
+    if not data.startswith(b"#HUDI#"):
+        return (decode_hfile(source, len(data), shape, path="a base file"),)
     blocks = list(iter_blocks(source, len(data), path="a log file"))
     if not blocks:
         raise ValueError("a log file without a block counts")
