@@ -213,6 +213,15 @@ def suspected_with_metadata(**begun: str) -> Scene:
     )
 
 
+def compacted_metadata(**begun: str) -> Scene:
+    """A compaction of the metadata table is planned and executed while a writer commits."""
+    return scene(
+        prepared(metadata.one_slice),
+        lambda: [writes("A", "a1"), acts("K", metadata.compact_metadata)],
+        begun=begun,
+    )
+
+
 def helped_with_metadata(**begun: str) -> Scene:
     """Two writers of different file groups: the second one helps the first."""
     return scene(
@@ -507,6 +516,13 @@ SCOPES: tuple[Scope, ...] = (
         clauses="MDT-2 MDT-4 MDT-7 RB-1 RB-2 RB-3",
         make=partial(suspected_with_metadata, A=SLOT, R=SLOT),
         nightly=True,
+    ),
+    Scope(
+        id="X28",
+        about="a writer and a compaction of the metadata table at their slots, one may die",
+        clauses="MDT-4 MDT-8",
+        make=partial(compacted_metadata, A=SLOT, K=SLOT),
+        faults=ONE_DEATH,
     ),
     Scope(
         id="X15",

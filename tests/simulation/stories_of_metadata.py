@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from filegroups.settings.metadata_settings import MetadataTableSettings
+from tableservices.archiving.plan import ArchivingSettings
 from tableservices.metadata_table.build import build_partitions
+from tableservices.metadata_table.execute import maintain_metadata_table
+from tableservices.metadata_table.plan import MetadataServiceSettings
 from tableservices.planned_service import Phase, run_round
 from tests.simulation import test_compaction as compactions
 from tests.simulation import test_engine_clustering as clusterings
@@ -126,6 +129,10 @@ def cluster(context: TableContext) -> None:
     run_round(context, clusterings.SERVICE, now=True)
 
 
+def compact_metadata(context: TableContext) -> None:
+    maintain_metadata_table(context, MetadataServiceSettings(), ArchivingSettings(), now=True)
+
+
 def build_index(context: TableContext) -> None:
     build_partitions(context, (PartitionKind.RECORD_INDEX.value,), ONE_FILE_GROUP)
 
@@ -161,6 +168,9 @@ def with_metadata_table(draw: random.Random, name: str) -> Story:
             compactions.serving("C", compactions.compact),
             compactions.serving("D", draw.choice((compactions.execute_unclaimed, call_off))),
         ]
+    others["keepers"] = lambda: [
+        compactions.serving(one, compact_metadata) for one in ("K", "L")[: draw.choice((1, 1, 2))]
+    ]
     if how[0] == LISTED:
         others["builder"] = lambda: [compactions.serving("M", build_index)]
     for one in draw.sample(sorted(others), draw.choice((1, 1, 2))):

@@ -95,7 +95,7 @@ class MetadataObserver(EngineObserver):
         left = [
             f"{INSTANTS}/{one.requested_time}"
             for one in _pending(mine)
-            if not one.requested_time.startswith(_BUILDING)
+            if _is_commit(one)  # a plan or a build of the dead waits for the next service
         ]
         for path in self.world.paths_below(FOLDER):
             log = _LOG.fullmatch(path.rpartition("/")[2])
@@ -119,7 +119,8 @@ class MetadataObserver(EngineObserver):
             decided = {slot.instant_time for slot in self._slots if slot.metadata_update}
             for one in mine:
                 time = one.requested_time
-                if time not in decided and not time.startswith(_BUILDING):
+                known = time in decided or one.action is not Action.DELTACOMMIT
+                if not known and not time.startswith(_BUILDING):
                     yield f"the instant {time} has no slot (MDT-2)"
         shown = self._listed(world, table, mine)
         whole = self._expected(world, done)
@@ -210,7 +211,7 @@ class MetadataObserver(EngineObserver):
         if all(one.actor != POWER_CUT for one in world.journal):  # it may take pending files
             for one in mine:
                 begun = {other.state for other in mine if _is_same(one, other)}
-                if one.completed and len(begun) < len(State):
+                if one.completed and _is_commit(one) and len(begun) < len(State):
                     yield f"the instant {one.requested_time} lacks a pending file (MDT-4)"
         if not self._has_index() or facts.head not in facts.rows:
             return
@@ -289,6 +290,11 @@ def _is_recorded(one: Instant) -> bool:
     return one.action in WRITE_ACTIONS or one.action is Action.CLEAN
 
 
+def _is_commit(one: Instant) -> bool:
+    """Return whether an instant of the metadata table belongs to one of the table."""
+    return one.action is Action.DELTACOMMIT and not one.requested_time.startswith(_BUILDING)
+
+
 def _is_same(one: Instant, other: Instant) -> bool:
     return one.requested_time == other.requested_time and one.action is other.action
 
@@ -298,8 +304,7 @@ def _unlike(table: Iterable[Instant], mine: Iterable[Instant]) -> Iterator[str]:
     done = {(one.requested_time, one.completion_time) for one in table if one.completed}
     for one in mine:
         key = (one.requested_time, one.completion_time)
-        known = key in done or not one.completed or one.action is not Action.DELTACOMMIT
-        if not known and not one.requested_time.startswith(_BUILDING):
+        if one.completed and _is_commit(one) and key not in done:
             yield f"the table has no instant {key} (MDT-7)"
 
 
