@@ -376,8 +376,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="syncs no log file of the metadata table",
         rule="MDT-2, LOC-2",
-        change=storage(SyncsNoMetadata),
-        families=("S20",),
+        story=of_mutant(storage(SyncsNoMetadata), metadata.power_failed),
+        story_name="story of a power failure",
     ),
     Guard(
         name="shows the commit first",
@@ -394,8 +394,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="deltacommit without sync",
         rule="MDT-4, LOC-2",
-        change=storage(LooseDeltacommits),
-        families=("S20",),
+        story=of_mutant(storage(LooseDeltacommits), metadata.power_failed),
+        story_name="story of a power failure",
     ),
     Guard(
         name="helps without a deltacommit",

@@ -519,10 +519,17 @@ SCOPES: tuple[Scope, ...] = (
     ),
     Scope(
         id="X28",
-        about="a writer and a compaction of the metadata table at their slots, one may die",
+        about="a compaction of the metadata table at its slot, above a commit; one may die",
+        clauses="MDT-4 MDT-8 HELP-1",
+        make=partial(compacted_metadata, A=metadata.AT_ITS_INSTANT, K=SLOT),
+        faults=ONE_DEATH,
+    ),
+    Scope(
+        id="X29",
+        about="a writer and a compaction of the metadata table, both at their slots",
         clauses="MDT-4 MDT-8",
         make=partial(compacted_metadata, A=SLOT, K=SLOT),
-        faults=ONE_DEATH,
+        nightly=True,
     ),
     Scope(
         id="X15",

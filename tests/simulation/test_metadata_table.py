@@ -53,6 +53,7 @@ from timeline.commit.section import apply_pending_slots
 from timeline.context import TableContext
 from timeline.model.slot import SlotKind
 
+IDENTITY = "read .hoodie/.hoodoo/table.json"
 LOGS = f"create {FOLDER}/files/"
 #: The calls of a write beside another engine that show it in the metadata table.
 SHOWN = ("deltacommit.inflight", "_2026", second.LOOK)
@@ -217,6 +218,26 @@ def beaten_clustering() -> str:
 @pytest.mark.spec("MDT-9")
 def test_a_clustering_that_loses_a_number_leaves_no_record_of_its_first_attempt() -> None:
     assert beaten_clustering() == ""
+
+
+def power_failed(cuts: int = 8) -> str:
+    """The power fails right after the completed file; names that were not synced may be lost."""
+    for seed in range(cuts):
+        world = one_slice().copy("power")
+        facts = MetadataObserver(world)
+        actors = [writer("A", [Job(operation="A", keys=("a1",))], make_context=lock_free)]
+        stages = [Until("A", "_2026"), Until("A", IDENTITY), Fault.POWER_CUT]
+        trace = run(world, actors, seed=seed, faults=Faults(), policy=Script(stages))
+        found = facts.check_metadata(world)
+        if trace.failure or found:
+            return trace.failure or str(found[0])
+    return ""
+
+
+@pytest.mark.spec("MDT-2")
+@pytest.mark.spec("MDT-4")
+def test_a_power_failure_after_a_commit_takes_nothing_from_the_metadata_table() -> None:
+    assert power_failed() == ""
 
 
 def built_meanwhile(make: MakeContext = lock_free) -> str:
