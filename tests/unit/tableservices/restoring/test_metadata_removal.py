@@ -12,13 +12,18 @@ import pytest
 from filegroups.metadata_table.index_definitions import IndexDefinition, write_index_definitions
 from filegroups.metadata_table.keys import IndexVersion, split_secondary_keys
 from filegroups.metadata_table.listing import _by_partition as by_partition
+from filegroups.metadata_table.new_partitions import MetadataTableSettings
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.reading.read import view_of
 from filegroups.table import TableReader
+from tableservices.archiving.plan import ArchivingSettings
 from tableservices.clustering.execute import execute_clustering, schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.plan import CompactionSettings
+from tableservices.metadata_table.build import build_partitions
+from tableservices.metadata_table.execute import maintain_metadata_table
+from tableservices.metadata_table.plan import MetadataServiceSettings
 from tableservices.restoring.restore import finish_restore, restore
 from tableservices.restoring.rollback import rollback_write
 from tableservices.restoring.savepoints import delete_savepoint, savepoint
@@ -115,12 +120,16 @@ def act(table: TableReader, work: str, keys: list[str], value: int) -> None:
     elif work == "overwrite":
         put(table, WriteOperation.INSERT_OVERWRITE, rows(keys, value))
     elif work == "metadata":
-        compact_metadata_table(table.context)
+        maintain_metadata_table(table.context, MetadataServiceSettings(), FEW, now=True)
+    elif work == "build":
+        again = ["record_index"]
+        build_partitions(table.context, again, MetadataTableSettings(), again=again)
     else:
         put(table, WriteOperation.UPSERT, rows(keys, value))
 
 
-WORKS = ["upsert"] * 3 + ["delete", "overwrite", "compact", "cluster", "metadata"]
+WORKS = ["upsert"] * 3 + ["delete", "overwrite", "compact", "cluster", "metadata", "build"]
+FEW = ArchivingSettings(commits_kept_min=2, commits_kept_max=3)
 
 
 @pytest.mark.spec("MDT-12")
