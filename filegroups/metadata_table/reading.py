@@ -428,6 +428,9 @@ class MetadataTable:
             if number is None:
                 raise _strange_file_group(partition, group.file_id)
             found[number] = merged_slice(some)
+        defined = None if found else self.definitions.get(partition)
+        if defined is not None and defined.is_per_partition:
+            return found  # each partition of the table brings its own, and none has rows yet
         return _in_order(partition, found)
 
     def _shows(self, time: InstantTime, file: BaseFile | LogFile) -> bool:

@@ -32,6 +32,7 @@ from filegroups.metadata_table.contents import (
     distinct_keys,
     listed_partitions,
 )
+from filegroups.metadata_table.decode import SHAPE_OF_KIND
 from filegroups.metadata_table.encode import encode_base_file, encode_log_file, encode_records
 from filegroups.metadata_table.file_group_contents import IndexedTable
 from filegroups.metadata_table.index_definitions import (
@@ -458,9 +459,9 @@ def contents_of_snapshot(
 def _joined(
     name: str, parts: Sequence[PartitionContents], table: IndexedTable
 ) -> PartitionContents:
-    if not parts:
-        return PartitionContents(records=pa.table({"key": pa.array([], pa.string())}))
-    records = pa.concat_tables(one.records for one in parts)
+    kind = kind_of(name) or PartitionKind.EXPRESSION_INDEX
+    empty = SHAPE_OF_KIND[kind].empty_table()
+    records = pa.concat_tables([empty, *(one.records for one in parts)])
     if name == PartitionKind.RECORD_INDEX.value:
         records = distinct_keys(records, table)
     return PartitionContents(records=records)

@@ -451,17 +451,13 @@ def test_a_table_is_upgraded_once(tmp_path: Path) -> None:
     assert run("table", "upgrade", tmp_path / "t", "--yes").document["upgraded"] is False
 
 
-def test_an_upgrade_switches_the_metadata_table_off_by_option(tmp_path: Path) -> None:
+def test_an_upgrade_keeps_the_metadata_table_of_version_8(tmp_path: Path) -> None:
     old = ("--hoodie-conf", "hoodie.write.table.version=8")
-    run("table", "create", tmp_path / "t", "--schema", "id int", "--key", "id", *old)
-    properties = tmp_path / "t/.hoodie/hoodie.properties"
-    on = b"hoodie.table.metadata.partitions=files\n"
-    properties.write_bytes(properties.read_bytes() + on)
-    refused = run("table", "upgrade", tmp_path / "t", "--yes", "--output", "json")
-    assert (refused.exit_code, refused.error["kind"]) == (1, "metadata_table_on")
-    off = ("--hoodie-conf", "hoodie.metadata.enable=false")
-    assert run("table", "upgrade", tmp_path / "t", "--yes", *off).document["upgraded"]
-    assert run("table", "show", tmp_path / "t").document["metadata_table"] is False
+    on = ("--hoodie-conf", "hoodie.metadata.enable=true")
+    run("table", "create", tmp_path / "t", "--schema", "id int", "--key", "id", *old, *on)
+    assert run("table", "upgrade", tmp_path / "t", "--yes").document["upgraded"]
+    assert run("table", "show", tmp_path / "t").document["metadata_table"]
+    assert run("metadata", "verify", tmp_path / "t").document == {"ok": True, "problems": []}
 
 
 def test_orphans_are_shown_before_they_are_removed(table: Path) -> None:

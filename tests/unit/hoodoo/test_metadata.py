@@ -59,6 +59,7 @@ def test_a_new_table_gets_the_partitions_that_the_options_ask_for(
 ) -> None:
     with made(tmp_path, split=split, **options) as table:
         assert partitions(table) == expected
+        assert table.metadata.verify() == ()
         table.upsert(ROWS)
         table.delete(keys=[{"id": "k1", "p": "p1"}])
     with hoodoo.open_table(tmp_path / "t") as table:

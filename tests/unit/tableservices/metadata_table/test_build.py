@@ -26,7 +26,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.errors import InvalidInputError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.file_names import METADATA_TABLE
+from timeline.model.file_names import METADATA_TABLE, PROPERTIES
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.system import SystemClock
 
@@ -94,6 +94,31 @@ def test_a_write_in_flight_brings_its_records_after_the_fence(
     if far:
         table = opened(table, storage=Far(storage), limits=limits)
     done = put(table, WriteOperation.UPSERT, rows(KEYS, 1), lambda: build(table))
+    assert done.attempts == 2
+    check_all(table)
+
+
+@pytest.mark.spec("MDT-11")
+def test_a_section_whose_properties_are_older_than_its_commit_log_reads_them_again() -> None:
+    limits = replace(BRISK, publish_lock=CommitLockMode.NONE)
+    table = new_table(limits=limits)
+    storage, stale = table.context.ports.storage, list[bytes]()
+    put(table, WriteOperation.UPSERT, rows(KEYS[:6], 0))
+
+    class Late(Far):
+        """A store on which a read of the properties, begun before the build, ends after it."""
+
+        def read(self, path: str) -> bytes:
+            return stale.pop() if stale and path == PROPERTIES else self.inner.read(path)
+
+    def built_meanwhile() -> None:
+        before = storage.read(PROPERTIES)
+        build(table)
+        stale.append(before)
+
+    late = opened(table, storage=Late(storage), limits=limits)
+    done = put(late, WriteOperation.UPSERT, rows(KEYS, 1), built_meanwhile)
+    assert not stale
     assert done.attempts == 2
     check_all(table)
 
