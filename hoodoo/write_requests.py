@@ -26,6 +26,7 @@ from timeline.properties.options import (
 )
 from timeline.properties.setting_enums import (
     GLOBAL_INDEXES,
+    RECORD_INDEXES,
     ForeignWriters,
     IndexType,
     InsertDuplicates,
@@ -169,17 +170,20 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     kind = settings.index_type
     filters = kind in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
     whole_table = kind in GLOBAL_INDEXES
-    if whole_table and not config.populate_meta_fields:
+    if (whole_table or kind in RECORD_INDEXES) and not config.populate_meta_fields:
         settings.refuse(
             "index_type",
-            "the table's files store no keys, and a global index needs them",
+            "the table's files store no keys, and a global index or a record index needs them",
             "use SIMPLE or BUCKET",
             "setting_against_table",
         )
+    by_record_index = kind in RECORD_INDEXES
+    moves = settings.bloom_index_moves if filters else settings.simple_index_moves
     return LookupRules(
         filters=filters,
         whole_table=whole_table,
-        moves_rows=settings.bloom_index_moves if filters else settings.simple_index_moves,
+        moves_rows=settings.record_index_moves if by_record_index else moves,
+        by_record_index=by_record_index,
     )
 
 

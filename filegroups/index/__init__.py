@@ -3,8 +3,8 @@ Indexes: find the file group of each record key.
 
 The lookup indexes (``lookup``) read key columns of base files: of all files (SIMPLE), or of those
 that footers do not exclude (BLOOM), in the row's partition or in the whole table. The bucket index
-(``buckets``) reads no file: the key's hash gives the file group. A record index that Java maintains
-in the metadata table can be read (``record_index``).
+(``buckets``) reads no file: the key's hash gives the file group. The record index (``lookup``) is a
+partition of the metadata table: it has the file group of each key.
 """
 
 from __future__ import annotations
@@ -43,3 +43,4 @@ class LookupRules:
     filters: bool = False  # check key ranges and bloom filters of footers first (BLOOM)
     whole_table: bool = False  # a key is unique in the table, not in its partition (GLOBAL_*)
     moves_rows: bool = True  # a row found in another partition moves; False updates it there
+    by_record_index: bool = False  # ask the record index; files only if it cannot be used

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.bloom import BloomFilter
+from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import (
     Footer,
     read_base_file,
@@ -25,7 +26,8 @@ from filegroups.files.slice_reader import read_slice
 from filegroups.index import IndexedFile, LookupRules, SliceWithLogs
 from filegroups.keys.keys import key_range
 from filegroups.merge.rules import not_below, ordering_column
-from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from filegroups.metadata_table.keys import FileGroupNumber
+from filegroups.metadata_table.reading import Lag, MetadataTable, open_metadata_table
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.schema.casting import (
     codes_of,
@@ -34,8 +36,14 @@ from filegroups.schema.casting import (
     rows_by_number,
 )
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
+from timeline.archived import ArchivedTimeline
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError
+from timeline.errors import (
+    CorruptTableError,
+    MissingFileError,
+    SnapshotExpiredError,
+    UnsupportedTableError,
+)
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
     FileSlice,
@@ -44,7 +52,8 @@ from timeline.model.instant import InstantTime
 from timeline.model.metadata_table import PartitionKind
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Executor, Storage
-from timeline.snapshot import Snapshot
+from timeline.properties.properties_file import load_config
+from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot
 from timeline.system import NullEvents
 from timeline.truncation import read_truncation_point
 
@@ -264,6 +273,7 @@ def find_in_table(
     *,
     ordering_fields: Sequence[str] = (),
     deletes: npt.NDArray[np.bool_] | None = None,
+    located: pa.Table | None = None,
 ) -> RowTargets:
     """
     Find each row's file group in the whole table.
@@ -276,6 +286,8 @@ def find_in_table(
         rules: How to look keys up, and whether rows move.
         ordering_fields: Compared left to right if they decide; empty in commit-time order.
         deletes: Rows that delete; they never move.
+        located: Answer of the record index for the keys, instead of the keys in files. Each of its
+            file groups is among the files.
 
     Shapes: rows (n), deletes (n,) -> (n,) each.
 
@@ -290,10 +302,13 @@ def find_in_table(
         rows.column(KEY_COLUMN),
         one_array(pc.cast(rows.column(PARTITION_COLUMN), pa.string())),
     )
-    everything = [replace(each, file_id=str(number)) for number, (_, each) in enumerate(files)]
-    one_place = pa.repeat(pa.scalar(""), rows.num_rows)
-    found = tag(storage, executor, {"": everything}, keys, one_place, filters=rules.filters)
-    numbers = pc.cast(found, pa.int64())
+    if located is None:
+        everything = [replace(each, file_id=str(number)) for number, (_, each) in enumerate(files)]
+        one_place = pa.repeat(pa.scalar(""), rows.num_rows)
+        found = tag(storage, executor, {"": everything}, keys, one_place, filters=rules.filters)
+        numbers = pc.cast(found, pa.int64())
+    else:
+        numbers = _numbers_located(located, files).take(rows_located(located, keys))
     where = pa.array([path for path, _ in files], pa.string()).take(numbers)
     file_ids = pa.array([each.file_id for _, each in files], pa.string()).take(numbers)
     elsewhere = np.asarray(pc.fill_null(pc.not_equal(where, own_paths), False)).astype(np.bool_)
@@ -318,6 +333,42 @@ def find_in_table(
         file_ids=pc.if_else(pa.array(moving), pa.scalar(None, pa.string()), file_ids),
         relocated=leaving,
     )
+
+
+def rows_located(
+    located: pa.Table,
+    keys: pa.Array | pa.ChunkedArray,
+    partition_paths: pa.Array | pa.ChunkedArray | None = None,
+) -> pa.Array:
+    """
+    Return for each key its row in the answer of a record index; null if it has none.
+
+    Args:
+        located: As ``RecordIndex.locate`` returns it.
+        keys: Record keys.
+        partition_paths: Their partitions, if a key counts in its own partition only.
+
+    Shapes: (n,) each -> (n,).
+    """
+    known = located.column("record_key")
+    if partition_paths is not None:
+        known = _joined(located.column("partition_path"), known)
+        keys = _joined(partition_paths, keys)
+    return one_array(pc.index_in(keys, value_set=one_array(known)))
+
+
+def _joined(paths: pa.ChunkedArray, names: pa.ChunkedArray) -> pa.Array:
+    """Return texts that are equal only if both parts are: no path has the separator."""
+    text = pa.string()
+    parts = (one_array(pc.cast(paths, text)), one_array(pc.cast(names, text)))
+    return one_array(pc.binary_join_element_wise(*parts, "\0"))
+
+
+def _numbers_located(located: pa.Table, files: Sequence[tuple[str, IndexedFile]]) -> pa.Array:
+    """Return the number of the file group in each row of a record index's answer."""
+    groups = pa.array([f"{path}\0{each.file_id}" for path, each in files], pa.string())
+    there = _joined(located.column("partition_path"), located.column("file_id"))
+    return pc.cast(pc.index_in(there, value_set=groups), pa.int64())
 
 
 def _replaces(
@@ -369,6 +420,13 @@ def may_resurrect(
 _INDEX: Final = PartitionKind.RECORD_INDEX.value
 _FIRST_VERSION: Final = 8  # of tables whose metadata table is read
 _FOUND: Final = ("record_key", "partition_path", "file_id")
+#: Errors of an index that is damaged or gone; keys are then looked up in files.
+UNUSABLE_INDEX: Final = (
+    CorruptTableError,
+    MissingFileError,
+    SnapshotExpiredError,
+    UnsupportedTableError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,9 +435,33 @@ class RecordIndex:
 
     metadata: MetadataTable
 
-    def locate(self, keys: pa.Array | pa.ChunkedArray) -> pa.Table:
+    @property
+    def is_per_partition(self) -> bool:
+        """
+        Whether there is an index of each partition, in which a key counts in that partition only.
+
+        Errors and calls outside: as ``MetadataTable.slices``.
+        """
+        places = self.metadata.slices(_INDEX)
+        return any(place.data_partition is not None for place in places)
+
+    @property
+    def files(self) -> RecordIndexFiles:
+        """The files, to send them. Errors and calls outside: as ``MetadataTable.slices``."""
+        return RecordIndexFiles(slices=self.metadata.slices(_INDEX), visible=self.metadata.visible)
+
+    def locate(
+        self,
+        keys: pa.Array | pa.ChunkedArray,
+        partition_paths: pa.Array | pa.ChunkedArray | None = None,
+    ) -> pa.Table:
         """
         Return the file groups of keys; unknown keys are left out.
+
+        Args:
+            keys: No nulls; may repeat.
+            partition_paths: Their partitions. An index per partition looks up each key in its own
+                one only. None: in all.
 
         Shapes: keys (n,) -> columns ``record_key``, ``partition_path``, ``file_id``, in no order.
         In an index per partition, a key has a row for each partition that has it.
@@ -391,8 +473,42 @@ class RecordIndex:
 
         Outside: 1 list, 1 open_input for each file of the file groups that the keys belong to.
         """
-        found = self.metadata.look_up(_INDEX, keys)
+        if partition_paths is None or not self.is_per_partition:
+            found = self.metadata.look_up(_INDEX, keys)
+        else:
+            codes, paths = codes_of(partition_paths)
+            found = pa.concat_tables(
+                self.metadata.look_up(_INDEX, keys.take(pa.array(rows)), paths[code])
+                for code, rows in rows_by_number(codes).items()
+            )
         return found.select(["key", "partition_path", "file_id"]).rename_columns(list(_FOUND))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordIndexFiles:
+    """The files of a record index and the instants that count, for another process."""
+
+    slices: Mapping[FileGroupNumber, FileSlice]
+    visible: VisibleInstants
+
+    def open(self, storage: Storage) -> RecordIndex:
+        """Return the index, read by the storage of this process."""
+        nothing = Snapshot(
+            active=ActiveTimeline.of([]),
+            head=0,
+            commits=CommitReader(storage),
+            history=ArchivedTimeline(storage, NullEvents()),
+        )
+        return RecordIndex(
+            metadata=MetadataTable(
+                storage=storage,
+                partitions=(_INDEX,),
+                own=nothing,
+                visible=self.visible,
+                lag=Lag(),
+                _slices={_INDEX: dict(self.slices)},
+            )
+        )
 
 
 def has_record_index(config: TableConfig) -> bool:
@@ -424,3 +540,38 @@ def open_record_index(
     if metadata is None or metadata.is_newer or not metadata.lag.is_trusted:
         return None
     return RecordIndex(metadata=metadata)
+
+
+def record_index_for_write(
+    context: TableContext, snapshot: Snapshot, *, whole_table: bool
+) -> RecordIndex | None:
+    """
+    Return the record index that tags the rows of a write; None to look the keys up in files.
+
+    Args:
+        context: The table.
+        snapshot: The base snapshot of the write.
+        whole_table: Whether a key is unique in the table. The index must have the same scope: one
+            of the table has one place for a key that several partitions have.
+
+    Outside: as ``open_record_index``, 1 get, 1 list. The event ``record_index.not_used`` says why
+    files are read.
+    """
+    storage = context.ports.storage
+    config = load_config(storage)
+    try:
+        index = open_record_index(storage, config, snapshot)
+        if index is None:
+            note_unused_index(context, "behind" if has_record_index(config) else "no_index")
+        elif config.partition_fields and index.is_per_partition == whole_table:
+            note_unused_index(context, "other_scope")
+            index = None
+    except UNUSABLE_INDEX as error:
+        note_unused_index(context, error.kind)
+        return None
+    return index
+
+
+def note_unused_index(context: TableContext, reason: str) -> None:
+    """Say that keys are looked up in files, although the write asks for the record index."""
+    context.ports.events.emit("record_index.not_used", reason=reason)

@@ -43,13 +43,7 @@ if TYPE_CHECKING:
 
 
 #: Hudi's other indexes: known, and refused by ``known_keys.UNSUPPORTED``.
-_OTHER_INDEXES: Final = (
-    "RECORD_INDEX",
-    "RECORD_LEVEL_INDEX",
-    "GLOBAL_RECORD_LEVEL_INDEX",
-    "INMEMORY",
-    "FLINK_STATE",
-)
+_OTHER_INDEXES: Final = ("INMEMORY", "FLINK_STATE")
 T = TypeVar("T")
 
 _GENERATOR_TYPES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
@@ -273,7 +267,9 @@ class KeySettings(LayeredSettings):
         "hoodie.index.type",
         IndexType.SIMPLE,
         "How rows find their file group. BLOOM reads fewer files than SIMPLE, GLOBAL_"
-        " ones search all partitions, BUCKET computes the file group from the key.",
+        " ones search all partitions, BUCKET computes the file group from the key. "
+        "RECORD_INDEX and GLOBAL_RECORD_LEVEL_INDEX use the record index of the metadata "
+        "table, RECORD_LEVEL_INDEX one for each partition.",
         aliases=("hoodoo.index.type",),
         choices=(*(index.value for index in IndexType), *_OTHER_INDEXES),
     )

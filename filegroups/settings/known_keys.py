@@ -135,7 +135,8 @@ def _only(*accepted: str, reason: str) -> UnsupportedRule:
 
 
 _NO_INDEX: Final = (
-    "this index is not supported; use SIMPLE, BLOOM, GLOBAL_SIMPLE, GLOBAL_BLOOM or BUCKET"
+    "this index is not supported; use SIMPLE, BLOOM, GLOBAL_SIMPLE, GLOBAL_BLOOM, BUCKET or "
+    "RECORD_INDEX"
 )
 _SCHEMA_ON_READ: Final = "tables with column ids (schema on read) are read, not written"
 _CLEANS_ALL: Final = (

@@ -230,6 +230,12 @@ class WriteSettings(KeySettings, LimitSettings):
         "With GLOBAL_BLOOM, move a row whose partition changes; false updates it in "
         "its old partition.",
     )
+    record_index_moves: bool = option(
+        "hoodie.record.index.update.partition.path",
+        False,
+        "With RECORD_INDEX or GLOBAL_RECORD_LEVEL_INDEX, move a row whose partition changes; "
+        "false updates it in its old partition.",
+    )
     bloom_enabled: bool = option(
         "hoodie.parquet.bloom.filter.enabled",
         True,

@@ -17,7 +17,13 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.files.slice_reader import SliceRead
 from filegroups.index import IndexedFile, SliceWithLogs
 from filegroups.index.buckets import find_buckets, slices_with_log_inserts
-from filegroups.index.lookup import may_resurrect
+from filegroups.index.lookup import (
+    UNUSABLE_INDEX,
+    has_record_index,
+    may_resurrect,
+    note_unused_index,
+    record_index_for_write,
+)
 from filegroups.keys.bucketing import (
     BucketRules,
     InsertBucket,
@@ -57,6 +63,7 @@ from timeline.model.commit_metadata import (
 from timeline.model.file_names import FileSlice
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avoid, plan_conflict
+from timeline.properties.properties_file import load_config
 from timeline.rules.conflicts import Rejected
 from timeline.snapshot import Snapshot
 
@@ -206,8 +213,8 @@ def assign_file_groups(
         view=view,
         touched=touched,
     )
-    latest = _existing_slices(write)
-    tagged = _tag_rows(write, latest)
+    latest, located = _existing_slices(write)
+    tagged = _tag_rows(write, latest, located)
     counts = rows_to_write(tagged.counts, rules)
     if write.buckets is None:
         buckets = _fill_small_files(write, counts, latest, plans.clustered)
@@ -273,13 +280,49 @@ def _replaced(
 # ---- Step 2: existing file groups, and the rows whose keys they have
 
 
-def _existing_slices(write: _Write) -> dict[FileGroupId, FileSlice]:
-    """Return the newest slices that may get rows; none if the write opens new file groups only."""
+def _existing_slices(
+    write: _Write,
+) -> tuple[dict[FileGroupId, FileSlice], frozenset[FileGroupId] | None]:
+    """
+    Return the newest slices that may get rows; none if the write opens new file groups only.
+
+    Also return the file groups that the record index names for the rows' keys, all of them among
+    the slices; None if the write does not use it.
+    """
     new_only = write.operation.opens_new_files_only and write.buckets is None
     if new_only or write.rules.operation.replaces:
-        return {}
+        return {}, None
+    located = _located(write)
+    if located is not None:
+        paths = {*write.touched, *(group.partition_path for group in located)}
+        latest = {one.file_group: one for one in write.view.latest_slices(paths)}
+        if located <= latest.keys():
+            return latest, located
+        note_unused_index(write.context, "unknown_file_group")
     slices = write.view.latest_slices(None if write.whole_table else write.touched)
-    return {one.file_group: one for one in slices}
+    return {one.file_group: one for one in slices}, None
+
+
+def _located(write: _Write) -> frozenset[FileGroupId] | None:
+    """Return the file groups that the record index names; None to look the keys up in files."""
+    context, rules = write.context, write.rules
+    if not (rules.tags and rules.lookup.by_record_index):
+        return None
+    index = record_index_for_write(
+        context, write.begun.snapshot, whole_table=rules.lookup.whole_table
+    )
+    if index is None:
+        return None
+    try:
+        located = write.workload.locate(index)
+    except UNUSABLE_INDEX as error:
+        note_unused_index(context, error.kind)
+        return None
+    # An index that was dropped meanwhile, and perhaps is being built again, lacks keys.
+    if not has_record_index(load_config(context.ports.storage)):
+        note_unused_index(context, "no_index")
+        return None
+    return located
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +334,11 @@ class _Tagged:
     inside: tuple[str, ...]  # as of ``FileGroupAssignment``
 
 
-def _tag_rows(write: _Write, latest: Mapping[FileGroupId, FileSlice]) -> _Tagged:
+def _tag_rows(
+    write: _Write,
+    latest: Mapping[FileGroupId, FileSlice],
+    located: frozenset[FileGroupId] | None,
+) -> _Tagged:
     """Look up the keys of the rows; refuse keys and partitions that lookups would miss."""
     context, rules, workload = write.context, write.rules, write.workload
     in_buckets = write.buckets is not None
@@ -300,12 +347,16 @@ def _tag_rows(write: _Write, latest: Mapping[FileGroupId, FileSlice]) -> _Tagged
     candidates: dict[str, list[IndexedFile]] = {}
     # With a bucket index, only inserts that check for known keys look them up.
     if rules.tags and (rules.checks_known or not in_buckets):
-        candidates = lookup_files(context, write.view, latest.values(), rules)
+        named = latest.values() if located is None else map(latest.__getitem__, sorted(located))
+        candidates = lookup_files(context, write.view, named, rules)
     inside: tuple[str, ...] = ()
     if not write.operation.deletes_keys:
         inside = refuse_nesting(context, write.view, write.touched, rules)
     below = _tag_below_deletes(write, candidates)
-    counts = workload.tag(candidates)
+    # The record index also has keys whose rows an older delete hides (MDT-14). If that matters, the
+    # named files decide.
+    reads_files = located is None or rules.checks_known or rules.changes_known
+    counts = workload.tag(candidates) if reads_files else workload.tag_located(candidates)
     decisive = (*counts.updates, *below) if rules.checks_known else ()
     return _Tagged(counts=counts, decisive=decisive, inside=inside)
 
@@ -316,9 +367,12 @@ def _tag_below_deletes(
     """
     Return the file groups in which other writers may bring back a key that this insert adds.
 
-    Logs deleted the key there. With a global index or a bucket index this does not happen.
+    Logs deleted the key there. With a global index or a bucket index this does not happen, and the
+    commit checks compare the keys of a write by the record index.
     """
     if not write.rules.checks_known or write.whole_table or write.buckets is not None:
+        return ()
+    if write.rules.lookup.by_record_index:
         return ()
     below = below_deletes(candidates)
     return write.workload.tag(below).updates if below else ()

@@ -9,7 +9,7 @@ written file group, and no concurrent commit inserted a key that is new here too
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,6 +60,7 @@ class CommitFacts:
     virtual_keys: VirtualKeys | None  # how keys are computed where files store none
     read_only: tuple[AccessedFileGroup, ...]  # of the pending commit
     whole_table: bool  # a key is unique in the table, not only in its partition
+    by_record_index: bool  # a key that a log deleted is new; a key that a delete hides is not
     in_buckets: bool  # a bucket has one file group in its partition
 
 
@@ -146,6 +147,7 @@ def _conflicting_keys(
         _dropped_key(mine, rivals)
         or _same_new_key(context, mine, rivals)
         or _resurrected_key(context, mine, rivals)
+        or _new_key_in_log(context, mine, rivals)
     )
 
 
@@ -279,9 +281,10 @@ def _resurrected_key(
 
     Logs below this write's log had deleted the key. Exact, as ``_same_new_key``: it reads the
     keys of this write's logs and the other's new keys, only for partitions into which the other
-    inserted. With a global index lookups do not find a deleted key.
+    inserted. Lookups of a global index in files do not find a deleted key. The record index may, if
+    the delete only hides a late row.
     """
-    if mine.whole_table or not mine.appended:
+    if (mine.whole_table and not mine.by_record_index) or not mine.appended:
         return None
     storage = context.ports.storage
     schema = TableSchema.from_avro(mine.schemas[0]).arrow
@@ -289,9 +292,10 @@ def _resurrected_key(
         inserted: dict[tuple[str, ...], pa.Array] = {}  # most logs are compared with the same files
         for log in mine.appended:
             partition_path = log.file_group.partition_path
-            if partition_path not in rival.write_set.inserting:
+            where = None if mine.whole_table else partition_path
+            if where is not None and where not in rival.write_set.inserting:
                 continue
-            others = _base_files(rival, partition_path, but=log.file_group.file_id)
+            others = _base_files(rival, where, but=log.file_group.file_id)
             if not others:
                 continue
             if others not in inserted:
@@ -308,6 +312,61 @@ def _resurrected_key(
                     (partition_path,),
                 )
     return None
+
+
+def _new_key_in_log(
+    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+) -> Rejected | None:
+    """
+    Reject if a concurrent commit wrote, to a log, a key that this write inserts elsewhere.
+
+    That is the mirror image of ``_resurrected_key``: a log had deleted the key, the record index
+    does not have it, and the concurrent writer found it in the base file below. Exact.
+    """
+    if not mine.by_record_index or not mine.inserted_into:
+        return None
+    storage = context.ports.storage
+    schema = TableSchema.from_avro(mine.schemas[0]).arrow
+    new: dict[str, pa.Array] = {}  # most files are compared with several logs
+    for rival in rivals:
+        for log in _log_files(rival):
+            group = log.file_group
+            others = [
+                path
+                for path in mine.inserted_into
+                if mine.whole_table or path.rpartition("/")[0] == group.partition_path
+                if not path.rpartition("/")[2].startswith(f"{group.file_id}_")
+            ]
+            if not others:
+                continue
+            found = storage.stat(log.path)
+            written = None
+            if found is not None:
+                whole = replace(log, size_bytes=found.size_bytes)
+                written = keys_of_log(storage, whole, schema, mine.virtual_keys, with_deleted=False)
+            for path in others:
+                if path not in new:
+                    new[path] = _new_keys(storage, mine.virtual_keys, [path], mine.requested_time)
+                # The log of a commit is missing if a clean deleted it meanwhile: begin again.
+                if written is None or pc.any(pc.is_in(new[path], value_set=written)).as_py():
+                    return Rejected(
+                        RuleId.SAME_NEW_KEY,
+                        "a concurrent commit wrote a key that a log deleted and that this write inserts",
+                        (rival,),
+                        (group,),
+                        (path.rpartition("/")[0],),
+                    )
+    return None
+
+
+def _log_files(rival: ConcurrentCommit) -> list[LogFile]:
+    """Return the log files of a commit, without their sizes."""
+    found = (
+        LogFile.found(item.file_group.partition_path, name, 0)
+        for item in rival.write_set.file_groups
+        for name in item.files
+    )
+    return [log for log in found if log is not None]
 
 
 def _base_files(

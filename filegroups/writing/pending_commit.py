@@ -314,6 +314,7 @@ def commit_facts_of(
         requested_time=begun.requested_time,
         keys_looked_up=plan.rules.tags and plan.rules.buckets is None,
         whole_table=plan.rules.lookup.whole_table,
+        by_record_index=plan.rules.lookup.by_record_index,
         in_buckets=plan.rules.buckets is not None,
         batch_ids=tuple(batch.batch_id for batch in batches),
         schemas=(written.schema.avro_json, written.schema_before),

@@ -27,7 +27,7 @@ from filegroups.files.rewrite import (
     write_file_group,
 )
 from filegroups.index import IndexedFile
-from filegroups.index.lookup import find_in_table, tag
+from filegroups.index.lookup import RecordIndex, find_in_table, rows_located, tag
 from filegroups.keys.bucketing import BucketAssigner, InsertBucket, assign_buckets, assign_by_bucket
 from filegroups.keys.keys import KeySpec, addresses, validate_ordering
 from filegroups.merge.merging import (
@@ -37,7 +37,13 @@ from filegroups.merge.merging import (
     mark_relocated_keys,
 )
 from filegroups.merge.rules import MergeRules
-from filegroups.schema.casting import codes_of, normalise, refuse_null_elements, rows_by_number
+from filegroups.schema.casting import (
+    codes_of,
+    normalise,
+    one_array,
+    refuse_null_elements,
+    rows_by_number,
+)
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta
 from filegroups.writing.write_request import RowCounts, RowRules
 from timeline.errors import InvalidInputError, InvariantError, counted
@@ -89,6 +95,24 @@ class Workload(Protocol):
 
         Raises:
             MissingFileError: A candidate was cleaned meanwhile; tag again.
+        """
+
+    def locate(self, index: RecordIndex) -> frozenset[FileGroupId]:
+        """
+        Look up the keys of the rows in a record index; return the file groups that it names.
+
+        Errors and calls outside: as ``RecordIndex.locate``.
+        """
+
+    def tag_located(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """
+        Tag the rows by the last ``locate`` instead of the keys in files.
+
+        Args:
+            candidates: The file groups that ``locate`` returned, by partition path. They are read
+                only where the order of old and new rows decides whether a row moves.
+
+        Errors as ``tag``.
         """
 
     def count_by_bucket(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
@@ -157,6 +181,7 @@ class LocalWorkload:
         self._schema = rows.schema
         self._rules: RowRules | None = None
         self._found: pa.Array = pa.nulls(0, pa.string())
+        self._located: pa.Table | None = None  # of the record index
         self._paths: Any = None  # target partition of each row: its own, or that of its key
         self._leaving: Mapping[FileGroupId, Any] = {}
         self._shares: Any = None
@@ -261,6 +286,24 @@ class LocalWorkload:
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         """See ``Workload.tag``. Outside: at most 1 open_input per candidate file."""
+        return self._tagged(candidates, None)
+
+    def locate(self, index: RecordIndex) -> frozenset[FileGroupId]:
+        """See ``Workload.locate``."""
+        keys, paths = self._rows.column(KEY_COLUMN), self._rows.column(PARTITION_COLUMN)
+        whole_table = self._required_rules().lookup.whole_table
+        self._located = index.locate(keys, None if whole_table else paths)
+        groups = self._located.group_by(["partition_path", "file_id"]).aggregate([])
+        columns = (groups.column(name).to_pylist() for name in ("partition_path", "file_id"))
+        return frozenset(map(FileGroupId, *columns))
+
+    def tag_located(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """See ``Workload.tag_located``."""
+        return self._tagged(candidates, self._located)
+
+    def _tagged(
+        self, candidates: Mapping[str, Sequence[IndexedFile]], located: pa.Table | None
+    ) -> WorkloadProfile:
         keys, paths = self._rows.column(KEY_COLUMN), self._rows.column(PARTITION_COLUMN)
         rules = self._required_rules()
         self._paths, self._leaving, self._shares = paths, {}, None
@@ -272,7 +315,10 @@ class LocalWorkload:
             inserts = dict(zip(*(part.to_pylist() for part in counts.flatten()), strict=True))
             return WorkloadProfile(inserts=inserts, updates={})
         if rules.lookup.whole_table:
-            paths = self._find_in_table(candidates, rules)
+            paths = self._find_in_table(candidates, rules, located)
+        elif located is not None:
+            found = rows_located(located, keys, paths)
+            self._found = one_array(located.column("file_id")).take(found)
         else:
             self._found = tag(
                 self._world.storage,
@@ -288,7 +334,10 @@ class LocalWorkload:
         return WorkloadProfile(inserts=inserts, updates=updates)
 
     def _find_in_table(
-        self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
+        self,
+        candidates: Mapping[str, Sequence[IndexedFile]],
+        rules: RowRules,
+        located: pa.Table | None,
     ) -> Any:
         if rules.operation.traits.deletes_keys:
             deletes = np.ones(self._rows.num_rows, np.bool_)
@@ -304,6 +353,7 @@ class LocalWorkload:
             replace(rules.lookup, moves_rows=rules.moves_rows),
             ordering_fields=rules.ordering_fields,
             deletes=deletes,
+            located=located,
         )
         self._found, self._paths, self._leaving = (
             where.file_ids,
@@ -506,7 +556,7 @@ def may_coalesce(rules: RowRules) -> bool:
     merge = rules.merge
     if not rules.operation.traits.updates or not rules.combine or rules.changes_known:
         return False
-    if rules.lookup.whole_table or rules.buckets is not None:
+    if rules.lookup.whole_table or rules.lookup.by_record_index or rules.buckets is not None:
         return False  # keys may move between partitions, or it is unknown which keys are new
     if merge.mode not in _PLAIN_MODES or merge.merger is not None or merge.updates_partially:
         return False

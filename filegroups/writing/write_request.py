@@ -74,9 +74,11 @@ class RowRules:
 
         Then log files count in the lookup. A rebase is not enough after a conflict: a key of a
         global index may have moved, a partial update may change a deleted key, and a rebase does
-        not check again which keys exist.
+        not check again which keys exist. A record index does not have keys that a log deleted.
         """
-        return self.lookup.whole_table or self.changes_known or self.checks_known
+        lookup = self.lookup
+        counts_logs = lookup.whole_table or lookup.by_record_index
+        return counts_logs or self.changes_known or self.checks_known
 
     @property
     def partial(self) -> bool:

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 
 from filegroups.files.rewrite import FileGroupTask, stats_to_json
 from filegroups.index import IndexedFile, SliceWithLogs
-from filegroups.index.lookup import file_group_rows
+from filegroups.index.lookup import RecordIndexFiles, file_group_rows
 from filegroups.keys.bucketing import BucketAssigner
 from filegroups.keys.keys import (
     KeySpec,
@@ -45,6 +45,7 @@ from timeline.storage.open_storage import storage_for
 KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
 ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"
 BUCKET_COLUMN = "_hoodoo_share"  # the bucket of a bucket index
+FILE_ID = "_hoodoo_file_id"
 OLD_ORDER = "_hoodoo_old_"  # prefix: ordering values of the table's rows
 
 FOUND_KEYS = pa.schema(
@@ -54,6 +55,7 @@ FOUND_KEYS = pa.schema(
         pa.field("number", pa.int32()),
     ]
 )
+LOCATED_KEYS = pa.schema([pa.field(name, pa.string()) for name in (KEY, PARTITION, FILE_ID)])
 NAMED_PARTITIONS = pa.schema([pa.field(PARTITION, pa.string()), pa.field(ERROR, pa.string())])
 ANSWERS = pa.schema(
     [
@@ -237,6 +239,30 @@ class ReadKeys:
                         *ordering,
                     ]
                     yield pa.RecordBatch.from_arrays(columns, schema=self.answers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocateKeys:
+    """Look up the keys of a task in the record index; the task keeps its keys in memory."""
+
+    address: StorageAddress
+    files: RecordIndexFiles
+    whole_table: bool  # else each key counts in its own partition
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the keys with partition and file id of their file groups; runs in a worker."""
+        pieces = list(batches)
+        if not pieces:
+            return
+        rows = pa.Table.from_batches(pieces)
+        paths = None if self.whole_table else rows.column(PARTITION)
+        try:
+            index = self.files.open(self.address.open())
+            found = index.locate(rows.column(KEY), paths)
+        except HoodooError as error:
+            raise TaskFailedError(error) from error
+        found = found.rename_columns(LOCATED_KEYS.names).cast(LOCATED_KEYS)
+        yield from found.combine_chunks().to_batches()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

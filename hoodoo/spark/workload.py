@@ -15,6 +15,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from filegroups.files.rewrite import FileGroupTask, stats_from_json
 from filegroups.index import IndexedFile
+from filegroups.index.lookup import RecordIndex
 from filegroups.keys.bucketing import BucketAssigner, InsertBucket
 from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
@@ -27,13 +28,16 @@ from hoodoo.spark.tasks import (
     ANSWERS,
     BUCKET_COLUMN,
     ERROR,
+    FILE_ID,
     KEY,
+    LOCATED_KEYS,
     OLD_ORDER,
     ORDER,
     PARTITION,
     TARGET,
     AssignBuckets,
     CombineRows,
+    LocateKeys,
     PrepareRows,
     ReadKeys,
     StorageAddress,
@@ -204,6 +208,7 @@ class SparkWorkload:
         self._updates: Mapping[FileGroupId, int] = {}
         self._new_rows = 0
         self._hits: Any = None
+        self._located: Any = None  # keys with their file groups, of the record index
         self._everywhere: Any = None  # rows of a global index, with the files of their keys
         self._candidates: list[FileGroupId] = []
         self._buckets: tuple[tuple[FileGroupId, int, int, int], ...] = ()
@@ -262,7 +267,33 @@ class SparkWorkload:
         self._updates = profile.updates
         return profile
 
-    def _tagged_among(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+    def locate(self, index: RecordIndex) -> frozenset[FileGroupId]:
+        """See ``Workload.locate``. The driver lists the index; tasks read it."""
+        self._forget_located()
+        rules = self._required_rules()
+        work = LocateKeys(
+            address=self._address, files=index.files, whole_table=rules.lookup.whole_table
+        )
+        keys = self._prepared.select(PARTITION, KEY).distinct()
+        width = self._width(_SMALL_TASKS if self._small else len(work.files.slices))
+        located = keys.repartition(width, PARTITION, KEY).mapInArrow(
+            work, spark_schema_of(LOCATED_KEYS)
+        )
+        self._located = located.persist(StorageLevel.MEMORY_AND_DISK)
+        named = collect_dataframe(self._located.select(PARTITION, FILE_ID).distinct())
+        return frozenset(FileGroupId(row[PARTITION], row[FILE_ID]) for row in named)
+
+    def tag_located(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """See ``Workload.tag_located``. If order decides moves, tasks read the named files."""
+        rules = self._required_rules()
+        read = rules.moves_rows and bool(rules.ordering_fields)
+        profile = self._tagged_among(candidates, None if read else self._located)
+        self._updates = profile.updates
+        return profile
+
+    def _tagged_among(
+        self, candidates: Mapping[str, Sequence[IndexedFile]], located: Any = None
+    ) -> WorkloadProfile:
         self._forget_hits()
         self._shares = None
         rules = self._required_rules()
@@ -275,20 +306,17 @@ class SparkWorkload:
         if not files:
             return WorkloadProfile(inserts=dict(self._counts))
         self._candidates = [FileGroupId(path, each.file_id) for path, each in files]
-        named = self._spark.createDataFrame(
-            [(number, path, each.path) for number, (path, each) in enumerate(files)],
-            "number int, partition_path string, path string",
-        ).repartition(self._width(len(files)))
-        merged = {n: each.merged for n, (_, each) in enumerate(files) if each.merged is not None}
-        reading = ReadKeys(
-            address=self._address,
-            virtual_keys=rules.keys.virtual,
-            schema=self._shape or pa.schema([]),
-            # The table's own values decide whether a row may move.
-            ordering=rules.ordering_fields if rules.moves_rows else (),
-            merged=merged,
-        )
-        held = named.mapInArrow(reading, spark_schema_of(reading.answers))
+        if located is None:
+            held = self._keys_of(files, rules)
+        else:
+            numbers = [
+                (number, group.partition_path, group.file_id)
+                for number, group in enumerate(self._candidates)
+            ]
+            named = self._spark.createDataFrame(
+                numbers, f"number int, {PARTITION} string, {FILE_ID} string"
+            )
+            held = located.join(F.broadcast(named), [PARTITION, FILE_ID]).drop(FILE_ID)
         if rules.lookup.whole_table:
             self._everywhere = with_row_targets(self._prepared, held, rules, small=self._small)
             self._everywhere.persist(StorageLevel.MEMORY_AND_DISK)
@@ -313,6 +341,23 @@ class SparkWorkload:
             inserts={row[PARTITION]: row["n"] for row in counted if row[NUMBER] is None},
             updates=updates,
         )
+
+    def _keys_of(self, files: Sequence[tuple[str, IndexedFile]], rules: RowRules) -> Any:
+        """Return the keys of the files with their numbers, read by tasks."""
+        named = self._spark.createDataFrame(
+            [(number, path, each.path) for number, (path, each) in enumerate(files)],
+            "number int, partition_path string, path string",
+        ).repartition(self._width(len(files)))
+        merged = {n: each.merged for n, (_, each) in enumerate(files) if each.merged is not None}
+        reading = ReadKeys(
+            address=self._address,
+            virtual_keys=rules.keys.virtual,
+            schema=self._shape or pa.schema([]),
+            # The table's own values decide whether a row may move.
+            ordering=rules.ordering_fields if rules.moves_rows else (),
+            merged=merged,
+        )
+        return named.mapInArrow(reading, spark_schema_of(reading.answers))
 
     def _counted_everywhere(self) -> WorkloadProfile:
         grouped = self._everywhere.groupBy(PARTITION, NUMBER, RELOCATED_FROM)
@@ -417,6 +462,7 @@ class SparkWorkload:
     def release(self) -> None:
         """See ``Workload.release``."""
         self._forget_hits()
+        self._forget_located()
         if self._prepared is not None:
             self._prepared.unpersist()
             self._prepared = None
@@ -510,6 +556,11 @@ class SparkWorkload:
             self._everywhere.unpersist()
             self._everywhere = None
         self._candidates = []
+
+    def _forget_located(self) -> None:
+        if self._located is not None:
+            self._located.unpersist()
+            self._located = None
 
     def _required_rules(self) -> RowRules:
         if self._rules is None:

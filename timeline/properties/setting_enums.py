@@ -65,17 +65,35 @@ class Durability(Enum):
 
 
 class IndexType(Enum):
-    """How rows find their file group; all are exact."""
+    """How rows find their file group; all are exact. ``RECORD_INDEX`` is the global record index."""
 
     SIMPLE = "SIMPLE"
     BLOOM = "BLOOM"
     GLOBAL_SIMPLE = "GLOBAL_SIMPLE"
     GLOBAL_BLOOM = "GLOBAL_BLOOM"
     BUCKET = "BUCKET"
+    RECORD_INDEX = "RECORD_INDEX"
+    GLOBAL_RECORD_LEVEL_INDEX = "GLOBAL_RECORD_LEVEL_INDEX"
+    RECORD_LEVEL_INDEX = "RECORD_LEVEL_INDEX"
 
 
 #: Indexes with which a key is unique in the whole table, not in its partition alone.
-GLOBAL_INDEXES: Final = frozenset({IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM})
+GLOBAL_INDEXES: Final = frozenset(
+    {
+        IndexType.GLOBAL_SIMPLE,
+        IndexType.GLOBAL_BLOOM,
+        IndexType.RECORD_INDEX,
+        IndexType.GLOBAL_RECORD_LEVEL_INDEX,
+    }
+)
+#: Indexes that are a partition of the metadata table.
+RECORD_INDEXES: Final = frozenset(
+    {
+        IndexType.RECORD_INDEX,
+        IndexType.GLOBAL_RECORD_LEVEL_INDEX,
+        IndexType.RECORD_LEVEL_INDEX,
+    }
+)
 
 
 class BloomType(Enum):
