@@ -60,7 +60,7 @@ class CommitFacts:
     virtual_keys: VirtualKeys | None  # how keys are computed where files store none
     read_only: tuple[AccessedFileGroup, ...]  # of the pending commit
     whole_table: bool  # a key is unique in the table, not only in its partition
-    by_record_index: bool  # a key that a log deleted is new; a key that a delete hides is not
+    by_record_index: bool = False  # a key that a log deleted is new; one that a delete hides is not
     in_buckets: bool  # a bucket has one file group in its partition
 
 

@@ -292,7 +292,7 @@ def test_settings_travel_between_processes() -> None:
         ("hoodie.schema.on.read.enable", "true"),
         ("hoodie.bootstrap.base.path", "old"),
         ("hoodie.bulkinsert.user.defined.partitioner.class", "com.example.Partitioner"),
-        ("hoodie.index.type", "RECORD_INDEX"),
+        ("hoodie.index.type", "INMEMORY"),
         ("hoodie.precommit.validators", "com.example.Validator"),
         (KEYGEN + ".class", "os.system"),
         (KEYGEN + ".type", "USER_PROVIDED"),
