@@ -31,7 +31,9 @@ def rows(numbers: np.ndarray, value: int) -> pa.Table:
     """Return rows with the keys of these numbers; keys do not grow with their file group."""
     keys = [f"{number * 2654435761 % 2**32:08x}-{number}" for number in numbers.tolist()]
     stamps = np.full(len(numbers), value)
-    return pa.table({"id": keys, "ts": stamps, "v": stamps, "name": [f"name {one}" for one in keys]})
+    return pa.table(
+        {"id": keys, "ts": stamps, "v": stamps, "name": [f"name {one}" for one in keys]}
+    )
 
 
 def make(path: Path, options: argparse.Namespace) -> None:

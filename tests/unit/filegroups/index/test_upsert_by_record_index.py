@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from filegroups.index import LookupRules
-from filegroups.metadata_table.index_definitions import IndexDefinition
+from filegroups.metadata_table.index_definitions import (
+    IndexDefinition,
+    write_index_definitions,
+)
 from filegroups.table import TableReader
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.plan import CompactionSettings
@@ -24,7 +27,6 @@ from tests.unit.timeline.engine import (
 )
 from tests.unit.timeline.metadata_tables import (
     PARTITIONS,
-    add_index_definitions,
     add_metadata_table,
 )
 from tests.unit.timeline.recording import RecordingStorage
@@ -49,7 +51,7 @@ def indexed_table(*, per_partition: bool = False, **options: Any) -> TableReader
     storage = table.context.ports.storage
     add_metadata_table(storage, "files", *(() if per_partition else ("record_index",)))
     if per_partition:
-        add_index_definitions(storage, PER_PARTITION)
+        write_index_definitions(storage, [PER_PARTITION])
         update_properties(storage, {PARTITIONS: "files,record_index"}, now="now")
     return opened(table)
 
