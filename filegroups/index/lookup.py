@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -421,7 +421,7 @@ _INDEX: Final = PartitionKind.RECORD_INDEX.value
 _FIRST_VERSION: Final = 8  # of tables whose metadata table is read
 _FOUND: Final = ("record_key", "partition_path", "file_id")
 #: Errors of an index that is damaged or gone; keys are then looked up in files.
-UNUSABLE_INDEX: Final = (
+_UNUSABLE: Final = (
     CorruptTableError,
     MissingFileError,
     SnapshotExpiredError,
@@ -542,19 +542,24 @@ def open_record_index(
     return RecordIndex(metadata=metadata)
 
 
-def record_index_for_write(
-    context: TableContext, snapshot: Snapshot, *, whole_table: bool
-) -> RecordIndex | None:
+def file_groups_by_index(
+    context: TableContext,
+    snapshot: Snapshot,
+    locate: Callable[[RecordIndex], frozenset[FileGroupId]],
+    *,
+    whole_table: bool,
+) -> frozenset[FileGroupId] | None:
     """
-    Return the record index that tags the rows of a write; None to look the keys up in files.
+    Look up the keys of a write in the record index; None to look them up in files (MDT-20).
 
     Args:
         context: The table.
         snapshot: The base snapshot of the write.
+        locate: Looks the keys up and returns the file groups that the index names.
         whole_table: Whether a key is unique in the table. The index must have the same scope: one
             of the table has one place for a key that several partitions have.
 
-    Outside: as ``open_record_index``, 1 get, 1 list. The event ``record_index.not_used`` says why
+    Outside: as ``open_record_index``, 2 get, 1 list. The event ``record_index.not_used`` says why
     files are read.
     """
     storage = context.ports.storage
@@ -563,13 +568,19 @@ def record_index_for_write(
         index = open_record_index(storage, config, snapshot)
         if index is None:
             note_unused_index(context, "behind" if has_record_index(config) else "no_index")
-        elif config.partition_fields and index.is_per_partition == whole_table:
+            return None
+        if config.partition_fields and index.is_per_partition == whole_table:
             note_unused_index(context, "other_scope")
-            index = None
-    except UNUSABLE_INDEX as error:
+            return None
+        located = locate(index)
+    except _UNUSABLE as error:
         note_unused_index(context, error.kind)
         return None
-    return index
+    # An index that was dropped meanwhile, and perhaps is being built again, lacks keys.
+    if not has_record_index(load_config(storage)):
+        note_unused_index(context, "no_index")
+        return None
+    return located
 
 
 def note_unused_index(context: TableContext, reason: str) -> None:

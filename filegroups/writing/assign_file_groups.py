@@ -17,13 +17,7 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.files.slice_reader import SliceRead
 from filegroups.index import IndexedFile, SliceWithLogs
 from filegroups.index.buckets import find_buckets, slices_with_log_inserts
-from filegroups.index.lookup import (
-    UNUSABLE_INDEX,
-    has_record_index,
-    may_resurrect,
-    note_unused_index,
-    record_index_for_write,
-)
+from filegroups.index.lookup import file_groups_by_index, may_resurrect, note_unused_index
 from filegroups.keys.bucketing import (
     BucketRules,
     InsertBucket,
@@ -63,7 +57,6 @@ from timeline.model.commit_metadata import (
 from timeline.model.file_names import FileSlice
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avoid, plan_conflict
-from timeline.properties.properties_file import load_config
 from timeline.rules.conflicts import Rejected
 from timeline.snapshot import Snapshot
 
@@ -305,24 +298,15 @@ def _existing_slices(
 
 def _located(write: _Write) -> frozenset[FileGroupId] | None:
     """Return the file groups that the record index names; None to look the keys up in files."""
-    context, rules = write.context, write.rules
+    rules = write.rules
     if not (rules.tags and rules.lookup.by_record_index):
         return None
-    index = record_index_for_write(
-        context, write.begun.snapshot, whole_table=rules.lookup.whole_table
+    return file_groups_by_index(
+        write.context,
+        write.begun.snapshot,
+        write.workload.locate,
+        whole_table=rules.lookup.whole_table,
     )
-    if index is None:
-        return None
-    try:
-        located = write.workload.locate(index)
-    except UNUSABLE_INDEX as error:
-        note_unused_index(context, error.kind)
-        return None
-    # An index that was dropped meanwhile, and perhaps is being built again, lacks keys.
-    if not has_record_index(load_config(context.ports.storage)):
-        note_unused_index(context, "no_index")
-        return None
-    return located
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
