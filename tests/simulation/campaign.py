@@ -40,6 +40,8 @@ MUST_HAPPEN = (
     "begin.redrawn",
     "cleaning.done",
     "heartbeat.fenced",
+    "metadata_table.built",
+    "metadata_table.compacted",
     "publish.helped",
     "publish.lease_lost",
     "publish.slot_lost",
