@@ -155,7 +155,7 @@ def build_partitions(
         settings: Hudi's options.
         columns: The column of each new secondary index, by its partition.
         again: Those of ``names`` that are replaced if they are complete. With ``files``, the whole
-            metadata table begins anew, so ``names`` has all its partitions.
+            metadata table begins again, so ``names`` has all its partitions.
 
     Raises:
         InvalidInputError: As ``with_needed`` and ``planned_partitions``.
