@@ -19,7 +19,7 @@ COUNTS = {
     "hoodie.metadata.record.index.max.filegroup.count": "3",
 }
 TABLES = [
-    pytest.param(name, marks=[] if name in ("v8_cow_all", "v9_mor_ri") else pytest.mark.slow)
+    pytest.param(name, marks=[] if name == "v9_mor_ri" else pytest.mark.slow)
     for name in golden_tables.metadata_names()
 ]
 

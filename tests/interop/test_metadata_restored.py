@@ -18,7 +18,7 @@ from tests.interop.test_metadata_maintained import ON, check, for_java, row
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
 TABLES = [
-    pytest.param(name, marks=[] if name in ("v8_cow_all", "v9_mor_ri") else pytest.mark.slow)
+    pytest.param(name, marks=[] if name == "v9_mor_ri" else pytest.mark.slow)
     for name in golden_tables.metadata_names()
 ]
 
@@ -38,7 +38,7 @@ def verified(path: Path) -> None:
 
 
 @pytest.mark.spec("MDT-12")
-@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("compacted", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", TABLES)
 def test_java_reads_and_writes_on_after_our_restore(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str, compacted: bool

@@ -27,7 +27,7 @@ SERVICES = {
     "hoodoo.metadata.services.inline": "false",
 }
 TABLES = [
-    pytest.param(name, marks=[] if name in ("v8_cow_all", "v9_mor_ri") else pytest.mark.slow)
+    pytest.param(name, marks=[] if name == "v9_mor_ri" else pytest.mark.slow)
     for name in golden_tables.metadata_names()
 ]
 
@@ -128,7 +128,10 @@ def test_java_reads_writes_and_compacts_on_our_compaction_and_we_on_its(
         assert {key: again.get(key) for key in keys} == keys
 
 
-@pytest.mark.parametrize("step", ["requested", "bases", "inflight"])
+@pytest.mark.parametrize(
+    "step",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in ("requested", "bases")), "inflight"],
+)
 def test_java_completes_our_compaction_if_we_die(
     java_oracle: Callable[..., JavaOracle],
     tmp_path: Path,
@@ -169,6 +172,7 @@ def test_java_completes_our_compaction_if_we_die(
     check(java, path)
 
 
+@pytest.mark.slow
 def test_java_reads_a_base_file_of_the_record_index_without_a_key(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:

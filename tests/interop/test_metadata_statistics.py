@@ -50,7 +50,8 @@ def row(key: str, part: str, x: float | None, name: str | None) -> dict[str, Any
     return {"id": key, "p": part, "ts": 1, "x": x, "name": name, "d": None, "price": None}
 
 
-@pytest.mark.parametrize("release", ["1.2.0", pytest.param("1.0.2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["1.2.0", "1.0.2"])
 def test_java_finds_rows_by_filters_on_nan_and_long_texts(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str
 ) -> None:

@@ -188,14 +188,10 @@ CASES: Mapping[str, tuple[str, set[str]]] = {
 
 
 #: The cases of `make interop`; the others are for `make nightly`.
-QUICK = ("v9_mor_ri", "v8_cow_all")
 
 
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    return [] if name in QUICK else [pytest.mark.slow]
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in CASES])
+@pytest.mark.slow  # test_metadata_maintained.py is the short form
+@pytest.mark.parametrize("name", CASES)
 def test_java_reads_writes_and_compacts_on_a_commit_of_ours(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str
 ) -> None:
