@@ -85,22 +85,40 @@ def test_records_that_an_index_lacks_are_named(path: Path, partition: str, kind:
 
 @pytest.mark.parametrize("path", ["v9_mor_ri"], indirect=True)
 def test_records_of_keys_without_a_row_and_of_moved_keys_are_named(path: Path) -> None:
-    with hoodoo.open_table(path) as table:
-        context = table.context
-        rows = open_metadata_table(context.ports.storage, table.config, context.snapshot())
-        assert rows is not None
-        one = pa.concat_tables(rows.read("record_index")).slice(0, 1).to_pylist()[0]
-        moved = {**one, "file_id": "00000000-0000-0000-0000-000000000000-0"}
-        gone = {**moved, "key": "without a row"}
-        records = pa.Table.from_pylist([moved, gone], schema=RECORD_INDEX)
-        entries = encode_records(records, RecordType.RECORD_INDEX, table_version=9)
-        time = context.active().newest_completed_write.requested_time  # type: ignore[union-attr]
-        data = encode_log_file("record_index", time, table_version=9, created_ms=0, entries=entries)
-        for number in range(3):
-            name = f".record-index-000{number}-0_{time}.log.9_0-0-0"
-            (path / ".hoodie/metadata/record_index" / name).write_bytes(data)
+    one = first_record(path)
+    moved = {**one, "file_id": "00000000-0000-0000-0000-000000000000-0"}
+    add_records(path, [moved, {**moved, "key": "without a row"}])
     kinds = {kind for kind, _ in problems(path)}
     assert kinds == {"metadata_stale_record", "metadata_wrong_record"}
     with hoodoo.open_table(path) as table:
         assert table.metadata.repair() == ("record_index",)
     assert not problems(path)
+
+
+@pytest.mark.parametrize("path", ["v9_mor_ri"], indirect=True)
+def test_a_key_without_a_row_in_an_existing_file_group_is_not_named(path: Path) -> None:
+    one = first_record(path)
+    add_records(path, [{**one, "key": "hidden by an older delete"}])
+    assert not problems(path)
+
+
+def first_record(path: Path) -> dict[str, object]:
+    with hoodoo.open_table(path) as table:
+        index = open_metadata_table(
+            table.context.ports.storage, table.config, table.context.snapshot()
+        )
+        assert index is not None
+        found: dict[str, object] = pa.concat_tables(index.read("record_index")).to_pylist()[0]
+        return found
+
+
+def add_records(path: Path, rows: list[dict[str, object]]) -> None:
+    """Add records to each file group of the record index, so that each key is in its own, too."""
+    with hoodoo.open_table(path) as table:
+        records = pa.Table.from_pylist(rows, schema=RECORD_INDEX)
+        entries = encode_records(records, RecordType.RECORD_INDEX, table_version=9)
+        time = table.context.active().newest_completed_write.requested_time  # type: ignore[union-attr]
+        data = encode_log_file("record_index", time, table_version=9, created_ms=0, entries=entries)
+        for number in range(3):
+            name = f".record-index-000{number}-0_{time}.log.9_0-0-0"
+            (path / ".hoodie/metadata/record_index" / name).write_bytes(data)
