@@ -21,7 +21,7 @@ from tableservices.metadata_table.drop import drop_partitions, dropped_partition
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.file_names import METADATA_TABLE, is_partition_file, join
-from timeline.model.metadata_table import PartitionKind
+from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
 from timeline.partitions import list_partition_paths
 from timeline.properties.options import PropertySet
@@ -53,7 +53,7 @@ class MetadataPartitions:
     def to_create(self, *partitions: str, column: str | None = None) -> tuple[str, ...]:
         """Return what ``create`` would build. Arguments, errors: as there. Outside: 1 get."""
         config, settings = self._config(), self.settings
-        wanted = with_needed(partitions or default_partitions(config, settings), config)
+        wanted = with_needed(partitions or self._default(config), config)
         planned_partitions(
             wanted,
             config,
@@ -83,7 +83,7 @@ class MetadataPartitions:
             CorruptTableError: A data file is damaged.
         """
         self._register()
-        wanted = partitions or default_partitions(self._config(), self.settings)
+        wanted = partitions or self._default(self._config())
         columns = self._columns(wanted, column)
         return build_partitions(self._context, wanted, self.settings, columns=columns)
 
@@ -213,6 +213,17 @@ class MetadataPartitions:
         """Return the partition of an index. Outside: 1 get."""
         secondary = f"{PartitionKind.SECONDARY_INDEX.value}{name}"
         return secondary if secondary in self._config().metadata_partitions else name
+
+    def _default(self, config: TableConfig) -> tuple[str, ...]:
+        """Return the partitions that the options ask for. Outside: 1 get."""
+        known = read_index_definitions(self._context.ports.storage)
+        indexed = {
+            one.source_fields[0]
+            for name, one in known.items()
+            if kind_of(name) is PartitionKind.SECONDARY_INDEX and one.source_fields
+            if name in config.complete_metadata_partitions
+        }
+        return default_partitions(config, self.settings, indexed)
 
     def _columns(self, names: Iterable[str], column: str | None) -> dict[str, str]:
         """Return the column of each secondary index: the given one, or that of its definition."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -15,6 +15,7 @@ from filegroups.index.buckets import (
     record_misplaced_rows,
     refuse_other_buckets,
 )
+from filegroups.metadata_table.new_partitions import partition_warnings
 from filegroups.settings.known_keys import UNSUPPORTED_SERVICES, refuse_unsupported
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_old_version, refuse_unwritable
@@ -96,11 +97,17 @@ class TableWriter:
         with self._beginning:
             if not self._is_registered:  # the checked values never change after the open
                 self.refuse()
-                if self._settings.metadata_enable and not self.config.metadata_table_on:
-                    warnings.warn(_NOT_BUILT, stacklevel=4)
+                for text in self._metadata_warnings():
+                    warnings.warn(text, stacklevel=4)
                 self._register()
                 self._is_registered = True
             self._services.start_background()
+
+    def _metadata_warnings(self) -> Iterable[str]:
+        """Return warnings of options for a metadata table, or partitions of it, that it lacks."""
+        if self.config.metadata_table_on:
+            return partition_warnings(self.config, self._properties)
+        return [_NOT_BUILT] if self._settings.metadata_enable else []
 
     def _register(self) -> None:
         """Register the writer, and record bucket rules and misplaced rows in the table."""

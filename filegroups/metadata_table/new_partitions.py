@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from filegroups.settings.metadata_settings import MetadataTableSettings
 from timeline.errors import InvalidInputError
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
+from timeline.properties.options import TABLE_LAYER, PropertySet
 
 _RECORD_BYTES: Final = 48  # of a record index, as Java Hudi estimates it
 _ORDER: Final = (
@@ -56,8 +57,15 @@ class NewPartition:
         return tuple(file_group_id(self.name, number) for number in range(self.file_groups))
 
 
-def default_partitions(config: TableConfig, settings: MetadataTableSettings) -> tuple[str, ...]:
-    """Return the partitions that the settings ask for, as Java Hudi 1.2.0 decides."""
+def default_partitions(
+    config: TableConfig, settings: MetadataTableSettings, indexed: Container[str] = ()
+) -> tuple[str, ...]:
+    """
+    Return the partitions that the settings ask for, as Java Hudi 1.2.0 decides.
+
+    Columns of ``indexed`` have a secondary index already. Java Hudi ignores the column of a
+    secondary index without a record index; here the one brings the other.
+    """
     wanted = [PartitionKind.FILES]
     if settings.column_stats:
         wanted.append(PartitionKind.COLUMN_STATS)
@@ -67,7 +75,63 @@ def default_partitions(config: TableConfig, settings: MetadataTableSettings) -> 
         wanted.append(PartitionKind.BLOOM_FILTERS)
     if settings.record_index or settings.partitioned_record_index:
         wanted.append(PartitionKind.RECORD_INDEX)
-    return tuple(kind.value for kind in wanted)
+    secondary = settings.secondary_columns.items()
+    more = (name for name, column in secondary if column not in indexed)
+    return (*(kind.value for kind in wanted), *more)
+
+
+def partition_warnings(config: TableConfig, properties: PropertySet) -> Iterator[str]:
+    """
+    Yield a warning for each option that asks a writer for other partitions than the table has.
+
+    Java Hudi builds or deletes the partition before such a write. Here a build and a drop are steps
+    of their own, and each writer maintains what the table has.
+
+    Args:
+        config: Of a table with a metadata table.
+        properties: Of the writer.
+    """
+    given = properties.without_layer(TABLE_LAYER)
+    settings = MetadataTableSettings.from_properties(given)
+    present = {kind_of(name): name for name in config.metadata_partitions}
+    for field, kind in _SWITCHES.items():
+        found = given.find(settings.options[field])
+        if found is None:
+            continue
+        key, text, _ = found
+        wanted = getattr(settings, field)
+        if not wanted and kind in present and field not in _OF_ONE_SCOPE:
+            yield (
+                f"{key}={text}, and the table has this partition of the metadata table: this "
+                "writer maintains it; drop it for all engines with 'hoodoo metadata drop TABLE "
+                f"{present[kind]}', or leave the option out"
+            )
+        elif wanted and kind not in present and not kind.is_named:
+            yield _not_built(key, text, f"create TABLE {kind.value}")
+    for name, column in settings.secondary_columns.items():
+        if PartitionKind.SECONDARY_INDEX not in present:
+            short = name.removeprefix(PartitionKind.SECONDARY_INDEX.value)
+            key = settings.options["secondary_index_column"].key
+            yield _not_built(key, column, f"create-index TABLE {short} --column {column}")
+
+
+def _not_built(key: str, text: str, command: str) -> str:
+    return (
+        f"{key}={text}, and the table does not have this partition of the metadata table: build it "
+        f"with 'hoodoo metadata {command}', while writers write, or leave the option out"
+    )
+
+
+#: Options that switch a partition on or off.
+_SWITCHES: Final[Mapping[str, PartitionKind]] = {
+    "column_stats": PartitionKind.COLUMN_STATS,
+    "bloom_filters": PartitionKind.BLOOM_FILTERS,
+    "record_index": PartitionKind.RECORD_INDEX,
+    "partitioned_record_index": PartitionKind.RECORD_INDEX,
+    "secondary_index": PartitionKind.SECONDARY_INDEX,
+}
+#: Options whose false says nothing against an index of the other scope.
+_OF_ONE_SCOPE: Final = frozenset({"record_index", "partitioned_record_index"})
 
 
 def with_needed(names: Iterable[str], config: TableConfig) -> tuple[str, ...]:
@@ -158,7 +222,7 @@ def planned_partitions(
             made = _record_index(config, settings, rows)
         elif kind is PartitionKind.SECONDARY_INDEX:
             known = None if avro_json is None else TableSchema.from_avro(avro_json).arrow.names
-            column = (columns or {}).get(name)
+            column = {**settings.secondary_columns, **(columns or {})}.get(name)
             made = _secondary(name, config, settings, rows, column=column, known=known)
         else:
             counts = {

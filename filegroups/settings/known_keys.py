@@ -310,6 +310,7 @@ _TRUE_HERE: Final = frozenset(
         "hoodie.allow.empty.commit",
         "hoodie.merge.allow.duplicate.on.inserts",
         "hoodie.block.writes.on.speculative.execution",
+        "hoodie.metadata.auto.initialize",
         "hoodie.parquet.write.utc-timezone.enabled",
         "hoodie.write.complex.keygen.validation.enable",
         "hoodie.write.concurrency.schema.conflict.resolution.enable",

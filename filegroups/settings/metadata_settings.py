@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
+from timeline.model.metadata_table import PartitionKind
 from timeline.properties.options import LayeredSettings, option
 
 _Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -99,3 +101,27 @@ class MetadataTableSettings(LayeredSettings):
         "Greatest number of a partition's file groups in a new record index of each partition.",
         aliases=("hoodie.metadata.partitioned.record.index.max.filegroup.count",),
     )
+    secondary_index: bool = option(
+        "hoodie.metadata.index.secondary.enable",
+        True,
+        "Whether a new metadata table has the secondary index that the next options name.",
+    )
+    secondary_index_column: str | None = option(
+        "hoodie.metadata.index.secondary.column",
+        None,
+        "The column of a secondary index of a new metadata table; it brings a record index with it.",
+    )
+    secondary_index_name: str | None = option(
+        "hoodie.index.name",
+        None,
+        "Name of that secondary index; the column by default.",
+    )
+
+    @property
+    def secondary_columns(self) -> Mapping[str, str]:
+        """The column of the wanted secondary index, by its partition; empty for none."""
+        if not self.secondary_index or not self.secondary_index_column:
+            return {}
+        prefix = PartitionKind.SECONDARY_INDEX.value
+        name = self.secondary_index_name or self.secondary_index_column
+        return {prefix + name.removeprefix(prefix): self.secondary_index_column}

@@ -83,6 +83,13 @@ def test_no_key_that_a_user_relies_on_is_silent(key: str) -> None:
     assert effect_of(key, DECLARED).effect not in (Effect.NONE, Effect.UNKNOWN)
 
 
+def test_no_key_of_the_metadata_table_has_only_the_effect_of_its_family() -> None:
+    of_metadata = [key for key in KEYS if "hoodie.metadata." in key]
+    assert len(of_metadata) > 70
+    for key in of_metadata:
+        assert "does not know this key" not in effect_of(key, DECLARED).why, key
+
+
 def test_no_key_is_in_both_tables() -> None:
     assert not WARNED.keys() & WITHOUT_EFFECT.keys()
     assert all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,96 @@ def test_a_table_whose_columns_come_with_the_first_write_indexes_them(tmp_path: 
         assert table.verify().ok
         [defined] = read_index_definitions(table.context.ports.storage).values()
         assert defined.source_fields[-3:] == ("id", "p", "v")
+
+
+SECONDARY = "hoodie.metadata.index.secondary.column"
+
+
+@pytest.mark.parametrize(
+    ("options", "index"),
+    [
+        ({}, "secondary_index_v"),
+        ({"hoodie.index.name": "by_v"}, "secondary_index_by_v"),
+        ({"hoodie.index.name": "secondary_index_by_v"}, "secondary_index_by_v"),
+        ({"hoodie.metadata.index.secondary.enable": "false"}, None),
+    ],
+)
+def test_a_new_table_gets_the_secondary_index_that_the_options_name(
+    tmp_path: Path, options: dict[str, str], index: str | None
+) -> None:
+    with made(tmp_path, **{SECONDARY: "v"}, **options) as table:
+        added = {index, "record_index"} if index else set()
+        assert set(partitions(table)) == {"column_stats", "files", "partition_stats"} | added
+        table.upsert(ROWS)
+        assert table.metadata.verify() == ()
+        if index:
+            known = read_index_definitions(table.context.ports.storage)[index]
+            assert (known.source_fields, known.index_type) == (("v",), "secondary_index")
+            assert table.metadata.to_create() == ()
+
+
+def test_a_secondary_index_of_an_unknown_column_is_refused_before_the_table_exists(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        made(tmp_path, **{SECONDARY: "w"})
+    assert refused.value.kind == "secondary_index_column"
+    assert not (tmp_path / "t").exists()
+
+
+def test_the_wanted_secondary_index_is_not_built_beside_one_of_the_same_column(
+    tmp_path: Path,
+) -> None:
+    with made(tmp_path, **{RECORD_INDEX: "true"}) as table:
+        table.upsert(ROWS)
+        table.metadata.create_index("by_v", "v")
+    with hoodoo.open_table(tmp_path / "t", properties={SECONDARY: "v"}) as table:
+        assert table.metadata.create() is None
+    with hoodoo.open_table(tmp_path / "t", properties={SECONDARY: "p"}) as table:
+        built = table.metadata.create()
+        assert built is not None
+        assert built.records == {"secondary_index_p": 10}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, None),
+        ({"hoodie.metadata.index.column.stats.enable": "true"}, None),
+        ({"hoodie.metadata.index.column.stats.enable": "false"}, "drop TABLE column_stats"),
+        ({"hoodie.metadata.index.bloom.filter.enable": "true"}, "create TABLE bloom_filters"),
+        ({"hoodie.metadata.index.bloom.filter.enable": "false"}, None),
+        ({"hoodie.metadata.record.index.enable": "true"}, "create TABLE record_index"),
+        ({"hoodie.metadata.record.level.index.enable": "true"}, "create TABLE record_index"),
+        ({"hoodie.metadata.record.level.index.enable": "false"}, None),
+        ({SECONDARY: "v"}, "create-index TABLE v --column v"),
+        ({"hoodie.metadata.index.secondary.enable": "false"}, None),
+    ],
+)
+def test_a_writer_is_warned_once_of_partitions_that_the_table_lacks_or_has(
+    tmp_path: Path, options: dict[str, str], said: str | None
+) -> None:
+    made(tmp_path).close()
+    with (
+        warnings.catch_warnings(record=True) as found,
+        hoodoo.open_table(tmp_path / "t", properties=options) as table,
+    ):
+        warnings.simplefilter("always")
+        table.upsert(ROWS)
+        table.upsert(ROWS)
+    texts = [str(one.message) for one in found]
+    assert len(texts) == (said is not None)
+    assert said is None or f"hoodoo metadata {said}'" in texts[0]
+
+
+def test_a_writer_without_the_secondary_index_of_a_table_is_warned(tmp_path: Path) -> None:
+    with made(tmp_path, **{SECONDARY: "v"}) as table:
+        table.upsert(ROWS)
+    off = {"hoodie.metadata.index.secondary.enable": "false"}
+    with hoodoo.open_table(tmp_path / "t", properties=off) as table:
+        with pytest.warns(UserWarning, match="drop TABLE secondary_index_v"):
+            table.upsert(ROWS[:1])
+        assert table.metadata.verify() == ()
 
 
 def test_two_record_indexes_are_refused_before_the_table_exists(tmp_path: Path) -> None:
