@@ -9,6 +9,7 @@ snapshot for each read. ``hoodoo.Table`` adds options and writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,9 +17,9 @@ import pyarrow as pa
 
 from filegroups.metadata_table.listing import metadata_listing
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
-from filegroups.reading.data_skipping import skip_slices
+from filegroups.reading.data_skipping import skip_partitions, skip_slices
 from filegroups.reading.diff import TableDiff, diff_snapshots
-from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.file_system_view import FileSystemView, SkipPartitions
 from filegroups.reading.incremental import plan_incremental_read
 from filegroups.reading.point_lookup import plan_get_rows
 from filegroups.reading.read import (
@@ -89,6 +90,31 @@ def create_table_files(
     now = instant_time(WallMs(ports.clock.now_ms()))
     config = create_properties(ports.storage, properties, now=now)
     return TableReader(TableContext.of(ports, config, limits))
+
+
+def _chosen_slices(
+    context: TableContext,
+    state: TableSnapshot,
+    partitions: Iterable[str] | None,
+    *,
+    query_type: str,
+    condition: Filter,
+    skip: SkipPartitions | None = None,
+) -> list[FileSlice]:
+    """Return the slices of ``TableSnapshot.file_slices``, without partitions that ``skip`` leaves out."""
+    if partitions is not None:
+        partitions = listed(partitions, "partitions")
+    pruner = pruner_of(context, state.snapshot, condition)
+    if query_type == QueryType.READ_OPTIMIZED.value:
+        return state.view.base_slices(partitions, pruner, skip)
+    if query_type != QueryType.SNAPSHOT.value:
+        raise InvalidInputError(
+            "a snapshot is read as snapshot or read_optimized: use changes() to read the "
+            f"changes of a range: {query_type!r}",
+            kind="query_type",
+            query_type=query_type,
+        )
+    return state.view.latest_slices(partitions, pruner, skip)
 
 
 class TableSnapshot:
@@ -169,19 +195,9 @@ class TableSnapshot:
             InvalidInputError: The query type is unknown, or ``partitions`` is a text and not a
                 list.
         """
-        if partitions is not None:
-            partitions = listed(partitions, "partitions")
-        pruner = pruner_of(self._context, self.snapshot, filter)
-        if query_type == QueryType.READ_OPTIMIZED.value:
-            return self.view.base_slices(partitions, pruner)
-        if query_type != QueryType.SNAPSHOT.value:
-            raise InvalidInputError(
-                "a snapshot is read as snapshot or read_optimized: use changes() to read the "
-                f"changes of a range: {query_type!r}",
-                kind="query_type",
-                query_type=query_type,
-            )
-        return self.view.latest_slices(partitions, pruner)
+        return _chosen_slices(
+            self._context, self, partitions, query_type=query_type, condition=filter
+        )
 
     def plan(
         self,
@@ -194,15 +210,24 @@ class TableSnapshot:
     ) -> ScanPlan:
         """Return which files a scan reads and its output schema."""
         state = self.current_state()
+        listing = state.view.by_metadata
+        skip = partial(skip_partitions, self._context, state.snapshot, filter, listing=listing)
         plan = plan_scan(
             self._context,
             state.snapshot,
-            state.file_slices(partitions, query_type=query_type, filter=filter),
+            _chosen_slices(
+                self._context,
+                state,
+                partitions,
+                query_type=query_type,
+                condition=filter,
+                skip=skip,
+            ),
             columns=columns,
             filter=filter,
             with_hoodie_columns=with_hoodie_columns,
         )
-        return skip_slices(self._context, state.snapshot, plan, state.view.by_metadata)
+        return skip_slices(self._context, state.snapshot, plan, listing)
 
     def scan(
         self,

@@ -15,9 +15,11 @@ from timeline.errors import CorruptTableError, SnapshotExpiredError, Unsupported
 from timeline.model.metadata_table import PartitionKind
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import FileStat, Ports, Stats
+from timeline.properties.properties_file import load_config
 from timeline.snapshot import Snapshot
 
 _STATISTICS = PartitionKind.COLUMN_STATS.value
+_PARTITION_STATISTICS = PartitionKind.PARTITION_STATS.value
 _FIRST_VERSION = 8  # of tables whose metadata table is read
 _Found = TypeVar("_Found")
 
@@ -59,6 +61,31 @@ class MetadataListing:
     def statistics(self, keys: pa.ChunkedArray) -> pa.Table | None:
         """Return the records of ``column_stats``. Outside: as ``MetadataTable.look_up``."""
         return self._ask(lambda table: table.look_up(_STATISTICS, keys))
+
+    @property
+    def has_partition_statistics(self) -> bool:
+        """
+        Whether ``partition_stats`` may exclude rows of the snapshot, by the table's properties.
+
+        Bounds of a partition follow the newest commit, so they are no bounds of an earlier time.
+        """
+        complete = self.config.complete_metadata_partitions
+        return _PARTITION_STATISTICS in complete and self.snapshot.as_of is None
+
+    def partition_statistics(self, keys: pa.Array | pa.ChunkedArray) -> pa.Table | None:
+        """
+        Return the records of ``partition_stats``; None if their bounds may be too narrow.
+
+        A compaction may have merged later commits, or another process may be building the
+        partition again. Outside: as ``MetadataTable.look_up``, 1 get.
+        """
+        found = self._ask(
+            lambda table: None if table.is_newer else table.look_up(_PARTITION_STATISTICS, keys)
+        )
+        now = load_config(self.ports.storage)
+        is_same = now.metadata_state == self.config.metadata_state
+        complete = now.complete_metadata_partitions
+        return found if is_same and _PARTITION_STATISTICS in complete else None
 
     def _ask(self, question: Callable[[MetadataTable], _Found]) -> _Found | None:
         if self._is_unusable:
@@ -104,7 +131,8 @@ def metadata_listing(
         snapshot: The snapshot that is read.
         of_partitions: Whether files are listed; False for statistics.
     """
-    wanted, config = context.limits.lists_by_metadata, context.config
+    wanted = context.limits.lists_by_metadata
+    config = context.metadata_table.config or context.config
     if wanted is None:
         is_far = context.ports.storage.capabilities.high_latency
         wanted = is_far and (not of_partitions or bool(config.partition_fields))

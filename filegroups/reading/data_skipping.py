@@ -1,5 +1,8 @@
 """
-Leave out file slices whose statistics in the metadata table exclude all matching rows.
+Leave out partitions and file slices whose statistics in the metadata table exclude all matching rows.
+
+``partition_stats`` has bounds of each column in a partition. They are asked first, before the files
+of the partitions are listed. Both exact and too wide bounds prove that a value is absent.
 
 ``column_stats`` has the least and greatest value of each indexed column of a file. The bounds of a
 slice are those of all its files: the value of a merged row comes from one of them. The bounds become
@@ -11,6 +14,10 @@ slice, so a read with statistics returns the rows of a read without them. Not su
 - texts that UTF-8 and Java's UTF-16 order differently;
 - times before table version 9, whose records do not name the unit;
 - a column whose type changed.
+
+Bounds of a partition are less sure. Java Hudi counts a long text as a null and leaves it out of the
+partition's bounds, and a merge of decimals keeps the scale of one. A file without a column has no
+bounds of it, and its rows have nulls there. Meta columns have no statistics in log files.
 """
 
 from __future__ import annotations
@@ -28,12 +35,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.parquet import works_without
-from filegroups.metadata_table.keys import column_stats_keys
+from filegroups.metadata_table.keys import column_stats_keys, partition_stats_keys
 from filegroups.metadata_table.listing import MetadataListing, metadata_listing
 from filegroups.metadata_table.records import ValueType
 from filegroups.reading.file_system_view import guarantees_that_allow
-from filegroups.reading.read import ScanPlan
+from filegroups.reading.read import Filter, ScanPlan, known_schema, to_expression
 from filegroups.schema.casting import one_array
+from filegroups.schema.schema import META_COLUMNS, schema_history, with_meta
 from timeline.context import TableContext
 from timeline.model.commit_metadata import MergeMode
 from timeline.model.file_names import BaseFile, FileSlice, LogFile
@@ -43,6 +51,7 @@ _NULLABLE_MAX: Final = 6  # columns with nulls in a guarantee; each doubles the 
 _DECIMAL_BYTES: Final = 16
 _RECORDS_MAX: Final = 1_000_000  # of columns and files; above, look-ups take longer than footers
 _SLICES_MIN: Final = 2  # one slice is read faster than its statistics
+_PARTITIONS_MIN: Final = 8  # below, the statistics of their files exclude them as fast
 _UNITS: Final = {
     "ms": (ValueType.TIMESTAMP_MILLIS, ValueType.LOCAL_TIMESTAMP_MILLIS),
     "us": (ValueType.TIMESTAMP_MICROS, ValueType.LOCAL_TIMESTAMP_MICROS),
@@ -98,6 +107,76 @@ def skip_slices(
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return plan  # a value that fails here fails again when rows are read
     return replace(plan, slices=tuple(plan.slices[number] for number in allowed))
+
+
+def skip_partitions(
+    context: TableContext,
+    snapshot: Snapshot,
+    condition: Filter,
+    partition_paths: Sequence[str],
+    *,
+    listing: MetadataListing | None,
+) -> Sequence[str]:
+    """
+    Return the partitions that may have a matching row, in their order.
+
+    Args:
+        context: As for ``skip_slices``.
+        snapshot: The snapshot that is read.
+        condition: The filter of the read.
+        partition_paths: Partitions to choose from.
+        listing: As for ``skip_slices``.
+
+    Outside: the file group of the metadata table that has the statistics, 1 get.
+    """
+    config = context.config
+    if condition is None or len(partition_paths) < _PARTITIONS_MIN:
+        return partition_paths
+    if config.merge_mode is MergeMode.CUSTOM:
+        return partition_paths  # a merger of the table's owner may compute values
+    listing = listing or metadata_listing(context, snapshot, of_partitions=False)
+    if listing is None or not listing.has_partition_statistics:
+        return partition_paths
+    known = known_schema(context, snapshot)
+    schema = pa.schema([]) if known is None else with_meta(known.arrow)
+    expression = to_expression(condition, schema)
+    if expression is None or schema_history(context.ports.storage, snapshot) is not None:
+        return partition_paths
+    names = [
+        one.name
+        for one in schema
+        if one.name not in META_COLUMNS
+        and _has_bounds(one.type)
+        and not pa.types.is_decimal(one.type)
+        and not works_without(expression, schema, one.name)
+    ]
+    if not 0 < len(names) * len(partition_paths) <= _RECORDS_MAX:
+        return partition_paths
+    paths, count = pa.array(partition_paths, pa.string()), len(partition_paths)
+    keys = [partition_stats_keys(pa.repeat(pa.scalar(name), count), paths) for name in names]
+    found = listing.partition_statistics(pa.concat_arrays(keys))
+    if found is None:
+        return partition_paths
+    columns = []
+    for name, key in zip(names, keys, strict=True):
+        rows = found.take(pc.index_in(key, value_set=one_array(found.column("key"))))
+        columns.append(_bounds_of_partitions(name, rows, schema.field(name).type))
+    try:
+        allowed = guarantees_that_allow(expression, schema, _guarantees(columns, count))
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return partition_paths  # as in ``skip_slices``
+    return [partition_paths[number] for number in allowed]
+
+
+def _bounds_of_partitions(name: str, rows: pa.Table, kind: pa.DataType) -> _Bounds:
+    """Return the bounds of a column; ``rows`` has the record of each partition, or null."""
+    low, high = (_values(one_array(rows.column(side)), rows, kind) for side in ("min", "max"))
+    sure = pc.and_(pc.is_valid(low), pc.is_valid(high))
+    if pa.types.is_string(kind):
+        no_nulls = pc.equal(one_array(rows.column("null_count")), 0)
+        sure = pc.and_(sure, pc.fill_null(no_nulls, False))
+    null, has_nulls = pa.scalar(None, kind), np.ones(rows.num_rows, np.bool_)
+    return _Bounds(name, pc.if_else(sure, low, null), pc.if_else(sure, high, null), has_nulls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ _LISTED_AT_ONCE = 32  # partitions, on a high-latency store
 _LISTED_BY_METADATA = 10_000  # partitions; the metadata table is read once for them
 
 
+#: Leaves out partitions by their statistics.
+SkipPartitions: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
+
+
 @dataclass(kw_only=True)
 class FileSystemView:
     """
@@ -112,18 +116,21 @@ class FileSystemView:
         return frozenset(self._parents)
 
     def latest_slices(
-        self, partitions: Iterable[str] | None = None, pruner: PartitionPruner | None = None
+        self,
+        partitions: Iterable[str] | None = None,
+        pruner: PartitionPruner | None = None,
+        skip: SkipPartitions | None = None,
     ) -> list[FileSlice]:
         """
         Return the slice with the newest rows of each visible file group, by path and file id.
 
         This is the newest slice. If a pending compaction has not written its base file yet, the
         result has the base file of the slice below and the logs of both (fmt 6.2). A pruner chooses
-        among the partitions.
+        among the partitions, then ``skip`` among those left.
         """
         return [
             merged_slice(slices, self._pending(group))
-            for partition_path in self._chosen(partitions, pruner)
+            for partition_path in self._chosen(partitions, pruner, skip)
             for group, slices in self.slices(partition_path).items()
             if slices
         ]
@@ -134,11 +141,14 @@ class FileSystemView:
         return merged_slice(slices, self._pending(file_group)) if slices else None
 
     def base_slices(
-        self, partitions: Iterable[str] | None = None, pruner: PartitionPruner | None = None
+        self,
+        partitions: Iterable[str] | None = None,
+        pruner: PartitionPruner | None = None,
+        skip: SkipPartitions | None = None,
     ) -> list[FileSlice]:
         """Return the newest base file of each visible file group, without logs (read optimized)."""
         found = []
-        for partition_path in self._chosen(partitions, pruner):
+        for partition_path in self._chosen(partitions, pruner, skip):
             for slices in self.slices(partition_path).values():
                 newest = next((one for one in reversed(slices) if one.base_file), None)
                 if newest is not None:
@@ -146,13 +156,18 @@ class FileSystemView:
         return found
 
     def _chosen(
-        self, partitions: Iterable[str] | None, pruner: PartitionPruner | None
+        self,
+        partitions: Iterable[str] | None,
+        pruner: PartitionPruner | None,
+        skip: SkipPartitions | None,
     ) -> Iterator[str]:
         if partitions is None:
             chosen = self.partition_paths(pruner)
         else:
             chosen = sorted(set(partitions))
             chosen = chosen if pruner is None else pruner.partitions(chosen)
+        if skip is not None:
+            chosen = [*skip(chosen)]
         step = _LISTED_AT_ONCE if self.by_metadata is None else _LISTED_BY_METADATA
         for start in range(0, len(chosen), step):
             some = chosen[start : start + step]

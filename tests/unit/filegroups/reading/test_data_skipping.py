@@ -15,17 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hoodoo
 from filegroups.files.slice_reader import SliceRead
 from filegroups.merge.rules import MergeRules
-from filegroups.metadata_table.keys import column_stats_keys
+from filegroups.metadata_table.keys import column_stats_keys, partition_stats_keys
 from filegroups.metadata_table.records import COLUMN_STATS, ValueType
-from filegroups.reading.data_skipping import skip_slices
+from filegroups.reading.data_skipping import skip_partitions, skip_slices
 from filegroups.reading.read import ScanPlan
+from filegroups.schema.schema import TableSchema
 from filegroups.table import TableReader, open_reader
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import BRISK, new_table, world_of
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import BaseFile, FileSlice
+from timeline.model.table_config import TableConfig
 from timeline.storage.local import LocalStorage
 
 WITH_STATS = ("v9_cow_services", "v8_cow_all", "v9_mor_compacted", "v8_cow_colstats_nonpart")
@@ -108,12 +112,15 @@ class Statistics:
     """A metadata table that has the records of a test."""
 
     has_statistics = True
+    has_partition_statistics = True
 
     def __init__(self, records: pa.Table) -> None:
         self.records = records
 
     def statistics(self, keys: pa.ChunkedArray) -> pa.Table:
         return self.records.filter(pc.is_in(self.records.column("key"), value_set=keys))
+
+    partition_statistics = statistics
 
 
 def java_order(value: Any) -> Any:
@@ -285,3 +292,175 @@ def test_a_number_that_bounds_do_not_cover_keeps_its_file() -> None:
 def test_a_file_without_a_record_is_read() -> None:
     records = changed("IntWrapper", [1])[:1]
     assert kept("IntWrapper", [[1], [1]], pc.field("c") == 3, records) == {1}
+
+
+# ---- Partitions
+
+PATHS = [f"p{number}" for number in range(9)]
+
+
+def kept_partitions(
+    wrapper: str,
+    groups: list[list[Any]],
+    condition: pc.Expression,
+    records: list[dict[str, Any] | None] | None = None,
+) -> set[int]:
+    """The numbers of the groups of values whose partition is read; there are 9 partitions."""
+    kind, _, number = KINDS[wrapper]
+    known = records or [record(wrapper, "", one, number) for one in groups]
+    schema = TableSchema.from_arrow(pa.schema([("id", pa.string()), ("c", kind)]), "t")
+    keys = partition_stats_keys(pa.array(["c"] * 9), pa.array(PATHS)).to_pylist()
+    made = [{**one, "key": key} for one, key in zip(known, keys, strict=False) if one is not None]
+    listing: Any = Statistics(pa.Table.from_pylist(made, schema=COLUMN_STATS))
+    config = replace(
+        CONTEXT.config, raw={**CONTEXT.config.raw, "hoodie.table.create.schema": schema.avro_json}
+    )
+    context = replace(CONTEXT, config=TableConfig.from_properties(config.raw))
+    found = skip_partitions(context, CONTEXT.snapshot(), condition, PATHS, listing=listing)
+    assert found == sorted(found)
+    return {PATHS.index(one) for one in found}
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_no_partition_with_a_matching_row_is_skipped(data: st.DataObject) -> None:
+    wrapper = data.draw(st.sampled_from(sorted(KINDS)))
+    kind, value, number = KINDS[wrapper]
+    groups = data.draw(st.lists(st.lists(st.none() | value, max_size=3), min_size=9, max_size=9))
+    is_tight = data.draw(st.booleans())
+    records = [
+        {**record(wrapper, "", one, number), "is_tight": is_tight}
+        if data.draw(st.integers(0, 5))
+        else None
+        for one in groups
+    ]
+    column, asked = pc.field("c"), pa.scalar(data.draw(value), kind)
+    conditions = [column == asked, column != asked, column < asked, column >= asked]
+    conditions += [column.is_null(), column.is_valid(), ~(column == asked), column.isin([asked])]
+    condition = data.draw(st.sampled_from(conditions))
+    assert kept_partitions(wrapper, groups, condition, records) >= matching(
+        wrapper, groups, condition
+    )
+
+
+@pytest.mark.parametrize("is_tight", [True, False])
+@pytest.mark.parametrize(
+    ("wrapper", "value", "other"),
+    [("LongWrapper", 1, 5), ("StringWrapper", "a", "b"), ("BooleanWrapper", True, False)],
+)
+def test_exact_and_wide_bounds_exclude_a_partition(
+    wrapper: str, value: Any, other: Any, is_tight: bool
+) -> None:
+    groups = [[other]] * 8 + [[value]]
+    number = KINDS[wrapper][2]
+    records = [{**record(wrapper, "", one, number), "is_tight": is_tight} for one in groups]
+    assert kept_partitions(wrapper, groups, pc.field("c") == value, records) == {8}
+
+
+def test_missing_and_null_records_exclude_no_partition() -> None:
+    known = record("LongWrapper", "", [5], ValueType.LONG)
+    null = {**known, "min": None, "max": None}
+    empty = {**null, "value_count": 0, "null_count": 0}
+    half = {**known, "max": None}
+    records = [None, null, empty, half, *[known] * 5]
+    assert kept_partitions("LongWrapper", [], pc.field("c") == 1, records) == {0, 1, 2, 3}
+
+
+def test_rows_of_files_without_the_column_are_nulls() -> None:
+    groups = [[5]] * 9
+    assert kept_partitions("LongWrapper", groups, pc.field("c").is_null()) == set(range(9))
+    assert kept_partitions("LongWrapper", groups, pc.field("c") == 6) == set()
+
+
+def test_a_partition_with_nulls_in_a_text_column_is_read() -> None:
+    groups = [["b", None]] + [["b"]] * 8  # Java counts a long text as a null
+    assert kept_partitions("StringWrapper", groups, pc.field("c") == "z" * 300) == {0}
+
+
+def test_decimals_exclude_no_partition() -> None:
+    groups = [[Decimal("-3.00")]] * 9  # a merge keeps the scale of one record
+    assert kept_partitions("BytesWrapper", groups, pc.field("c") > ZERO) == set(range(9))
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A table of 12 partitions with a row in each, and no file of another moment."""
+    path = tmp_path / "t"
+    schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
+    with hoodoo.create_table(
+        path,
+        schema=schema,
+        record_key="id",
+        partition_by="p",
+        properties={"hoodie.metadata.enable": "true"},
+    ) as table:
+        table.upsert([{"id": f"k{at}", "p": f"p{at:02d}", "v": at * 10} for at in range(12)])
+    return path
+
+
+def opened_files(table: TableReader) -> set[str]:
+    storage: Any = table.context.ports.storage
+    folder = ".hoodie/metadata/"
+    found = [one.path for one in storage.calls if one.path.startswith(folder)]
+    return {path.removeprefix(folder).partition("/")[0] for path in found}
+
+
+def recorded(path: Path) -> TableReader:
+    storage = RecordingStorage(LocalStorage(path))
+    return open_reader(world_of(storage), replace(BRISK, lists_by_metadata=True))
+
+
+def test_partitions_are_skipped_before_the_statistics_of_their_files_are_read(many: Path) -> None:
+    table = recorded(many)
+    assert table.plan(filter="v = 55").slices == ()
+    assert {"partition_stats"} <= opened_files(table)
+    assert "column_stats" not in opened_files(table)
+    (one,) = table.plan(filter="v > 105 OR id = 'nothing'").slices
+    assert one.file_group.partition_path == "p11"
+    assert len(table.plan(filter="v >= 100 AND p <> 'p11'").slices) == 1
+    assert len(table.file_slices(filter="v = 55")) == 12  # for reads of conflict checks
+
+
+def test_few_partitions_are_not_worth_their_statistics(many: Path) -> None:
+    table = recorded(many)
+    assert table.plan(filter="v = 55", partitions=["p01", "p02"]).slices == ()
+    assert "partition_stats" not in opened_files(table)
+
+
+def test_an_earlier_moment_is_not_excluded_by_bounds_of_now(many: Path) -> None:
+    with hoodoo.open_table(many) as table:
+        before = table.history()[0].completion_time
+        table.insert_overwrite([{"id": "new", "p": f"p{at:02d}", "v": 1_000} for at in range(12)])
+        table.metadata.rebuild("partition_stats")  # the bounds are those of the new rows alone
+    with hoodoo.open_table(many, properties={"hoodie.metadata.enable": "true"}) as table:
+        assert table.plan(filter="v = 50").slices == ()
+        assert table.to_arrow(filter="v = 50").num_rows == 0
+        then = table.as_of(before)
+        assert then.to_arrow(filter="v = 50").column("id").to_pylist() == ["k5"]
+
+
+def test_statistics_that_are_dropped_and_being_built_are_not_used(many: Path) -> None:
+    reader = recorded(many)
+    assert reader.plan(filter="v = 11").slices == ()
+    with hoodoo.open_table(many) as table:
+        table.metadata.drop("partition_stats")
+
+        def never(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tableservices.metadata_table.build._write_base_files", never)
+            with pytest.raises(KeyboardInterrupt):
+                table.metadata.create("partition_stats")
+        table.bulk_insert([{"id": f"n{at}", "p": f"p{at:02d}", "v": 2} for at in range(12)])
+    # Until the build ends, the bounds are those of the last files alone.
+    for one in (reader, recorded(many)):
+        (found,) = one.plan(filter="v = 110").slices
+        assert found.file_group.partition_path == "p11"
+
+
+def test_a_column_that_is_new_in_some_files_is_null_in_the_others(many: Path) -> None:
+    with hoodoo.open_table(many, properties={"hoodie.metadata.enable": "true"}) as table:
+        table.insert([{"id": f"n{at}", "p": f"p{at:02d}", "v": at, "w": at} for at in range(12)])
+        assert table.to_arrow(filter="w IS NULL").num_rows == 12
+        assert table.to_arrow(filter="w = 5").column("id").to_pylist() == ["n5"]
