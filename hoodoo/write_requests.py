@@ -181,6 +181,7 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     moves = settings.bloom_index_moves if filters else settings.simple_index_moves
     return LookupRules(
         filters=filters,
+        filters_by_metadata=settings.bloom_index_by_metadata,
         whole_table=whole_table,
         moves_rows=settings.record_index_moves if by_record_index else moves,
         by_record_index=by_record_index,

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.bloom import BloomFilter
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import (
     Footer,
@@ -24,6 +23,13 @@ from filegroups.files.parquet import (
 )
 from filegroups.files.slice_reader import read_slice
 from filegroups.index import IndexedFile, LookupRules, SliceWithLogs
+from filegroups.index.key_filters import (
+    FILTERS_AT_ONCE,
+    FIRST_VERSION,
+    UNUSABLE,
+    footers_in_metadata,
+    may_contain_any,
+)
 from filegroups.keys.keys import key_range
 from filegroups.merge.rules import not_below, ordering_column
 from filegroups.metadata_table.keys import FileGroupNumber
@@ -38,12 +44,6 @@ from filegroups.schema.casting import (
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.archived import ArchivedTimeline
 from timeline.context import TableContext
-from timeline.errors import (
-    CorruptTableError,
-    MissingFileError,
-    SnapshotExpiredError,
-    UnsupportedTableError,
-)
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
     FileSlice,
@@ -123,9 +123,8 @@ def _merged(storage: Storage, merged: SliceWithLogs) -> pa.Table:
 # These indexes store nothing, so they are never outdated, whatever other engine writes. SIMPLE
 # skips files whose key range does not overlap the batch's, and reads the key column of all others.
 # BLOOM first checks each key against the footer's range and bloom filter, and reads only files that
-# may hold one. Each worker reads one file at a time.
-
-_SURROGATES = 0xEE  # from this byte on, UTF-8 and Java's UTF-16 may order keys differently
+# may hold one. Each worker reads one file at a time. If the metadata table has the filter of a file,
+# its footer is not opened.
 
 
 def tag(
@@ -172,10 +171,13 @@ def tag(
         if limits is None:
             continue
         for each in files:
-            lookups.append(_Lookup(each, distinct, limits, len(rows_of), len(file_ids)))
+            number = len(file_ids)
+            lookups.append(_Lookup(each, distinct, limits, group=len(rows_of), number=number))
             file_ids.append(each.file_id)
         rows_of.append((rows, codes))
     found = np.full(len(keys), -1, np.int64)
+    if filters:
+        lookups = _not_excluded(executor, lookups)
     find = partial(_find_keys_by_filter if filters else _find_keys, storage)
     for lookup, hits in zip(lookups, executor.map(find, lookups), strict=True):
         rows, codes = rows_of[lookup.group]
@@ -195,6 +197,7 @@ class _Lookup:
     limits: tuple[str, str]
     group: int
     number: int
+    is_checked: bool = False  # by a filter of the metadata table
 
 
 def _find_keys(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
@@ -208,10 +211,14 @@ def _find_keys(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
 
 def _find_keys_by_filter(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
     """Do the same, but read the file's keys only if its footer does not exclude them all."""
-    if lookup.file.virtual_keys is not None or lookup.file.merged is not None:
+    if lookup.is_checked or not _has_filter(lookup):
         return _find_keys(storage, lookup)
     held = read_keys_if(storage, lookup.file.path, partial(may_contain_any, lookup.keys))
     return _positions(held, lookup.keys)
+
+
+def _has_filter(lookup: _Lookup) -> bool:
+    return lookup.file.virtual_keys is None and lookup.file.merged is None
 
 
 def _positions(held: pa.ChunkedArray | None, keys: pa.Array) -> npt.NDArray[np.intp]:
@@ -221,31 +228,36 @@ def _positions(held: pa.ChunkedArray | None, keys: pa.Array) -> npt.NDArray[np.i
     return np.asarray(positions).astype(np.intp)
 
 
-def may_contain_any(keys: pa.Array, footer: Footer) -> bool:
-    """Return whether a base file may hold one of the keys; False is certain. Shapes: keys (n,)."""
-    inside = _within(keys, footer)
-    if footer.bloom_base64 is None or len(inside) == 0:
-        return len(inside) > 0
-    try:
-        held = BloomFilter.load(footer.bloom_base64, footer.bloom_kind)
-    except CorruptTableError:
-        return True  # an old format: read the keys instead
-    return bool(held.may_contain(inside).any())
+def _not_excluded(executor: Executor, lookups: Sequence[_Lookup]) -> list[_Lookup]:
+    """Return the look-ups that the metadata table does not exclude, in their order."""
+    asked: list[_Lookup] = []
+    left: list[_Lookup] = []
+    for one in lookups:
+        (asked if one.file.filters is not None and _has_filter(one) else left).append(one)
+    for start in range(0, len(asked), FILTERS_AT_ONCE):
+        some = asked[start : start + FILTERS_AT_ONCE]
+        left += (
+            one
+            for one in executor.map(_checked, list(zip(some, _footers(some), strict=True)))
+            if one is not None
+        )
+    return sorted(left, key=lambda one: one.number)
 
 
-def _within(keys: pa.Array, footer: Footer) -> pa.Array:
-    """Return the keys in the file's range; all keys if byte order may differ from Java's."""
-    limits = (footer.key_min, footer.key_max)
-    if footer.rows == 0:
-        return keys.slice(0, 0)
-    if limits[0] is None or limits[1] is None:
-        return keys
-    data = keys.buffers()[2]
-    texts = (data or b"", *(limit.encode() for limit in limits if limit is not None))
-    if any(np.frombuffer(text, np.uint8).max(initial=0) >= _SURROGATES for text in texts):
-        return keys
-    inside = pc.and_(pc.greater_equal(keys, limits[0]), pc.less_equal(keys, limits[1]))
-    return keys.filter(inside)
+def _checked(pair: tuple[_Lookup, Footer | None]) -> _Lookup | None:
+    """Return a look-up, None if its file has none of the keys."""
+    lookup, footer = pair
+    if footer is None:
+        return lookup
+    if not may_contain_any(lookup.keys, footer):
+        return None
+    return replace(lookup, is_checked=footer.bloom_base64 is not None)
+
+
+def _footers(lookups: Sequence[_Lookup]) -> Sequence[Footer | None]:
+    source = lookups[0].file.filters
+    paths = [one.file.path for one in lookups]
+    return [None] * len(paths) if source is None else footers_in_metadata(source, paths)
 
 
 # ---- The global lookup: a key is unique in the whole table
@@ -418,15 +430,7 @@ def may_resurrect(
 # ---- The record index in a table's metadata table: the file group of each key
 
 _INDEX: Final = PartitionKind.RECORD_INDEX.value
-_FIRST_VERSION: Final = 8  # of tables whose metadata table is read
 _FOUND: Final = ("record_key", "partition_path", "file_id")
-#: Errors of an index that is damaged or gone; keys are then looked up in files.
-_UNUSABLE: Final = (
-    CorruptTableError,
-    MissingFileError,
-    SnapshotExpiredError,
-    UnsupportedTableError,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,7 +538,7 @@ def open_record_index(
 
     Errors and calls outside: as ``open_metadata_table``.
     """
-    if not has_record_index(config) or config.table_version < _FIRST_VERSION:
+    if not has_record_index(config) or config.table_version < FIRST_VERSION:
         return None
     metadata = open_metadata_table(storage, config, snapshot)
     if metadata is None or metadata.is_newer or not metadata.lag.is_trusted:
@@ -573,7 +577,7 @@ def file_groups_by_index(
             note_unused_index(context, "other_scope")
             return None
         located = locate(index)
-    except _UNUSABLE as error:
+    except UNUSABLE as error:
         note_unused_index(context, error.kind)
         return None
     # An index that was dropped meanwhile, and perhaps is being built again, lacks keys.

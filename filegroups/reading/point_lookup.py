@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from filegroups.files.parquet import read_footer
 from filegroups.index.buckets import bucket_rules_in, find_buckets
-from filegroups.index.lookup import has_record_index, may_contain_any, open_record_index
+from filegroups.index.key_filters import may_contain_any
+from filegroups.index.lookup import has_record_index, open_record_index
 from filegroups.keys.bucketing import BucketRules
 from filegroups.reading.read import (
     ScanPlan,

@@ -230,6 +230,13 @@ class WriteSettings(KeySettings, LimitSettings):
         "With GLOBAL_BLOOM, move a row whose partition changes; false updates it in "
         "its old partition.",
     )
+    bloom_index_by_metadata: bool | None = option(
+        "hoodie.bloom.index.use.metadata",
+        None,
+        "Whether BLOOM and GLOBAL_BLOOM ask the metadata table for bloom filters and key ranges; by "
+        "default for bloom filters on an object store. The footer of a file that it does not have is "
+        "read.",
+    )
     record_index_moves: bool = option(
         "hoodie.record.index.update.partition.path",
         False,

@@ -17,7 +17,12 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.files.slice_reader import SliceRead
 from filegroups.index import IndexedFile, SliceWithLogs
 from filegroups.index.buckets import find_buckets, slices_with_log_inserts
-from filegroups.index.lookup import file_groups_by_index, may_resurrect, note_unused_index
+from filegroups.index.key_filters import metadata_filters
+from filegroups.index.lookup import (
+    file_groups_by_index,
+    may_resurrect,
+    note_unused_index,
+)
 from filegroups.keys.bucketing import (
     BucketRules,
     InsertBucket,
@@ -636,9 +641,11 @@ def lookup_files(
         *((one, read if one.file_group in logged else None) for one in single),
         *((one, None) for one in both.values()),
     ]
+    filters = metadata_filters(context, view.snapshot, rules.lookup) if ordered else None
     found: dict[str, list[IndexedFile]] = {}
     for one, how in ordered:
-        found.setdefault(one.file_group.partition_path, []).append(_indexed(one, how, rules))
+        made = replace(_indexed(one, how, rules), filters=filters)
+        found.setdefault(one.file_group.partition_path, []).append(made)
     return found
 
 

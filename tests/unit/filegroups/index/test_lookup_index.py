@@ -11,7 +11,8 @@ import pytest
 from filegroups.files.bloom import BloomFilter, BloomSettings
 from filegroups.files.parquet import Footer, write_base_file
 from filegroups.index import IndexedFile
-from filegroups.index.lookup import may_contain_any, tag
+from filegroups.index.key_filters import may_contain_any
+from filegroups.index.lookup import tag
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
 from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
