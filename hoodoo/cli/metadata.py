@@ -15,7 +15,7 @@ from timeline.errors import counted
 
 @click.group(cls=CommandGroup)
 def metadata() -> None:
-    """Build, show, check, repair and drop the metadata table."""
+    """Build, check and drop the metadata table."""
 
 
 @metadata.command()
@@ -47,7 +47,7 @@ def create(
 @changing
 def rebuild(invocation: Invocation, *, address: str, partitions: Sequence[str]) -> None:
     """
-    Build partitions again from the files of the table.
+    Build partitions again, from the files.
 
     Without a PARTITION, or with files, it builds all of them. Writers may write meanwhile, and
     readers list folders until it is done.
@@ -84,7 +84,11 @@ def drop(invocation: Invocation, *, address: str, partitions: Sequence[str]) -> 
 @click.argument("address", metavar="TABLE")
 @reading
 def status(invocation: Invocation, *, address: str) -> None:
-    """Show the partitions of the metadata table, its size, its lag and what waits."""
+    """
+    Show the partitions, their size and the lag.
+
+    It names what waits, and the command that ends it.
+    """
     with invocation.open_table(address) as opened:
         found = opened.metadata.status()
     printer = invocation.printer
@@ -119,7 +123,7 @@ def status(invocation: Invocation, *, address: str) -> None:
 @reading
 def verify(invocation: Invocation, *, address: str) -> None:
     """
-    Compare the metadata table with the files and the keys of the table.
+    Compare it with the files and the keys.
 
     It names each difference. 'hoodoo table verify' does this, too.
     """
@@ -144,9 +148,9 @@ def verify(invocation: Invocation, *, address: str) -> None:
 @changing
 def repair(invocation: Invocation, *, address: str) -> None:
     """
-    Build the partitions again in which 'verify' finds a difference.
+    Build the damaged partitions again.
 
-    Writers may write meanwhile.
+    Those are the partitions in which 'verify' finds a difference. Writers may write meanwhile.
     """
     with invocation.open_table(address) as opened:
         wrong = opened.metadata.to_repair()
@@ -170,12 +174,13 @@ def repair(invocation: Invocation, *, address: str) -> None:
     type=click.Choice(INDEX_TYPES),
     default=INDEX_TYPES[0],
     show_default=True,
+    help="The type of the index.",
 )
 @changing
 def create_index(
     invocation: Invocation, *, address: str, name: str, column: str | None, index_type: str
 ) -> None:
-    """Create an index, as CREATE INDEX of Hudi's SQL does."""
+    """Create an index, as in Hudi's SQL."""
     partition = index_partition(name, index_type)
     with invocation.open_table(address) as opened:
         wanted = opened.metadata.to_create(partition, column=column)

@@ -240,10 +240,11 @@ def test_a_worker_reports_its_services_and_why_none_was_due(table: Path, tmp_pat
     assert answer.out == ""
     said = answer.err.splitlines()
     assert said[0].endswith(
-        "services clean, archive, compact, logcompact, cluster, ttl, every 0.1 s"
+        "services clean, metadata, archive, compact, logcompact, cluster, ttl, every 0.1 s"
     )
     reasons = {
         "clean": "all files are within the retention",
+        "metadata": "the table has no metadata table",
         "archive": "2 commits; it runs above 30 (hoodie.keep.max.commits)",
         "compact": "not due by NUM_COMMITS of 5 commits, 3600 s "
         "(hoodie.compact.inline.trigger.strategy)",
