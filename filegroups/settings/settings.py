@@ -211,6 +211,12 @@ class WriteSettings(KeySettings, LimitSettings):
         0,
         "Number of tasks of a write on Spark; 0 lets the engine choose.",
     )
+    driver_write_bytes_max: Annotated[_Count, OptionKind.BYTES] = option(
+        "hoodoo.spark.driver.write.max.bytes",
+        67_108_864,
+        "Spark's driver collects DataFrames up to about this size in one job and writes them "
+        "itself, without tasks; 0 leaves all writes to the cluster.",
+    )
 
     own_buckets: _Buckets = option(
         BUCKET_OWNERSHIP_KEY,

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableSnapshot
-from filegroups.writing.workload import Workload
+from filegroups.writing.workload import LocalWorkload, Workload
+from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_with_warnings
 from hoodoo.configuration import Layers
 from hoodoo.services import Services
@@ -22,7 +24,7 @@ from hoodoo.spark.options import layers_for, storage_properties
 from hoodoo.spark.read import load_dataframe, load_state
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
-from hoodoo.spark.workload import SparkWorkload
+from hoodoo.spark.workload import SparkWorkload, collect_few
 from hoodoo.table import Table
 from hoodoo.write_requests import write_request_of
 from tableservices.worker import WorkerSettings
@@ -112,9 +114,20 @@ class SparkTable(Table):
         for failure in failures:
             warnings.warn(failure, stacklevel=2)
 
+    def _write(
+        self, operation: WriteOperation, data: object, batch_id: str | None, **more: Any
+    ) -> CommitResult:
+        self._writer.begin()  # refuses an impossible write before Spark computes its rows
+        return super()._write(operation, data, batch_id, **more)
+
     def _workload(self, data: object) -> Workload:
         if isinstance(data, SparkWorkload):  # made before the table existed
             return data
+        if not isinstance(data, DataFrame):
+            return super()._workload(data)
+        rows = collect_few(data, self._settings.driver_write_bytes_max)
+        if rows is not None:
+            return LocalWorkload(self._context.ports, rows)
         return SparkWorkload(
             self._context.ports,
             data,

@@ -10,6 +10,7 @@ from typing import Any
 from filegroups.reading.read import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.settings import WriteSettings
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.configuration import Layers
@@ -17,7 +18,7 @@ from hoodoo.factory import compose_ports, properties_of_table
 from hoodoo.spark.options import layers_for, reader_properties, storage_properties
 from hoodoo.spark.schema import arrow_schema_of
 from hoodoo.spark.table import SparkTable
-from hoodoo.spark.workload import SparkWorkload
+from hoodoo.spark.workload import SparkWorkload, collect_few
 from hoodoo.write_requests import operation_of, write_request_of
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
@@ -92,11 +93,11 @@ def save_dataframe(
     operation = settings.operation
     if chosen == "overwrite":
         operation, layers = _overwriting(settings, layers)
-    workload = None
+    data = df
     if not exists:
         if chosen != "overwrite":
             operation = operation_of(settings, settings.record_key_fields)
-        workload = _prepared_for_new_table(df, path, layers, operation)
+        data = _checked_for_new_table(df, path, layers, operation)
         lost_the_race = not _create(df, path, layers)
         if lost_the_race and chosen == "ignore":
             return None
@@ -105,27 +106,38 @@ def save_dataframe(
     with SparkTable(df.sparkSession, path, layers=layers) as table:
         if chosen != "overwrite":
             operation = operation_of(settings, table.config.record_key_fields)
-        return table.write(workload or df, operation, batch_id=batch_id, reads=reads)
+        return table.write(data, operation, batch_id=batch_id, reads=reads)
 
 
-def _prepared_for_new_table(
-    df: Any, path: str, layers: Layers, operation: WriteOperation
-) -> SparkWorkload | None:
-    """Check all rows before the table is created, so that bad rows leave no empty table."""
+def _checked_for_new_table(df: Any, path: str, layers: Layers, operation: WriteOperation) -> Any:
+    """
+    Check all rows before the table is created, so that bad rows leave no empty table.
+
+    Returns:
+        The DataFrame, or its rows as the check left them, for the write.
+    """
     if operation.traits.deletes_keys or not operation.traits.takes_rows:
-        return None
+        return df
     properties = layers.load()
     settings = WriteSettings.from_properties(properties)
     config = new_table_config(path, settings, arrow_schema_of(df.schema))
     schema = TableSchema.from_avro(config.create_schema_json or "")
-    workload = SparkWorkload(
+    ports, rules = (
         compose_ports(path, properties),
+        write_request_of(settings, config, operation).rules,
+    )
+    rows = collect_few(df, settings.driver_write_bytes_max)
+    if rows is not None:
+        LocalWorkload(ports, rows).prepare(rules, schema)
+        return rows
+    workload = SparkWorkload(
+        ports,
         df,
         storage_options=storage_properties(properties),
         shuffle_tasks=settings.shuffle_tasks,
     )
     try:
-        workload.prepare(write_request_of(settings, config, operation).rules, schema)
+        workload.prepare(rules, schema)
     except BaseException:
         workload.release()
         raise

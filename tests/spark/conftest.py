@@ -21,6 +21,7 @@ WAIT_MS = 60_000
 STARTING_S = 120
 NOT_STARTED = "Python worker failed to connect back"
 COLUMNS = "id long, day string, at long, amount double"
+DRIVER_BYTES = "hoodoo.spark.driver.write.max.bytes"
 
 Row = tuple[Any, ...]
 Save = Callable[..., Any]
@@ -62,6 +63,7 @@ def spark() -> Iterator[Any]:
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "OFF",
         "spark.python.authenticate.socketTimeout": "120s",  # a busy machine needs more than 15
+        f"spark.{DRIVER_BYTES}": "0",  # else the driver would write the rows of nearly all tests
     }
     builder = SparkSession.builder.master("local[2]").appName("hoodoo tests")
     for key, value in settings.items():
@@ -71,6 +73,21 @@ def spark() -> Iterator[Any]:
     hoodoo.spark.install(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def driver_writes(spark: Any) -> Iterator[None]:
+    """Let the driver write small DataFrames, as by default."""
+    spark.conf.set(f"spark.{DRIVER_BYTES}", "67108864")
+    yield
+    spark.conf.set(f"spark.{DRIVER_BYTES}", "0")
+
+
+@pytest.fixture(params=["driver", "cluster"])
+def each_way(request: pytest.FixtureRequest) -> None:
+    """Run a test twice: the driver writes its rows, or the tasks of the cluster do."""
+    if request.param == "driver":
+        request.getfixturevalue("driver_writes")
 
 
 @pytest.fixture

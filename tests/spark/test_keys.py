@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 import hoodoo
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 
 COLUMNS = "id string, region string, ts long, val double"
 TIME = "hoodie.keygen.timebased."

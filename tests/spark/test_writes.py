@@ -15,11 +15,11 @@ import hoodoo
 import hoodoo.spark
 from filegroups.writing.workload import LocalWorkload
 from hoodoo.spark.workload import SparkWorkload
-from tests.spark.conftest import COLUMNS, OPTIONS
+from tests.spark.conftest import COLUMNS, DRIVER_BYTES, OPTIONS
 from timeline.errors import InvalidInputError, SettingError, TableNotFoundError, UnsafeSetupError
 from timeline.model.commit_metadata import WriteOperation
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 
 OPERATION = "hoodie__datasource__write__operation"
 THREE = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
@@ -229,6 +229,7 @@ def test_rows_that_differ_when_they_are_computed_again_are_refused(
 
     monkeypatch.setattr(SparkWorkload, "rewrite", without_cache)
     writer = df.withColumn("amount", F.lit(1.0)).write.format("hoodoo").options(**OPTIONS)
+    writer = writer.option(DRIVER_BYTES, "0")
     with pytest.raises(UnsafeSetupError, match="counted=3 written=0"):
         writer.mode("append").save(path)
     assert rows() == THREE
