@@ -138,9 +138,7 @@ def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> li
 def _listed_in_metadata_table(context: TableContext, found: Sequence[Orphan]) -> list[str]:
     """Return the paths of the orphans that the metadata table lists, sorted."""
     storage, snapshot = context.ports.storage, context.snapshot()
-    metadata = open_metadata_table(
-        storage, load_config(storage), snapshot, together=context.ports.concurrently
-    )
+    metadata = open_metadata_table(storage, load_config(storage), snapshot, ports=context.ports)
     if metadata is None:
         return []
     paths = {one.path for one in found if data_file_time(one.path.rpartition("/")[2]) is not None}

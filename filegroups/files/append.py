@@ -44,7 +44,7 @@ from filegroups.schema.schema import (
 from timeline.codecs.log_blocks import BlockType, HeaderKey, block_frame
 from timeline.commit.markers import create_marker
 from timeline.errors import InvariantError
-from timeline.model.commit_metadata import FileGroupId, WriteStat
+from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_names import (
     BaseFile,
     FileSlice,
@@ -186,7 +186,7 @@ def current_rows(
     fields = tuple(one.partition(".")[0] for one in computed.fields) if computed else ()
     heads = (one.partition(".")[0] for one in columns)
     names = tuple(dict.fromkeys((KEY_COLUMN, *fields, *heads)))
-    group = FileGroupId(task.partition_path, task.file_id)
+    group = task.file_group
     read = SliceRead(
         file_schema=schema,
         columns=names,

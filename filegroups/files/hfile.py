@@ -7,8 +7,7 @@ only the row counts. Layout: data blocks; the parts loaded on opening (root inde
 info); a trailer of 4096 bytes at the end with the offsets.
 
 Bytes are untrusted: every length is checked against the data, and blocks have a maximum size. The
-entries of a block are a chain of lengths, which a plain loop walks within one small block.
-Everything else works on whole columns.
+entries of many small blocks are found at once, as whole columns.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, zip_longest
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +41,16 @@ _BLOCK_BYTES_MAX: Final = 256 * 1024 * 1024
 _LEVELS_MAX: Final = 16
 _GZIP, _NONE = 1, 2
 _ROW_LENGTH_BYTES: Final = 2
+_CHILD_BYTES: Final = 12  # offset and size of a child
+_KEY_BYTES_MORE: Final = 12  # what an HBase key of Hudi's writers has besides its row
 # Hadoop's variable-length integers of one byte are outside of these, as unsigned bytes.
 _SHORT_MAX, _SHORT_NEGATIVE_MIN = 127, 144
 _ENTRIES: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _MEMSTORE_KEY: Final = b"KEY_VALUE_VERSION"
 _MEMSTORE_VERSION: Final = (1).to_bytes(4, "big")
+_AHEAD_BYTES: Final = 4 * 1024 * 1024
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # of blocks whose entries are found at once
+_GUESSES_MAX: Final = 3
 
 Integers = npt.NDArray[np.int64]
 
@@ -62,12 +66,25 @@ class _Trailer:
     compression: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
-    """An entry of an index block: the least key below it, and the offset of its block."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    """
+    One block of the index: the least key below each child, ascending, and where the child is.
 
-    key: bytes
-    offset: int
+    ``sizes`` are the stored bytes of the children. They only save reads, so they may be wrong.
+    """
+
+    keys: Sequence[bytes]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+
+    def children(self, ranges: _Ranges) -> list[int]:
+        """Return the children that may hold keys of some ranges, ascending."""
+        found: set[int] = set()
+        for start, end in zip(ranges.starts, ranges.ends, strict=True):
+            first = max(0, bisect_right(self.keys, start) - 1)
+            found.update(range(first, bisect_left(self.keys, end, first)))
+        return sorted(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +96,41 @@ class _Blocks:
     path: str
     compression: int
 
-    def head(self, offset: int) -> tuple[bytes, int, int, int]:
-        """Return magic, stored bytes after the head, decompressed bytes, bytes with checksums."""
-        if not 0 <= offset <= self.size_bytes - _HEAD.size - _TRAILER_BYTES:
+    def content(self, offset: int, magics: tuple[bytes, ...], size_bytes: int = 0) -> bytes:
+        """Return the content of a block; ``size_bytes`` is its size with head, if it is known."""
+        return self.unpacked(self.stored(offset, size_bytes), offset, magics)
+
+    def stored(self, offset: int, size_bytes: int = 0) -> bytes:
+        """Return a block as it is stored, with its head. Outside: 1 read; 2 if it is longer."""
+        end = self.size_bytes - _TRAILER_BYTES
+        if not 0 <= offset <= end - _HEAD.size:
             raise _damaged(self.path, f"a block at {offset}")
-        head = _HEAD.unpack(self.source.read_at(offset, _HEAD.size))
-        magic, size, unpacked, _, _, _, with_head = head
+        data = self.source.read_at(offset, min(max(size_bytes, _HEAD.size), end - offset))
+        _, size, *_ = self.head(data, offset)
+        if len(data) < _HEAD.size + size:
+            missing = _HEAD.size + size - len(data)
+            data += self.source.read_at(offset + len(data), missing)
+        return data
+
+    def head(self, data: bytes, offset: int) -> tuple[bytes, int, int, int]:
+        """Return magic, stored bytes after the head, decompressed bytes, bytes with head."""
+        if len(data) < _HEAD.size:
+            raise _damaged(self.path, f"a block at {offset} is short")
+        magic, size, unpacked, _, _, _, with_head = _HEAD.unpack_from(data)
         fits = 0 <= size <= self.size_bytes - offset - _HEAD.size
         if not fits or not 0 <= unpacked <= _BLOCK_BYTES_MAX or not 0 <= with_head - 33 <= size:
             raise _damaged(self.path, f"a block of {size} bytes at {offset}")
         return magic, size, unpacked, with_head
 
-    def content(self, offset: int, magics: tuple[bytes, ...]) -> bytes:
-        magic, _, unpacked, with_head = self.head(offset)
+    def unpacked(self, stored: bytes, offset: int, magics: tuple[bytes, ...]) -> bytes:
+        """Return the content of a block as it is stored."""
+        magic, _, unpacked, with_head = self.head(stored, offset)
         if magic not in magics:
             raise _damaged(self.path, f"a block {magic!r} at {offset}")
-        data = self.source.read_at(offset + _HEAD.size, with_head - _HEAD.size)
+        data: Any = memoryview(stored)[_HEAD.size : with_head]  # checksums follow
         if self.compression == _GZIP:
-            # Checksums follow the compressed bytes. Ask for one byte more than the block has: gzip
-            # verifies its own checksum only after the last byte.
+            # Ask for one byte more than the block has: gzip verifies its own checksum only after
+            # the last byte.
             stream = zlib.decompressobj(31)
             try:
                 data = stream.decompress(data, unpacked + 1)
@@ -107,7 +140,7 @@ class _Blocks:
                 raise _damaged(self.path, f"a block at {offset} goes on behind its end")
         if len(data) < unpacked:
             raise _damaged(self.path, f"a block at {offset} is short")
-        return data[:unpacked]
+        return bytes(data[:unpacked])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +167,7 @@ class HFile:
     info: Mapping[bytes, bytes]
     _blocks: _Blocks
     _trailer: _Trailer
-    _root: tuple[_Child, ...]
+    _root: _Index
 
     def read_all(self) -> pa.Table:
         """
@@ -144,12 +177,11 @@ class HFile:
 
         Raises:
             CorruptTableError: The file is damaged.
+
+        Outside: 1 read for each 4 MiB.
         """
-        if not self.entry_count:
-            return _ENTRIES.empty_table()
-        found = pa.Table.from_batches(
-            (self._entries(offset) for offset in self._data_blocks()), schema=_ENTRIES
-        )
+        batches = self._batches(self._all_blocks()) if self.entry_count else ()
+        found = pa.Table.from_batches(batches, schema=_ENTRIES)
         if found.num_rows != self.entry_count:
             raise _damaged(self.path, f"{found.num_rows} entries instead of {self.entry_count}")
         return found
@@ -167,99 +199,108 @@ class HFile:
 
         Raises:
             CorruptTableError: The file is damaged.
+
+        Outside: 1 read for each block that may hold one of the keys.
         """
         ranges = _Ranges.of(keys, by_prefix=by_prefix)
-        wanted: dict[int, list[_Ranges]] = {}
-        if self.entry_count:
-            levels = max(1, self._trailer.levels)
-            for offset, some in self._blocks_of(ranges, self._root, levels):
-                wanted.setdefault(offset, []).append(some)
+        wanted = self._blocks_of(ranges, self._root, max(1, self._trailer.levels))
+        batches = self._batches(wanted) if self.entry_count else ()
         return pa.Table.from_batches(
-            (self._some_entries(at, some) for at in sorted(wanted) for some in wanted[at]),
-            schema=_ENTRIES,
+            (self._selected(batch, ranges) for batch in batches), schema=_ENTRIES
         )
 
-    def _data_blocks(self) -> Iterator[int]:
+    def _all_blocks(self) -> Iterator[bytes]:
+        """Yield the contents of all data blocks."""
         at, end = self._trailer.first_data, self._trailer.last_data
+        ahead = replace(self._blocks, source=_ReadAhead(self._blocks.source))
         while at <= end:
-            magic, size, *_ = self._blocks.head(at)
-            if magic in _DATA_MAGICS:
-                yield at
-            elif magic not in _INLINE_MAGICS:
-                raise _damaged(self.path, f"a block {magic!r} at {at}")
+            stored = ahead.stored(at)
+            magic, size, *_ = ahead.head(stored, at)
+            if magic not in _INLINE_MAGICS:
+                yield ahead.unpacked(stored, at, _DATA_MAGICS)
             at += _HEAD.size + size
 
-    def _blocks_of(
-        self, ranges: _Ranges, children: Sequence[_Child], levels: int
-    ) -> Iterator[tuple[int, _Ranges]]:
-        """Yield the data blocks that may hold keys of some ranges, each with those ranges."""
-        if not levels:
-            raise _damaged(self.path, "its index has more levels than it says")
-        if any(one.key > two.key for one, two in pairwise(children)):
+    def _blocks_of(self, ranges: _Ranges, index: _Index, levels: int) -> Iterator[bytes]:
+        """Yield the contents of the data blocks that may hold keys of some ranges, in order."""
+        if list(index.keys) != sorted(index.keys):
             raise _damaged(self.path, "its index is not in the order of the keys")
-        for child, after in zip_longest(children, children[1:]):
-            low = bisect_right(ranges.ends, child.key)
-            high = len(ranges.starts) if after is None else bisect_left(ranges.starts, after.key)
-            if low >= high:
-                continue
-            some = _Ranges(ranges.starts[low:high], ranges.ends[low:high])
-            if self._blocks.head(child.offset)[0] in _INDEX_MAGICS:
-                yield from self._blocks_of(some, self._index_block(child.offset), levels - 1)
+        for child in index.children(ranges):
+            offset, size = index.offsets[child], index.sizes[child]
+            if levels > 1:
+                below = _index_block(self._blocks.content(offset, _INDEX_MAGICS, size), self.path)
+                yield from self._blocks_of(ranges, below, levels - 1)
             else:
-                yield child.offset, some
+                yield self._blocks.content(offset, _DATA_MAGICS, size)
 
-    def _index_block(self, offset: int) -> tuple[_Child, ...]:
-        """Read an intermediate or leaf block of the index, which has the offset of each entry."""
-        content = self._blocks.content(offset, _INDEX_MAGICS)
-        try:
-            (count,) = struct.unpack_from(">i", content)
-            if not 0 < count <= len(content) // 4:
-                raise _damaged(self.path, f"an index block of {count} entries")
-            starts = struct.unpack_from(f">{count + 1}i", content, 4)
-            begin = 4 + 4 * (count + 1)
-            return tuple(
-                _Child(
-                    _row(content[begin + low + 12 : begin + high], self.path),
-                    struct.unpack_from(">q", content, begin + low)[0],
-                )
-                for low, high in pairwise(starts)
-            )
-        except struct.error as error:
-            raise _damaged(self.path, "a short index block") from error
+    def _batches(self, blocks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of blocks: those of many small blocks at once."""
+        some: list[bytes] = []
+        held_bytes = 0
+        for content in blocks:
+            some.append(content)
+            held_bytes += len(content)
+            if held_bytes >= _BATCH_BYTES:
+                yield self._entries(some)
+                some, held_bytes = [], 0
+        if some:
+            yield self._entries(some)
 
-    def _some_entries(self, offset: int, ranges: _Ranges) -> pa.RecordBatch:
-        entries = self._entries(offset)
+    def _selected(self, entries: pa.RecordBatch, ranges: _Ranges) -> pa.RecordBatch:
+        """Return the entries in some ranges of keys."""
         held = entries.column(0)
         if pc.any(pc.greater(held[:-1], held[1:])).as_py():
-            raise _damaged(self.path, f"the keys of the block at {offset} do not ascend")
+            raise _damaged(self.path, "the keys of its blocks do not ascend")
         keys = held.to_pylist()
-        low = np.array([bisect_left(keys, one) for one in ranges.starts], np.int64)
-        high = np.array([bisect_left(keys, one) for one in ranges.ends], np.int64)
+        first = bisect_right(ranges.ends, keys[0]) if keys else 0
+        last = bisect_right(ranges.starts, keys[-1]) if keys else 0
+        low = np.array([bisect_left(keys, one) for one in ranges.starts[first:last]], np.int64)
+        high = np.array([bisect_left(keys, one) for one in ranges.ends[first:last]], np.int64)
         lengths = high - low
         firsts = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
         return entries.take(pa.array(firsts + np.arange(int(lengths.sum()))))
 
-    def _entries(self, offset: int) -> pa.RecordBatch:
-        content = self._blocks.content(offset, _DATA_MAGICS)
+    def _entries(self, blocks: Sequence[bytes]) -> pa.RecordBatch:
+        content = b"".join(blocks)
         # HBase's writer, and Hudi's after it, may put a version after each value.
         versioned = self.info.get(_MEMSTORE_KEY) == _MEMSTORE_VERSION
-        starts, lengths = _borders(content, self.path, versioned=versioned)
-        key_at = starts + _ENTRY.size
-        value_at = key_at + lengths[:, 0]
         data = np.frombuffer(content, np.uint8)
+        block_ends = np.cumsum([len(block) for block in blocks])
+        starts = _entry_starts(data, block_ends, versioned=versioned)
+        if starts is None:
+            walked = (_walked(block, self.path, versioned=versioned) for block in blocks)
+            begins = block_ends - [len(block) for block in blocks]
+            starts = np.concatenate([at + begin for at, begin in zip(walked, begins, strict=True)])
+        key_at = starts + _ENTRY.size
+        lengths = [_numbers(data, starts + shift, 4) for shift in (0, 4)]
+        value_at = key_at + lengths[0]
         # Only the row of an HBase key counts; its length is before it.
-        short = lengths[:, 0] < _ROW_LENGTH_BYTES
-        if short.any():
+        if (lengths[0] < _ROW_LENGTH_BYTES).any():
             raise _damaged(self.path, "a short key")
-        rows = data[key_at].astype(np.int64) << 8 | data[key_at + 1]
         row_at = key_at + _ROW_LENGTH_BYTES
-        if (row_at + rows > value_at).any():
+        row_ends = row_at + _numbers(data, key_at, _ROW_LENGTH_BYTES)
+        if (row_ends > value_at).any():
             raise _damaged(self.path, "a short key")
         columns = [
-            _slices(content, row_at, row_at + rows),
-            _slices(content, value_at, value_at + lengths[:, 1]),
+            _slices(content, row_at, row_ends),
+            _slices(content, value_at, value_at + lengths[1]),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=_ENTRIES)
+
+
+class _ReadAhead:
+    """A source that is read from one end to the other, in large pieces."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._start = 0
+        self._piece = b""
+
+    def read_at(self, offset: int, length: int, /) -> bytes:
+        begin = offset - self._start
+        if not 0 <= begin <= len(self._piece) - length:
+            self._start, begin = offset, 0
+            self._piece = self._source.read_at(offset, max(length, _AHEAD_BYTES))
+        return self._piece[begin : begin + length]
 
 
 def open_hfile(source: ByteSource, size_bytes: int, *, path: str) -> HFile:
@@ -290,7 +331,7 @@ def open_hfile(source: ByteSource, size_bytes: int, *, path: str) -> HFile:
         )
     trailer = _trailer(data[8:-4], path)
     blocks = _Blocks(source, size_bytes, path, trailer.compression)
-    root: tuple[_Child, ...] = ()
+    root = _Index(keys=(), offsets=(), sizes=())
     if trailer.entries:
         root = _root_index(blocks.content(trailer.load_on_open, (_ROOT_MAGIC,)), trailer, path)
     return HFile(
@@ -334,27 +375,68 @@ def _trailer(data: bytes, path: str) -> _Trailer:
     )
 
 
-def _root_index(content: bytes, trailer: _Trailer, path: str) -> tuple[_Child, ...]:
-    children, at = [], 0
+def _root_index(content: bytes, trailer: _Trailer, path: str) -> _Index:
+    data = np.frombuffer(content, np.uint8)
+    starts = _child_starts(data)
+    if starts is not None and len(starts) == trailer.index_entries:
+        key_at = starts + _CHILD_BYTES + 1
+    else:
+        starts, key_at = _walked_children(content, trailer, path)
+    row_at = key_at + _ROW_LENGTH_BYTES
+    ends = row_at + _numbers(data, key_at, _ROW_LENGTH_BYTES)
+    if (ends > np.append(starts[1:], len(content))).any():
+        raise _damaged(path, "a short key")
+    return _Index(
+        keys=_slices(content, row_at, ends).to_pylist(),
+        offsets=_numbers(data, starts, 8).tolist(),
+        sizes=_numbers(data, starts + 8, 4).tolist(),
+    )
+
+
+def _walked_children(content: bytes, trailer: _Trailer, path: str) -> tuple[Integers, Integers]:
+    """Return the starts of the entries of the root index and of their keys, one after the other."""
+    starts, keys, at = [], [], 0
     for _ in range(trailer.index_entries):
-        if at + 12 >= len(content):
+        if at + _CHILD_BYTES >= len(content):
             raise _damaged(path, "a short root index")
-        (offset,) = struct.unpack_from(">q", content, at)
-        length, begin = _variable_int(content, at + 12, path)
+        length, begin = _variable_int(content, at + _CHILD_BYTES, path)
+        starts.append(at)
+        keys.append(begin)
         at = begin + length
-        if length < 0 or at > len(content):
+        if length < _ROW_LENGTH_BYTES or at > len(content):
             raise _damaged(path, "a key beyond the root index")
-        children.append(_Child(_row(content[begin:at], path), offset))
-    return tuple(children)
+    return np.array(starts, np.int64), np.array(keys, np.int64)
+
+
+def _index_block(content: bytes, path: str) -> _Index:
+    """Return an intermediate or leaf block of the index, which has the offset of each entry."""
+    try:
+        (count,) = struct.unpack_from(">i", content)
+        if not 0 < count <= len(content) // 4:
+            raise _damaged(path, f"an index block of {count} entries")
+        starts = struct.unpack_from(f">{count + 1}i", content, 4)
+        begin = 4 + 4 * (count + 1)
+        places = [struct.unpack_from(">qi", content, begin + low) for low in starts[:-1]]
+    except struct.error as error:
+        raise _damaged(path, "a short index block") from error
+    return _Index(
+        keys=[
+            _row(content[begin + low + _CHILD_BYTES : begin + high], path)
+            for low, high in pairwise(starts)
+        ],
+        offsets=[offset for offset, _ in places],
+        sizes=[size for _, size in places],
+    )
 
 
 def _file_info(blocks: _Blocks, offset: int) -> dict[bytes, bytes]:
     """Read the file info: the third block loaded on opening, after the two indexes."""
     at = offset
     for _ in range(3):
-        magic, size, *_ = blocks.head(at)
+        stored = blocks.stored(at)
+        magic, size, *_ = blocks.head(stored, at)
         if magic == _INFO_MAGIC:
-            content = blocks.content(at, (_INFO_MAGIC,))
+            content = blocks.unpacked(stored, at, (_INFO_MAGIC,))
             if not content.startswith(_INFO_PROTOBUF_MAGIC):
                 raise _damaged(blocks.path, "file info of another form")
             length, begin = _varint(content, len(_INFO_PROTOBUF_MAGIC), blocks.path)
@@ -370,14 +452,69 @@ def _file_info(blocks: _Blocks, offset: int) -> dict[bytes, bytes]:
     raise _damaged(blocks.path, "no file info")
 
 
-def _borders(content: bytes, path: str, *, versioned: bool) -> tuple[Integers, Integers]:
-    """
-    Walk the chain of lengths in a block.
+# ---- Chains of lengths
+#
+# The start of an entry follows from the lengths of the one before. A loop over them is slow. So each
+# place that looks like an entry is a guess. If each guess ends where the next one starts, from the
+# first byte to the last, the guesses are the entries, whatever the bytes are. Otherwise a loop walks
+# the chain, and names what is damaged.
 
-    Shapes: -> starts (n,) of the entries, and (n, 2) bytes of key and of value.
-    """
+
+def _entry_starts(
+    data: npt.NDArray[np.uint8], block_ends: Integers, *, versioned: bool
+) -> Integers | None:
+    """Return the starts of the entries of joined blocks; None if guesses do not form a chain."""
+    count = max(0, len(data) - _ENTRY.size - _ROW_LENGTH_BYTES)
+    # Zero where an entry may be: three high bytes of its lengths, and the low bytes of the lengths
+    # of key and row.
+    other = data[:count] | data[1 : count + 1] | data[4 : count + 4]
+    other |= (data[3 : count + 3] - data[9 : count + 9]) ^ _KEY_BYTES_MORE
+    guesses = np.flatnonzero(other == 0)
+    keys = _numbers(data, guesses, 4)
+    fits = keys == _numbers(data, guesses + _ENTRY.size, 2) + _KEY_BYTES_MORE
+    guesses, keys = guesses[fits], keys[fits]
+    ends = guesses + _ENTRY.size + keys + _numbers(data, guesses + 4, 4)
+    ends += versioned
+    starts = _chain(guesses, ends, len(data))
+    if starts is None:
+        return None
+    begins = np.searchsorted(starts, block_ends[:-1])
+    if not np.array_equal(starts[begins], block_ends[:-1]):
+        return None
+    versions = data[np.append(starts[1:], len(data)) - 1]
+    long = versioned and ((versions > _SHORT_MAX) & (versions < _SHORT_NEGATIVE_MIN)).any()
+    return None if long else starts
+
+
+def _child_starts(data: npt.NDArray[np.uint8]) -> Integers | None:
+    """Return the starts of the entries of the root index, if their keys have at most 127 bytes."""
+    head = _CHILD_BYTES + 1  # with the length of the key
+    zeros = data[:-1] | data[1:]
+    guesses = np.flatnonzero(zeros[: max(0, len(data) - head - 1)] == 0)
+    lengths = data[guesses + _CHILD_BYTES].astype(np.int64)
+    more = lengths - _numbers(data, guesses + head, _ROW_LENGTH_BYTES)
+    fits = (lengths <= _SHORT_MAX) & ((more == _ROW_LENGTH_BYTES) | (more == _KEY_BYTES_MORE))
+    guesses, lengths = guesses[fits], lengths[fits]
+    return _chain(guesses, guesses + head + lengths, len(data))
+
+
+def _chain(starts: Integers, ends: Integers, size_bytes: int) -> Integers | None:
+    """Return the starts that form a chain from 0 to the size; None if false guesses remain."""
+    for _ in range(_GUESSES_MAX):
+        if not len(starts):
+            return None
+        if np.array_equal(starts, np.append(0, ends[:-1])) and ends[-1] == size_bytes:
+            return starts
+        reached = np.zeros(size_bytes + 1, np.bool_)
+        reached[0] = True
+        reached[ends[ends <= size_bytes]] = True
+        starts, ends = starts[reached[starts]], ends[reached[starts]]
+    return None
+
+
+def _walked(content: bytes, path: str, *, versioned: bool) -> Integers:
+    """Return the starts of the entries of a block, one after the other."""
     starts: list[int] = []
-    lengths: list[tuple[int, int]] = []
     unpack, head, end = _ENTRY.unpack_from, _ENTRY.size, len(content)
     at = 0
     while at < end:
@@ -385,14 +522,21 @@ def _borders(content: bytes, path: str, *, versioned: bool) -> tuple[Integers, I
             raise _damaged(path, "a short entry")
         both = unpack(content, at)
         starts.append(at)
-        lengths.append(both)
         at += head + both[0] + both[1]
         if both[0] < 0 or both[1] < 0 or at > end:
             raise _damaged(path, "an entry beyond its block")
         if versioned:
             one_byte = at < end and not _SHORT_MAX < content[at] < _SHORT_NEGATIVE_MIN
             at += 1 if one_byte else _variable_int_bytes(content, at, path)
-    return np.array(starts, np.int64), np.array(lengths, np.int64).reshape(-1, 2)
+    return np.array(starts, np.int64)
+
+
+def _numbers(data: npt.NDArray[np.uint8], at: Integers, width: int) -> Integers:
+    """Return the big-endian numbers of some bytes at some offsets. Shapes: (n,) -> (n,)."""
+    if not len(at):
+        return np.zeros(0, np.int64)
+    at_each_byte = np.ndarray(len(data) - width + 1, f">u{width}", data, strides=(1,))
+    return at_each_byte[at].astype(np.int64)
 
 
 def _slices(content: bytes, starts: Integers, ends: Integers) -> pa.Array:

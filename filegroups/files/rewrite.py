@@ -54,6 +54,7 @@ from timeline.errors import CorruptTableError, InvariantError, StorageUnavailabl
 from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
     CdcMode,
+    FileGroupId,
     MergeMode,
     WriteOperation,
     WriteStat,
@@ -100,6 +101,12 @@ class FileGroupTask:
     partition_metafile: str = ""  # the ending of a new partition's metadata file
     partition_marked: bool = False  # the partition's metadata file exists
     announced: bool = False  # its base file has a marker already
+    indexed: bool = False  # the record index has the keys of all its rows in its file group
+
+    @property
+    def file_group(self) -> FileGroupId:
+        """The file group that it writes."""
+        return FileGroupId(self.partition_path, self.file_id)
 
     @property
     def file_name(self) -> str:

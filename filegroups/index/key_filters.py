@@ -98,7 +98,7 @@ def metadata_filters(
         return None
     ports = context.ports
     try:
-        metadata = open_metadata_table(ports.storage, config, snapshot, together=ports.concurrently)
+        metadata = open_metadata_table(ports.storage, config, snapshot, ports=ports)
     except UNUSABLE as error:
         _note(ports.events, error.kind)
         return None

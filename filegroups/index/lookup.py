@@ -51,7 +51,7 @@ from timeline.model.file_names import (
 from timeline.model.instant import InstantTime
 from timeline.model.metadata_table import PartitionKind
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import Executor, Storage
+from timeline.ports.ports import Executor, Ports, Storage
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot
 from timeline.system import NullEvents
@@ -522,7 +522,7 @@ def has_record_index(config: TableConfig) -> bool:
 
 
 def open_record_index(
-    storage: Storage, config: TableConfig, snapshot: Snapshot
+    storage: Storage, config: TableConfig, snapshot: Snapshot, *, ports: Ports | None = None
 ) -> RecordIndex | None:
     """
     Return the record index of a table; None if there is no complete one, or none for the snapshot.
@@ -535,12 +535,13 @@ def open_record_index(
         storage: Storage of the table.
         config: Its configuration, which lists the built parts of the metadata table.
         snapshot: Its pending instants do not count, even if completed in the metadata table.
+        ports: As of ``open_metadata_table``.
 
     Errors and calls outside: as ``open_metadata_table``.
     """
     if not has_record_index(config) or config.table_version < FIRST_VERSION:
         return None
-    metadata = open_metadata_table(storage, config, snapshot)
+    metadata = open_metadata_table(storage, config, snapshot, ports=ports)
     if metadata is None or metadata.is_newer or not metadata.lag.is_trusted:
         return None
     return RecordIndex(metadata=metadata)
@@ -569,7 +570,7 @@ def file_groups_by_index(
     storage = context.ports.storage
     config = load_config(storage)
     try:
-        index = open_record_index(storage, config, snapshot)
+        index = open_record_index(storage, config, snapshot, ports=context.ports)
         if index is None:
             note_unused_index(context, "behind" if has_record_index(config) else "no_index")
             return None

@@ -9,7 +9,7 @@ after; only key columns and indexed columns are read, one file group at a time o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -109,6 +109,7 @@ def contents_of_commit(
     *,
     requested_time: InstantTime,
     zone: TimelineZone,
+    same_keys: Container[FileGroupId] = frozenset(),
 ) -> dict[str, PartitionContents]:
     """
     Return the records of a write, a compaction or a clustering.
@@ -122,6 +123,8 @@ def contents_of_commit(
             updates or replaces. Not needed for services without a record or secondary index.
         requested_time: Of the instant.
         zone: Of the table's timeline.
+        same_keys: File groups in which the record index has all written keys already; without
+            deletes, their keys are not compared.
 
     Returns:
         What each partition of ``table.partitions`` gets; partitions without a rule (an expression
@@ -135,7 +138,7 @@ def contents_of_commit(
     Outside: for each file group the reads of its new files, and of its slices before and after if
     keys are compared.
     """
-    changes = changes_of(table, commit, slices)
+    changes = changes_of(table, commit, slices, same_keys)
     work = partial(file_group_contents, storage, table, requested_time)
     found = list(zip(changes, executor.map(work, changes), strict=True))
     made = {PartitionKind.FILES.value: _files_of(commit)}
@@ -152,7 +155,10 @@ def contents_of_commit(
 
 
 def changes_of(
-    table: IndexedTable, commit: CommitMetadata, slices: Mapping[FileGroupId, FileSlice]
+    table: IndexedTable,
+    commit: CommitMetadata,
+    slices: Mapping[FileGroupId, FileSlice],
+    same_keys: Container[FileGroupId] = frozenset(),
 ) -> list[FileGroupChange]:
     """
     Return the file groups that a commit changes: the units of work of ``file_group_contents``.
@@ -167,11 +173,12 @@ def changes_of(
             by_id.setdefault(stat.file_id, []).append(stat)
         for file_id, listed in sorted(by_id.items()):
             group = FileGroupId(path, file_id)
+            is_same = group in same_keys and not any(stat.num_deletes for stat in listed)
             change = FileGroupChange(
                 file_group=group,
                 stats=tuple(listed),
                 before=slices.get(group),
-                compares_keys=compares,
+                compares_keys=compares and not (is_same and not table.secondary),
             )
             if compares and change.before is None and change.has_previous:
                 raise _no_slice(group)

@@ -238,6 +238,8 @@ def _with_keys(
     found: FileGroupContents,
 ) -> FileGroupContents:
     secondary = dict(table.secondary)
+    if not secondary and _is_rewrite_of_known_keys(change):
+        return found
     columns = tuple(dict.fromkeys(secondary.values()))
     before = slice_rows(storage, table, change.before, columns)
     if not secondary and _only_updates(storage, table, change, before):
@@ -297,6 +299,15 @@ def keys_in_logs(storage: Storage, table: IndexedTable, one: FileSlice) -> pa.Ar
         )
         found = pc.unique(pa.concat_arrays([difference(found, touched), written]))
     return found
+
+
+def _is_rewrite_of_known_keys(change: FileGroupChange) -> bool:
+    """Return whether a base file without logs got a new version that has the same keys."""
+    if change.before is None or change.before.base_file is None or change.before.log_files:
+        return False
+    return bool(change.stats) and all(
+        _is_base(stat) and not (stat.num_inserts or stat.num_deletes) for stat in change.stats
+    )
 
 
 def _only_updates(

@@ -104,9 +104,7 @@ class MetadataListing:
         if self.config.table_version < _FIRST_VERSION:
             return None
         ports = self.ports
-        table = open_metadata_table(
-            ports.storage, self.config, self.snapshot, together=ports.concurrently
-        )
+        table = open_metadata_table(ports.storage, self.config, self.snapshot, ports=ports)
         if table is None or table.lag.is_trusted:
             return table
         self._note("behind" if table.lag.behind else "unknown_instants")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from io import BytesIO
-from typing import IO, Any, Final
+from typing import IO, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,14 +61,13 @@ from timeline.model.file_names import (
     FileSlice,
     LogFile,
     check_relative_path,
-    instant_file_name,
     merged_slice,
     slice_files,
 )
 from timeline.model.instant import EARLIEST, Action, Instant, InstantTime
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import ObjectMissingError, Stats, Storage
+from timeline.ports.ports import ObjectMissingError, Ports, Storage
 from timeline.properties.properties_file import parse_properties
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
 from timeline.storage.subfolder import SubfolderStorage
@@ -77,7 +76,7 @@ from timeline.system import NullEvents
 _COMPLETE: Final = "hoodie.table.metadata.partitions"
 _VERSION: Final = "hoodie.table.version"
 #: Requested times of the deltacommits that built a partition: 0, 1, 2 and so on.
-_BUILDING: Final = EARLIEST[:-3]
+BUILDING: Final = EARLIEST[:-3]
 #: The actions of the table that have a deltacommit in the metadata table.
 _RECORDED: Final = frozenset(
     {Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLEAN}
@@ -99,8 +98,8 @@ _LOG: Final = re.compile(rf"\.({_FILE_ID})_(\d{{17}})\.log\.(\d+)_({_TOKEN})", r
 _WHOLE_BYTES_MAX: Final = 1024 * 1024
 _WHOLE_FILES_MAX: Final = 64
 
-#: Makes independent calls and returns their results in order, as ``Ports.concurrently``.
-Together = Callable[..., tuple[Any, ...]]
+_One = TypeVar("_One")
+_Two = TypeVar("_Two")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +148,8 @@ class MetadataTable:
 
     ``partitions`` are the complete ones, which readers may use. ``own`` is the snapshot of its own timeline, and ``visible`` has the instants whose blocks count. ``lag``
     compares the timelines. ``is_newer``: a compaction merged commits that the snapshot does not
-    have, so only partitions with records of files can still be read. ``together`` makes calls in parallel on a
-    high-latency store (``Ports.concurrently``).
+    have, so only partitions with records of files can still be read. ``ports`` read several file groups in
+    parallel; None reads one after the other.
     """
 
     storage: Storage
@@ -159,7 +158,7 @@ class MetadataTable:
     visible: VisibleInstants
     lag: Lag
     is_newer: bool = False
-    together: Together | None = None
+    ports: Ports | None = None
     _slices: dict[str, dict[FileGroupNumber, FileSlice]] = field(default_factory=dict)
     _kept: dict[FileGroupId, InputFiles] = field(default_factory=dict)
 
@@ -229,17 +228,18 @@ class MetadataTable:
             by_partition.setdefault(place.data_partition, []).append(one)
         if data_partition is not None and None not in by_partition:
             by_partition = {data_partition: by_partition.get(data_partition, [])}
-        found = [shape.empty_table()]
+        tasks = []
         for group in by_partition.values():
             if not group or not len(wanted):
                 continue
             numbers = shards(
                 wanted, len(group), kind, index_version=version, path=_folder(partition)
             )
-            for number, rows in rows_by_number(numbers).items():
-                some = wanted.take(pa.array(rows))
-                found.append(self._merged(group[number], shape, some))
-        return pa.concat_tables(found)
+            tasks += [
+                (group[number], wanted.take(pa.array(rows)))
+                for number, rows in rows_by_number(numbers).items()
+            ]
+        return self._found(tasks, shape)
 
     def record_keys(self, index: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
         """
@@ -264,12 +264,8 @@ class MetadataTable:
             parts = {
                 at: prefixes.take(pa.array(one)) for at, one in rows_by_number(numbers).items()
             }
-        found = [shape.empty_table()]
-        if len(prefixes):
-            found += [
-                self._merged(slices[at], shape, some, by_prefix=True) for at, some in parts.items()
-            ]
-        keys = pa.concat_tables(found).column("key")
+        tasks = [(slices[at], some) for at, some in parts.items()] if len(prefixes) else []
+        keys = self._found(tasks, shape, by_prefix=True).column("key")
         both = split_secondary_keys(keys, path=_folder(index))
         return pa.table(list(both), names=["value", "record_key"])
 
@@ -329,6 +325,23 @@ class MetadataTable:
             raise bad_definitions_error(f"it does not define the index {partition!r}")
         return found
 
+    def _found(
+        self,
+        tasks: Sequence[tuple[FileSlice, pa.Array]],
+        shape: pa.Schema,
+        *,
+        by_prefix: bool = False,
+    ) -> pa.Table:
+        """Return the records of some keys of each slice."""
+
+        def read(task: tuple[FileSlice, pa.Array]) -> pa.Table:
+            return self._merged(task[0], shape, task[1], by_prefix=by_prefix)
+
+        return pa.concat_tables([shape.empty_table(), *self._for_each(read, tasks)])
+
+    def _for_each(self, work: Callable[[_One], _Two], items: Sequence[_One]) -> list[_Two]:
+        return list(map(work, items)) if self.ports is None else self.ports.for_each(work, items)
+
     def _merged(
         self,
         one: FileSlice,
@@ -361,14 +374,14 @@ class MetadataTable:
         """Return the slice's files; on a high-latency store the small ones are read at once."""
         if (known := self._kept.get(one.file_group)) is not None:
             return known
-        if self.together is None or not self.storage.capabilities.high_latency:
+        if not self.storage.capabilities.high_latency:
             return self.storage
         files: list[BaseFile | LogFile] = [*one.log_files]
         files += [one.base_file] if one.base_file is not None else []
         small = [each.path for each in files if each.size_bytes <= _WHOLE_BYTES_MAX]
         small = small[:_WHOLE_FILES_MAX]
         try:
-            contents = self.together(*(partial(self.storage.read, path) for path in small))
+            contents = self._for_each(self.storage.read, small)
         except ObjectMissingError:
             return self.storage  # opening it gives the error that names it
         fetched = _Fetched(self.storage, dict(zip(small, contents, strict=True)))
@@ -454,7 +467,7 @@ def open_metadata_table(
     config: TableConfig,
     snapshot: Snapshot,
     *,
-    together: Together | None = None,
+    ports: Ports | None = None,
 ) -> MetadataTable | None:
     """
     Open the metadata table of a table; None if the table has none.
@@ -463,7 +476,7 @@ def open_metadata_table(
         storage: Storage of the table.
         config: Its configuration, which lists the complete partitions.
         snapshot: Instants that it does not have do not count, even if the metadata table has them.
-        together: Makes calls in parallel; None makes them one after the other.
+        ports: Those of the table, to read in parallel; None reads one file after the other.
 
     Raises:
         MissingFileError: The metadata table is missing (``metadata_table_missing``).
@@ -480,7 +493,7 @@ def open_metadata_table(
     below = SubfolderStorage(storage, METADATA_TABLE)
     reader = TimelineReader(below)
     calls = (partial(_check_version, storage, config), reader.read)
-    together(*calls) if together is not None else [call() for call in calls]
+    ports.concurrently(*calls) if ports is not None else [call() for call in calls]
     active = reader.last or reader.read()
     own = Snapshot(
         active=active,
@@ -504,7 +517,7 @@ def open_metadata_table(
         ),
         lag=_lag(own, snapshot, hidden),
         is_newer=first_hidden is not None and first_hidden < newest_base,
-        together=together,
+        ports=ports,
     )
 
 
@@ -547,7 +560,7 @@ def _hidden(storage: Storage, own: Snapshot, snapshot: Snapshot) -> frozenset[In
         if one.action is Action.DELTACOMMIT
         and one.requested_time not in known
         and (one.completion_time or "") > newest
-        and not one.requested_time.startswith(_BUILDING)
+        and not one.requested_time.startswith(BUILDING)
     }
     if later:
         now = TimelineReader(storage).read()
@@ -598,41 +611,8 @@ def _lag(own: Snapshot, snapshot: Snapshot, hidden: frozenset[InstantTime]) -> L
     )
 
 
-def merged_times(timeline: Stats, times: Iterable[InstantTime]) -> frozenset[InstantTime]:
-    """
-    Return those of some instants that the metadata table has in more than their own log files.
-
-    A compaction merged them, or a partition was built after them. The base files of a build may
-    contain commits that completed after the build's completion time, so the storage's times of change
-    decide. An instant without a deltacommit is returned, too: it may be older than the metadata
-    table.
-
-    Args:
-        timeline: The files of the metadata table's timeline.
-        times: Requested times of instants that completed on the table.
-    """
-    own = ActiveTimeline.of([one.name for one in timeline])
-    done = {one.requested_time: one for one in own.instants if one.completed}
-    modified = {one.name: one.modified_ms for one in timeline}
-    at = {time: modified[instant_file_name(one)] for time, one in done.items()}
-    built = max((at[one] for one in done if one.startswith(_BUILDING)), default=-1)
-    merging = max(
-        (
-            one.requested_time
-            for one in done.values()
-            if one.action is Action.COMMIT or _is_log_compaction(own, one.requested_time)
-        ),
-        default=EARLIEST,
-    )
-    exact = {
-        time
-        for time in done.keys() & set(times)
-        if at[time] > built and (done[time].completion_time or "") > merging
-    }
-    return frozenset(times) - exact
-
-
-def _is_log_compaction(active: ActiveTimeline, time: InstantTime) -> bool:
+def is_log_compaction(active: ActiveTimeline, time: InstantTime) -> bool:
+    """Return whether an instant of the metadata table is a log compaction of it."""
     return f"{time}.{Action.LOGCOMPACTION.value}.requested" in active.file_names
 
 
@@ -645,9 +625,9 @@ def _built_at(own: Snapshot) -> InstantTime:
 def _is_own(active: ActiveTimeline, instant: Instant) -> bool:
     """Return whether an instant of the metadata table belongs to no instant of the table."""
     time = instant.requested_time
-    if time.startswith(_BUILDING) or instant.action is not Action.DELTACOMMIT:
+    if time.startswith(BUILDING) or instant.action is not Action.DELTACOMMIT:
         return True
-    if _is_log_compaction(active, time):
+    if is_log_compaction(active, time):
         return True
     before = [one for one in active.instants if one.requested_time < time]
     return bool(before) and before[-1].action is Action.RESTORE

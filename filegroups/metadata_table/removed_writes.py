@@ -29,15 +29,16 @@ from filegroups.metadata_table.file_group_contents import (
     slice_rows,
 )
 from filegroups.metadata_table.keys import split_secondary_keys
-from filegroups.metadata_table.reading import MetadataTable
+from filegroups.metadata_table.reading import BUILDING, MetadataTable, is_log_compaction
 from filegroups.metadata_table.records import RECORD_INDEX
 from filegroups.schema.casting import codes_of, one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice, data_file_time
-from timeline.model.instant import EARLIEST, InstantTime, TimelineZone
+from timeline.model.file_names import FileSlice, data_file_time, instant_file_name
+from timeline.model.instant import EARLIEST, Action, InstantTime, TimelineZone
 from timeline.model.metadata_table import PartitionKind
-from timeline.ports.ports import Executor, Storage
+from timeline.ports.ports import Executor, Stats, Storage
+from timeline.snapshot import ActiveTimeline
 
 
 def contents_of_removal(
@@ -165,3 +166,37 @@ def _pairs_of(rows: pa.Table, keys: pa.Array | None, partition: str) -> pa.Array
 
 def _joined(arrays: Iterable[pa.Array]) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.string()), *arrays])
+
+
+def merged_times(timeline: Stats, times: Iterable[InstantTime]) -> frozenset[InstantTime]:
+    """
+    Return those of some instants that the metadata table has in more than their own log files.
+
+    A compaction merged them, or a partition was built after them. The base files of a build may
+    contain commits that completed after the build's completion time, so the storage's times of change
+    decide. An instant without a deltacommit is returned, too: it may be older than the metadata
+    table.
+
+    Args:
+        timeline: The files of the metadata table's timeline.
+        times: Requested times of instants that completed on the table.
+    """
+    own = ActiveTimeline.of([one.name for one in timeline])
+    done = {one.requested_time: one for one in own.instants if one.completed}
+    modified = {one.name: one.modified_ms for one in timeline}
+    at = {time: modified[instant_file_name(one)] for time, one in done.items()}
+    built = max((at[one] for one in done if one.startswith(BUILDING)), default=-1)
+    merging = max(
+        (
+            one.requested_time
+            for one in done.values()
+            if one.action is Action.COMMIT or is_log_compaction(own, one.requested_time)
+        ),
+        default=EARLIEST,
+    )
+    exact = {
+        time
+        for time in done.keys() & set(times)
+        if at[time] > built and (done[time].completion_time or "") > merging
+    }
+    return frozenset(times) - exact

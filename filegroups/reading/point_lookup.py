@@ -119,7 +119,7 @@ def _from_record_index(
     if snapshot.as_of is not None:
         return None
     try:
-        index = open_record_index(storage, context.config, snapshot)
+        index = open_record_index(storage, context.config, snapshot, ports=context.ports)
         found = None if index is None else index.locate(keys)
     except MissingFileError:
         return None  # a service of the metadata table deleted the file, or the table was deleted

@@ -84,9 +84,8 @@ class FileGroupAssignment:
     # Of a delete: rows whose keys are in slices with logs, which may have deleted them already.
     deleted_below_logs: Mapping[FileGroupId, int] = field(default_factory=dict)
     new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
-    read_only: tuple[
-        AccessedFileGroup, ...
-    ] = ()  # where an insert that checks for known keys found some
+    # Where an insert that checks for known keys found some.
+    read_only: tuple[AccessedFileGroup, ...] = ()
     outer_folders: tuple[
         str, ...
     ] = ()  # parent folders of new partitions whose values have slashes
@@ -218,7 +217,7 @@ def assign_file_groups(
         buckets = _fill_small_files(write, counts, latest, plans.clustered)
     else:
         counts, buckets = _fill_buckets(write, write.buckets, latest)
-    tasks = _route_rows(write, counts, buckets, latest)
+    tasks = _route_rows(write, counts, buckets, latest, indexed=tagged.indexed)
     deletes = write.operation.deletes_keys
     return FileGroupAssignment(
         tasks=tasks,
@@ -319,6 +318,7 @@ class _Tagged:
     """The result of the lookup of keys."""
 
     counts: WorkloadProfile
+    indexed: bool  # the record index alone decided
     decisive: tuple[FileGroupId, ...]  # file groups whose keys decided about rows of an insert
     inside: tuple[str, ...]  # as of ``FileGroupAssignment``
 
@@ -347,7 +347,7 @@ def _tag_rows(
     reads_files = located is None or rules.checks_known or rules.changes_known
     counts = workload.tag(candidates) if reads_files else workload.tag_located(candidates)
     decisive = (*counts.updates, *below) if rules.checks_known else ()
-    return _Tagged(counts=counts, decisive=decisive, inside=inside)
+    return _Tagged(counts=counts, indexed=not reads_files, decisive=decisive, inside=inside)
 
 
 def _tag_below_deletes(
@@ -507,20 +507,23 @@ def _route_rows(
     counts: WorkloadProfile,
     buckets: tuple[InsertBucket, ...],
     latest: Mapping[FileGroupId, FileSlice],
+    *,
+    indexed: bool,
 ) -> tuple[FileGroupTask, ...]:
     """Route the rows to their file groups; return a task for each, updates first."""
     uuid = write.context.ports.ids.uuid
     ids = {bucket.number: bucket.file_id or f"{uuid()}-0" for bucket in buckets}
     write.workload.assign(buckets, ids)
-    opened = [FileGroupId(bucket.partition_path, ids[bucket.number]) for bucket in buckets]
+    opened = {FileGroupId(one.partition_path, ids[one.number]): None for one in buckets}
     # Lookups find the rows of a filled small file in a base file only, so the write rewrites it,
     # as Java does. All other changes of a merge-on-read table are appended.
-    rewritten = set(opened) if write.buckets is None else set[FileGroupId]()
+    rewritten = opened if write.buckets is None else {}
     shared = _shared_task(write)
-    return tuple(
+    tasks = (
         _task(write, shared, group, latest.get(group), number, rewrites=group in rewritten)
         for number, group in enumerate(dict.fromkeys((*counts.updates, *opened)))
     )
+    return tuple(replace(one, indexed=indexed and one.file_group not in opened) for one in tasks)
 
 
 def _shared_task(write: _Write) -> FileGroupTask:

@@ -154,6 +154,7 @@ class MetadataWriter:
             self._slices(written, pending.metadata) if table.indexes_keys else {},
             requested_time=self._begun.requested_time,
             zone=context.zone,
+            same_keys={task.file_group for task, _ in written.stats if task.indexed},
         )
         logs = log_files(
             context,
@@ -187,7 +188,7 @@ class MetadataWriter:
             if one is not None:
                 found[one.file_group] = one
         for task, _ in written.stats:
-            group = FileGroupId(task.partition_path, task.file_id)
+            group = task.file_group
             logs = task.log.logs if task.log is not None else ()
             if task.base_path is None and not logs:
                 continue

@@ -198,7 +198,7 @@ class WrittenFiles:
             stat.file_size_in_bytes
             for task, stats in self.stats
             for stat in stats
-            if file_groups is None or FileGroupId(task.partition_path, task.file_id) in file_groups
+            if file_groups is None or task.file_group in file_groups
         )
 
 
@@ -258,7 +258,7 @@ def pending_commit_of(
     # A task that changed nothing wrote no file, but its result depends on its reads (PUB-4).
     idle = tuple(
         AccessedFileGroup(
-            file_group=FileGroupId(task.partition_path, task.file_id),
+            file_group=task.file_group,
             access=_access_of(task),
             source_requested_time=task.base_requested_time,
         )
@@ -365,7 +365,7 @@ def _missed_in(written: WrittenFiles) -> tuple[str, ...]:
 
 
 def _sought(written: WrittenFiles, task: FileGroupTask) -> int:
-    group = FileGroupId(task.partition_path, task.file_id)
+    group = task.file_group
     return written.assignment.deleted_below_logs.get(group, 0)
 
 
@@ -409,7 +409,7 @@ def planned_write_set(assignment: FileGroupAssignment) -> WriteSet:
     """Return the write set of an assignment."""
     touched = [
         AccessedFileGroup(
-            file_group=FileGroupId(task.partition_path, task.file_id),
+            file_group=task.file_group,
             access=_access_of(task),
             source_requested_time=task.base_requested_time,
         )

@@ -148,7 +148,7 @@ def announce_rebase(
 
     Outside: 1 create (marker) for each file group, 1 delete for each former file, all together.
     """
-    again = [pair for pair in written.stats if _group(pair[0]) in file_groups]
+    again = [pair for pair in written.stats if pair[0].file_group in file_groups]
     if not context.ports.storage.capabilities.high_latency or len(again) > _AT_ONCE_MAX:
         return AnnouncedRebase()
     storage = context.ports.storage
@@ -157,7 +157,7 @@ def announce_rebase(
         *(partial(announce_base_file, storage, _next_attempt(task, number)) for task, _ in again),
         *(partial(storage.delete, path) for path in sorted(former)),
     )
-    return AnnouncedRebase(frozenset(_group(task) for task, _ in again), former)
+    return AnnouncedRebase(frozenset(task.file_group for task, _ in again), former)
 
 
 def rebase(
@@ -181,14 +181,14 @@ def rebase(
     Errors: as ``Workload.rewrite``.
     """
     stale = sorted(set(verdict.file_groups))
-    moved = {_group(task): task for task in rebase_tasks(written.assignment.tasks, verdict)}
+    moved = {task.file_group: task for task in rebase_tasks(written.assignment.tasks, verdict)}
     again = [
         replace(_next_attempt(moved[group], number), announced=group in announced.file_groups)
         for group in stale
     ]
     made = zip(again, workload.rewrite(again), strict=True)
     fresh = dict(zip(stale, made, strict=True))
-    stats = tuple(fresh.get(_group(task), (task, before)) for task, before in written.stats)
+    stats = tuple(fresh.get(task.file_group, (task, before)) for task, before in written.stats)
     return replace(
         written,
         stats=stats,
@@ -206,7 +206,7 @@ def rebase_tasks(tasks: Sequence[FileGroupTask], verdict: Rebase) -> tuple[FileG
     stale = set(verdict.file_groups)
     moved = []
     for task in tasks:
-        group = _group(task)
+        group = task.file_group
         if group in stale:
             base_path, base_time = _newest_file(group, verdict.concurrent_commits)
             moved.append(replace(task, base_path=base_path, base_requested_time=base_time))
@@ -224,10 +224,6 @@ def _newest_file(group: FileGroupId, rivals: Sequence[ConcurrentCommit]) -> tupl
     ]
     time, name = max(found)
     return join(group.partition_path, name), time
-
-
-def _group(task: FileGroupTask) -> FileGroupId:
-    return FileGroupId(task.partition_path, task.file_id)
 
 
 # ---- Rerun of reads, for writes whose rows the engine itself computes

@@ -435,7 +435,7 @@ class LocalWorkload:
 
     def rows_of(self, task: FileGroupTask) -> pa.Table:
         """Return the rows routed to a task's file group, in incoming order."""
-        group = FileGroupId(task.partition_path, task.file_id)
+        group = task.file_group
         positions, leaving = self._routed.get(group), self._leaving.get(group)
         if positions is None:
             rows = self._rows.slice(0, 0)

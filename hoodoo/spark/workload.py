@@ -501,7 +501,7 @@ class SparkWorkload:
             return []
         width = self._width(len(tasks))
         numbers = shuffle_numbers(len(tasks), width)
-        groups = [FileGroupId(task.partition_path, task.file_id) for task in tasks]
+        groups = [task.file_group for task in tasks]
         targets = dict(zip(groups, numbers, strict=True))
         texts = {number: task.to_json() for number, task in zip(numbers, tasks, strict=True)}
         work = WriteGroups(address=self._address, rules=self._required_rules(), tasks=texts)

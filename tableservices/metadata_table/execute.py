@@ -312,7 +312,7 @@ def _decided(
     if not delta_commits(own) or not (now or _is_due(context, own, settings)):
         return None, None
     snapshot = replace(context.cached_snapshot(), active=section.timeline, head=section.head)
-    table = open_metadata_table(storage, config, snapshot, together=context.ports.concurrently)
+    table = open_metadata_table(storage, config, snapshot, ports=context.ports)
     if table is None or _is_held(context, config, table, own, settings):
         return None, None
     above = own.newest_time or ""
@@ -398,9 +398,7 @@ def _carry_out(
         None if a file of the plan is missing; the plan was deleted then.
     """
     storage = context.ports.storage
-    table = open_metadata_table(
-        storage, config, context.snapshot(), together=context.ports.concurrently
-    )
+    table = open_metadata_table(storage, config, context.snapshot(), ports=context.ports)
     if table is None:
         return None
     made: list[str] = []

@@ -14,8 +14,8 @@ from functools import partial
 
 from filegroups.metadata_table.contents import KEEPS_KEYS, PartitionContents
 from filegroups.metadata_table.file_group_contents import IndexedTable
-from filegroups.metadata_table.reading import merged_times, open_metadata_table
-from filegroups.metadata_table.removed_writes import contents_of_removal
+from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.metadata_table.removed_writes import contents_of_removal, merged_times
 from filegroups.reading.read import known_schema, view_of
 from filegroups.writing.metadata_update import ServiceUpdate
 from tableservices.restoring.state_at import without
@@ -156,7 +156,7 @@ class MetadataRemoval:
     ) -> _Contents:
         context, then = self._context, without(snapshot, self._times)
         ports = context.ports
-        metadata = open_metadata_table(ports.storage, config, then, together=ports.concurrently)
+        metadata = open_metadata_table(ports.storage, config, then, ports=ports)
         if metadata is None:
             return {}
         metadata = replace(metadata, is_newer=False)  # it counts what a compaction merged

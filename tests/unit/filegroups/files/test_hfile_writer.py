@@ -62,6 +62,23 @@ def test_entries_are_read_back_whatever_the_block_size(
     assert file.get_rows(sorted(pairs)).equals(table)
 
 
+@given(PAIRS, st.binary(max_size=300), st.integers(1, 400))
+def test_values_that_look_like_entries_are_no_entries(
+    pairs: dict[bytes, bytes], around: bytes, block_bytes: int
+) -> None:
+    block = encoded(entries(sorted(pairs.items())), compress=False)
+    held = {key: block[:2000] + around + value for key, value in pairs.items()}
+    table = entries(sorted(held.items()))
+    file = opened(encoded(table, block_bytes=block_bytes))
+    assert file.read_all().equals(table)
+    assert file.get_rows(sorted(held)[::2]).equals(table.take(np.arange(0, len(held), 2)))
+
+
+def test_a_value_of_many_bytes_is_read() -> None:
+    table = entries([(b"a", b"1"), (b"b", bytes(17_000_000)), (b"c", b"3")])
+    assert opened(encoded(table)).read_all().equals(table)
+
+
 @pytest.mark.parametrize("compress", [True, False])
 def test_a_hundred_thousand_keys_fill_several_blocks(compress: bool) -> None:
     numbers = np.arange(100_000)
@@ -69,7 +86,7 @@ def test_a_hundred_thousand_keys_fill_several_blocks(compress: bool) -> None:
     table = pa.table({"key": keys, "value": keys})
     data = encoded(table, compress=compress)
     of_data = [block for block in blocks(data) if block[1] == b"DATABLK*"]
-    assert len(of_data) == 5  # 100,000 entries of 21 + 2 * 11 bytes
+    assert len(of_data) == 527  # 100,000 entries of 21 + 2 * 11 bytes, 190 in 8 KiB
     assert opened(data).read_all().equals(table)
     chosen = np.sort(np.random.default_rng(3).choice(numbers, 500, replace=False))
     found = opened(data).get_rows([keys[number].as_py() for number in chosen])
