@@ -179,7 +179,7 @@ def preview_create(
     if settings.metadata_enable:
         own = MetadataTableSettings.from_properties(layers.load())
         wanted = with_needed(default_partitions(planned, own), planned)
-        planned_partitions(wanted, planned, own, avro_json=planned.create_schema_json, rows=0)
+        planned_partitions(wanted, planned, own, avro_json=planned.create_schema_json, rows={})
     if settings.own_buckets is not None:
         refuse_unfit_buckets(settings, settings.own_buckets)
     return layers, settings, planned

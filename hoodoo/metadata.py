@@ -59,7 +59,7 @@ class MetadataPartitions:
             config,
             settings,
             avro_json=None,
-            rows=0,
+            rows={},
             columns=self._columns(wanted, column),
         )
         return tuple(sorted(set(wanted) - set(config.complete_metadata_partitions)))

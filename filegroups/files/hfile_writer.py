@@ -16,8 +16,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -56,12 +58,37 @@ def encode_hfile(
     compress: bool = True,
     block_bytes: int = BLOCK_BYTES,
 ) -> bytes:
+    """Return a whole file. Arguments, errors: as ``write_hfile`` for one part."""
+    sink = BytesIO()
+    write_hfile(
+        sink,
+        [entries],
+        schema_json=schema_json,
+        created_ms=created_ms,
+        compress=compress,
+        block_bytes=block_bytes,
+    )
+    return sink.getvalue()
+
+
+def write_hfile(
+    sink: IO[bytes],
+    parts: Iterable[pa.Table],
+    *,
+    schema_json: str,
+    created_ms: int,
+    compress: bool = True,
+    block_bytes: int = BLOCK_BYTES,
+) -> WrittenHFile:
     """
-    Encode sorted entries as a whole file.
+    Write sorted entries as a file. One part and one block are in memory at a time.
+
+    How the entries are cut into parts does not change the bytes.
 
     Args:
-        entries: Columns ``key`` and ``value`` of bytes without nulls, in ascending order of keys,
-            each key once.
+        sink: Receives the bytes.
+        parts: Columns ``key`` and ``value`` of bytes without nulls, in ascending order of keys over
+            all parts, each key once.
         schema_json: Avro schema of the values; readers decode with it.
         created_ms: Creation time in the file, milliseconds since 1970.
         compress: Whether blocks are compressed by gzip.
@@ -71,27 +98,30 @@ def encode_hfile(
         InvariantError: Keys repeat or are not in order.
         InvalidInputError: A key is longer than `KEY_BYTES_MAX` (``long_key``).
     """
-    keys, values = (one_array(entries.column(name)) for name in ("key", "value"))
-    keys, values = keys.cast(pa.binary()), values.cast(pa.binary())
-    key_sizes, value_sizes = _sizes(keys), _sizes(values)
-    _check(keys, key_sizes)
-    file = _File(compress)
+    file = _File(sink, compress)
     root = []
-    for rows in _block_rows(key_sizes + value_sizes + _ENTRY_BYTES, block_bytes):
-        first = keys[rows.start].as_py()
-        content = _entries(keys[rows], values[rows], key_sizes[rows], value_sizes[rows])
-        at, size = file.add(b"DATABLK*", content)
+    sizes = np.zeros(2, np.int64)  # bytes of all keys and of all values
+    last, count = b"", 0
+    for keys, values in _blocks(parts, block_bytes):
+        key_sizes, value_sizes = _sizes(keys), _sizes(values)
+        first = keys[0].as_py()
+        _check(keys, key_sizes)
+        if count and first <= last:
+            raise _not_in_order()
+        at, size = file.add(b"DATABLK*", _entries(keys, values, key_sizes, value_sizes))
         root.append(struct.pack(">qi", at, size) + _hadoop_int(len(first) + 12) + _row_key(first))
+        sizes += int(key_sizes.sum()), int(value_sizes.sum())
+        last, count = keys[-1].as_py(), count + len(keys)
     data_blocks = file.offsets[b"DATABLK*"]
     load_on_open, _ = file.add(b"IDXROOT2", b"".join(root))
     file.add(b"IDXROOT2", b"")  # the index of meta blocks, which readers expect
-    count = len(keys)
+    key_bytes, value_bytes = map(int, sizes)
     info = {
         b"MAX_MEMSTORE_TS_KEY": bytes(8),
         b"KEY_VALUE_VERSION": struct.pack(">i", 1),
-        b"hfile.LASTKEY": _row_key(keys[-1].as_py()) if count else b"",
-        b"hfile.AVG_KEY_LEN": struct.pack(">i", int(key_sizes.sum()) // max(1, count)),
-        b"hfile.AVG_VALUE_LEN": struct.pack(">i", int(value_sizes.sum()) // max(1, count)),
+        b"hfile.LASTKEY": _row_key(last) if count else b"",
+        b"hfile.AVG_KEY_LEN": struct.pack(">i", key_bytes // max(1, count)),
+        b"hfile.AVG_VALUE_LEN": struct.pack(">i", value_bytes // max(1, count)),
         b"hfile.CREATE_TIME_TS": struct.pack(">q", created_ms),
         b"schema": schema_json.encode(),
     }
@@ -111,12 +141,24 @@ def encode_hfile(
         _text(11, _COMPARATOR),
         _number(12, _GZIP if compress else _NONE),
     )
-    return file.closed(b"".join(trailer))
+    return WrittenHFile(entries=count, size_bytes=file.close(b"".join(trailer)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenHFile:
+    """The number of entries of a file, and its size in bytes."""
+
+    entries: int
+    size_bytes: int
+
+
+def _not_in_order() -> InvariantError:
+    return InvariantError("the keys of an HFile repeat or are not in order; report it")
 
 
 def _check(keys: pa.Array, sizes: Integers) -> None:
     if len(keys) > 1 and not pc.all(pc.less(keys[:-1], keys[1:])).as_py():
-        raise InvariantError("the keys of an HFile repeat or are not in order; report it")
+        raise _not_in_order()
     longest = int(sizes.max(initial=0))
     if longest > KEY_BYTES_MAX:
         raise InvalidInputError(
@@ -132,8 +174,27 @@ def _sizes(column: pa.Array) -> Integers:
     return np.asarray(pc.binary_length(column)).astype(np.int64)
 
 
+def _blocks(parts: Iterable[pa.Table], block_bytes: int) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Yield keys and values of each block: as many as fit, at least one."""
+    left: tuple[pa.Array, pa.Array] | None = None
+    for part in parts:
+        columns = (one_array(part.column(name)).cast(pa.binary()) for name in ("key", "value"))
+        keys, values = columns
+        if left is not None:
+            keys, values = (
+                pa.concat_arrays(both) for both in zip(left, (keys, values), strict=True)
+            )
+        sizes = _sizes(keys) + _sizes(values) + _ENTRY_BYTES
+        for rows in _block_rows(sizes, block_bytes):
+            left = keys[rows], values[rows]
+            if rows.stop < len(keys):  # the last one may go on in the next part
+                yield left
+    if left is not None and len(left[0]):
+        yield left
+
+
 def _block_rows(sizes: Integers, block_bytes: int) -> Iterator[slice]:
-    """Yield the rows of each block: as many as fit, at least one."""
+    """Yield the rows of each block."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
@@ -165,9 +226,9 @@ def _row_key(row: bytes) -> bytes:
 class _File:
     """The blocks of a file, in sequence."""
 
-    def __init__(self, compress: bool) -> None:  # noqa: FBT001 - private
+    def __init__(self, sink: IO[bytes], compress: bool) -> None:  # noqa: FBT001 - private
+        self._sink = sink
         self._compress = compress
-        self._parts: list[bytes] = []
         self._at = 0
         self.offsets: defaultdict[bytes, list[int]] = defaultdict(list)  # of blocks, by type
         self.uncompressed_bytes = 0
@@ -185,7 +246,7 @@ class _File:
             _BYTES_PER_CHECKSUM,
             _HEAD.size + len(data),
         )
-        self._parts += [head, data, bytes(_CHECKSUM_BYTES)]
+        self._sink.write(b"".join([head, data, bytes(_CHECKSUM_BYTES)]))
         offsets.append(self._at)
         size = len(head) + len(data) + _CHECKSUM_BYTES
         self._at += size
@@ -198,11 +259,12 @@ class _File:
         packer = zlib.compressobj(wbits=31)  # gzip without a time, so equal input is equal output
         return packer.compress(content) + packer.flush()
 
-    def closed(self, trailer: bytes) -> bytes:
-        """Return the whole file."""
+    def close(self, trailer: bytes) -> int:
+        """Append the trailer; return the bytes of the whole file."""
         text = b'TRABLK"$' + _varint(len(trailer)) + trailer
         major = struct.pack(">i", 3)
-        return b"".join([*self._parts, text.ljust(_TRAILER_BYTES - len(major), b"\0"), major])
+        self._sink.write(text.ljust(_TRAILER_BYTES - len(major), b"\0") + major)
+        return self._at + _TRAILER_BYTES
 
 
 # ---- Numbers of protobuf and of Hadoop

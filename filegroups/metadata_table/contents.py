@@ -9,10 +9,10 @@ after; only key columns and indexed columns are read, one file group at a time o
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +67,10 @@ from timeline.ports.ports import Executor, Storage
 #: Operations whose files have the rows of other writes.
 KEEPS_KEYS: Final = frozenset({"COMPACT", LOG_COMPACT})
 _CLUSTER: Final = "CLUSTER"
-_FILE_GROUPS_AT_ONCE: Final = 1_000  # whose statistics are objects at the same time
+# File groups whose records a build has in memory at the same time.
+_FILE_GROUPS_MIN: Final = 4
+_FILE_GROUPS_MAX: Final = 100
+_BATCH_BYTES: Final = 32 * 1024 * 1024  # of their data files
 
 #: Keys that a partition of the metadata table forgets, with the table's partition of each.
 DELETES: Final = pa.schema(
@@ -391,9 +394,11 @@ def contents_of_partition(
     *,
     requested_time: InstantTime,
     zone: TimelineZone,
-) -> dict[str, PartitionContents]:
+) -> Iterator[dict[str, PartitionContents]]:
     """
-    Return the records of one partition of the table, to build partitions of the metadata table.
+    Yield the records of one partition of the table, to build partitions of the metadata table.
+
+    Each item has the records of some file groups, so they bound the memory, not the partition.
 
     Args:
         storage: Storage of the table.
@@ -403,8 +408,9 @@ def contents_of_partition(
         requested_time: Of the instant that builds them.
         zone: Of the table's timeline.
 
-    Returns:
-        As ``contents_of_commit``, without the record that lists the partitions (``listed_partitions``).
+    Yields:
+        As ``contents_of_commit``, without the record that lists the partitions
+        (``listed_partitions``). A key of a record index may be in several items; the last counts.
 
     Raises:
         MissingFileError: A clean deleted a file meanwhile; list the partition again.
@@ -413,37 +419,73 @@ def contents_of_partition(
     Outside: the reads of each data file for statistics and bloom filters; those of each slice for
     keys.
     """
-    path, key = partition.path, partition.path or NO_PARTITION
-    rows = [(key, name, size, False) for name, size in sorted(partition.files.items())]
-    made = {PartitionKind.FILES.value: PartitionContents(records=_files(rows))}
-    groups = _by_file_group(partition)
+    if table.has(PartitionKind.FILES):
+        key = partition.path or NO_PARTITION
+        rows = [(key, name, size, False) for name, size in sorted(partition.files.items())]
+        yield {PartitionKind.FILES.value: PartitionContents(records=_files(rows))}
+    if table.stats_columns or table.has(PartitionKind.BLOOM_FILTERS):
+        yield from _of_files(storage, executor, table, partition, requested_time)
+    if not table.indexes_keys:
+        return
+    for slices in _batches(partition.slices, _bytes_of_slice):
+        found = _all_keys(storage, executor, table, slices, requested_time)
+        yield _keys(table, found, zone)
+
+
+def _of_files(
+    storage: Storage,
+    executor: Executor,
+    table: IndexedTable,
+    partition: CommittedPartition,
+    requested_time: InstantTime,
+) -> Iterator[dict[str, PartitionContents]]:
+    """Yield statistics and bloom filters of the files, then the statistics of the partition."""
     work = partial(file_group_contents, storage, table, requested_time)
-    parts: dict[str, list[pa.Table]] = {}
-    newest: list[tuple[FileGroupChange, FileGroupContents]] = []
     current = {file.name for one in partition.slices for file in _files_of_slice(one)}
-    for start in range(0, len(groups), _FILE_GROUPS_AT_ONCE):
-        some = groups[start : start + _FILE_GROUPS_AT_ONCE]
+    whole: dict[str, ColumnStats] = {}
+    for some in _batches(_by_file_group(partition), _bytes_of_change):
         found = list(zip(some, executor.map(work, some), strict=True))
-        for name, each in _statistics(table, found).items():
-            parts.setdefault(name, []).append(each.records)
+        made = _statistics(table, found)
+        made.pop(PartitionKind.PARTITION_STATS.value, None)
         if table.has(PartitionKind.BLOOM_FILTERS):
-            blooms = [(path, *each) for _, got in found for each in got.blooms]
-            made_blooms = _blooms(blooms, requested_time).records
-            parts.setdefault(PartitionKind.BLOOM_FILTERS.value, []).append(made_blooms)
-        newest += [
-            (change, replace(got, stats={n: s for n, s in got.stats.items() if n in current}))
-            for change, got in found
-        ]
-    for name, tables in parts.items():
-        made[name] = PartitionContents(records=pa.concat_tables(tables))
-    made |= {
-        name: each
-        for name, each in _statistics(table, newest).items()
-        if name == PartitionKind.PARTITION_STATS.value
-    }
-    if table.indexes_keys:
-        made |= _keys(table, _all_keys(storage, executor, table, partition, requested_time), zone)
-    return {name: each for name, each in made.items() if name in table.partitions}
+            blooms = [(partition.path, *each) for _, got in found for each in got.blooms]
+            made[PartitionKind.BLOOM_FILTERS.value] = _blooms(blooms, requested_time)
+        yield made
+        newest = [pair for _, got in found for pair in got.stats.items() if pair[0] in current]
+        for each in _of_partition(table, newest):
+            known = whole.get(each.column)
+            whole[each.column] = each if known is None else merge_stats([known, each]) or each
+    if table.has(PartitionKind.PARTITION_STATS) and current:
+        records = partition_stats_records(
+            [(partition.path, list(whole.values()))], table.stats_version
+        )
+        yield {PartitionKind.PARTITION_STATS.value: PartitionContents(records=records)}
+
+
+_Work = TypeVar("_Work")
+
+
+def _batches(some: Sequence[_Work], size: Callable[[_Work], int]) -> Iterator[list[_Work]]:
+    """Yield file groups in batches of limited size; a few at least, for the executor's threads."""
+    batch: list[_Work] = []
+    total = 0
+    for one in some:
+        batch.append(one)
+        total += size(one)
+        is_big = len(batch) >= _FILE_GROUPS_MIN and total >= _BATCH_BYTES
+        if is_big or len(batch) >= _FILE_GROUPS_MAX:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
+def _bytes_of_slice(one: FileSlice) -> int:
+    return sum(file.size_bytes for file in _files_of_slice(one))
+
+
+def _bytes_of_change(one: FileGroupChange) -> int:
+    return sum(stat.file_size_in_bytes for stat in one.stats)
 
 
 def listed_partitions(paths: Iterable[str]) -> PartitionContents:
@@ -483,11 +525,11 @@ def _all_keys(
     storage: Storage,
     executor: Executor,
     table: IndexedTable,
-    partition: CommittedPartition,
+    slices: Sequence[FileSlice],
     requested_time: InstantTime,
 ) -> list[tuple[FileGroupChange, FileGroupContents, InstantTime]]:
     """Return all keys of the slices, as if each file group were new."""
-    changes = [FileGroupChange(file_group=one.file_group, before=one) for one in partition.slices]
+    changes = [FileGroupChange(file_group=one.file_group, before=one) for one in slices]
     work = partial(file_group_contents, storage, table, requested_time)
     found = []
     for change, got in zip(changes, executor.map(work, changes), strict=True):

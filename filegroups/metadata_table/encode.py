@@ -9,8 +9,8 @@ records give equal bytes, so a task may repeat them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from filegroups.files.avro_columns.encode import RowWriter, shortest_bytes
 from filegroups.files.avro_columns.types import parse_schema
 from filegroups.files.delete_block import encode_deletes
-from filegroups.files.hfile_writer import encode_hfile
+from filegroups.files.hfile_writer import WrittenHFile, encode_hfile, write_hfile
 from filegroups.metadata_table.records import (
     ALL_PARTITIONS,
     BLOOM_FILTERS,
@@ -91,6 +91,24 @@ def encode_base_file(entries: pa.Table, *, table_version: int, created_ms: int) 
     """
     schema_json = metadata_record_schema(table_version, with_meta_columns=True)
     return encode_hfile(entries, schema_json=schema_json, created_ms=created_ms)
+
+
+def write_base_file(
+    sink: IO[bytes], parts: Iterable[pa.Table], *, table_version: int, created_ms: int
+) -> WrittenHFile:
+    """
+    Write a base file of the metadata table, one part of its entries in memory at a time.
+
+    Args:
+        sink: Receives the bytes.
+        parts: From ``encode_records``, ascending by key over all parts.
+        table_version: As of the entries.
+        created_ms: Creation time in the file, milliseconds since 1970.
+
+    Raises: as ``encode_base_file``.
+    """
+    schema_json = metadata_record_schema(table_version, with_meta_columns=True)
+    return write_hfile(sink, parts, schema_json=schema_json, created_ms=created_ms)
 
 
 def encode_log_file(

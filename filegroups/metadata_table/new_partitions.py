@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
 
 from filegroups.metadata_table.column_stats import ALWAYS_INDEXED, columns_to_index
 from filegroups.metadata_table.index_definitions import IndexDefinition
@@ -38,11 +40,21 @@ _NEEDS: Final[Mapping[PartitionKind, PartitionKind]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartition:
-    """A partition of the metadata table to build; without a definition if Java keeps none."""
+    """
+    A partition of the metadata table to build.
+
+    Args:
+        name: Its folder.
+        file_groups: Its file groups; in a record index of each partition, those of a partition of
+            the table that has no rows yet.
+        definition: Its definition; None if Java keeps none.
+        by_partition: In a record index of each partition, the file groups of partitions with rows.
+    """
 
     name: str
     file_groups: int
     definition: IndexDefinition | None = None
+    by_partition: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_per_partition(self) -> bool:
@@ -55,6 +67,13 @@ class NewPartition:
         if self.is_per_partition:
             return ()
         return tuple(file_group_id(self.name, number) for number in range(self.file_groups))
+
+    def file_ids_of(self, path: str) -> tuple[str, ...]:
+        """Return the file groups of a partition of the table, in a record index of each partition."""
+        return tuple(
+            file_group_id(self.name, number, data_partition=path)
+            for number in range(self.by_partition.get(path, self.file_groups))
+        )
 
 
 def default_partitions(
@@ -94,13 +113,13 @@ def partition_warnings(config: TableConfig, properties: PropertySet) -> Iterator
     given = properties.without_layer(TABLE_LAYER)
     settings = MetadataTableSettings.from_properties(given)
     present = {kind_of(name): name for name in config.metadata_partitions}
-    for field, kind in _SWITCHES.items():
-        found = given.find(settings.options[field])
+    for name, kind in _SWITCHES.items():
+        found = given.find(settings.options[name])
         if found is None:
             continue
         key, text, _ = found
-        wanted = getattr(settings, field)
-        if not wanted and kind in present and field not in _OF_ONE_SCOPE:
+        wanted = getattr(settings, name)
+        if not wanted and kind in present and name not in _OF_ONE_SCOPE:
             yield (
                 f"{key}={text}, and the table has this partition of the metadata table: this "
                 "writer maintains it; drop it for all engines with 'hoodoo metadata drop TABLE "
@@ -108,9 +127,17 @@ def partition_warnings(config: TableConfig, properties: PropertySet) -> Iterator
             )
         elif wanted and kind not in present and not kind.is_named:
             yield _not_built(key, text, f"create TABLE {kind.value}")
-    for name, column in settings.secondary_columns.items():
+    least = given.find(settings.options["partitioned_file_groups_min"])
+    is_split = PartitionKind.RECORD_INDEX in present and settings.partitioned_record_index
+    if least is not None and is_split and settings.partitioned_file_groups_min > 1:
+        yield (
+            f"{least[0]}={least[1]} counts when the record index is built: a partition of the "
+            "table that is new later gets one file group in it, so that all writers agree. "
+            "'hoodoo metadata rebuild TABLE record_index' gives it more"
+        )
+    for index, column in settings.secondary_columns.items():
         if PartitionKind.SECONDARY_INDEX not in present:
-            short = name.removeprefix(PartitionKind.SECONDARY_INDEX.value)
+            short = index.removeprefix(PartitionKind.SECONDARY_INDEX.value)
             key = settings.options["secondary_index_column"].key
             yield _not_built(key, column, f"create-index TABLE {short} --column {column}")
 
@@ -195,7 +222,7 @@ def planned_partitions(
     settings: MetadataTableSettings,
     *,
     avro_json: str | None,
-    rows: int,
+    rows: Mapping[str, int],
     columns: Mapping[str, str] | None = None,
 ) -> tuple[NewPartition, ...]:
     """
@@ -206,7 +233,7 @@ def planned_partitions(
         config: The table's properties.
         settings: Hudi's options.
         avro_json: The table's schema without meta columns; None if it has none yet.
-        rows: Of the table, an estimate.
+        rows: Of each partition of the table, an estimate.
         columns: The column of each new secondary index, by its partition.
 
     Raises:
@@ -223,7 +250,8 @@ def planned_partitions(
         elif kind is PartitionKind.SECONDARY_INDEX:
             known = None if avro_json is None else TableSchema.from_avro(avro_json).arrow.names
             column = {**settings.secondary_columns, **(columns or {})}.get(name)
-            made = _secondary(name, config, settings, rows, column=column, known=known)
+            total = sum(rows.values())
+            made = _secondary(name, config, settings, total, column=column, known=known)
         else:
             counts = {
                 PartitionKind.PARTITION_STATS: settings.partition_stats_file_groups,
@@ -280,7 +308,9 @@ def _column_stats(
     )
 
 
-def _record_index(config: TableConfig, settings: MetadataTableSettings, rows: int) -> NewPartition:
+def _record_index(
+    config: TableConfig, settings: MetadataTableSettings, rows: Mapping[str, int]
+) -> NewPartition:
     kind, split = PartitionKind.RECORD_INDEX, settings.partitioned_record_index
     definition = None
     if split and (settings.record_index or config.table_version < _FIRST_WITH_VERSIONS):
@@ -300,12 +330,20 @@ def _record_index(config: TableConfig, settings: MetadataTableSettings, rows: in
             options={"isPartitioned": str(split).lower()},
             version=IndexVersion.V1,
         )
-    least, most = settings.record_index_file_groups_min, settings.record_index_file_groups_max
     if split:
         least, most = settings.partitioned_file_groups_min, settings.partitioned_file_groups_max
+        return NewPartition(
+            name=kind.value,
+            file_groups=least,
+            definition=definition,
+            by_partition={
+                path: _file_groups(count, least, most, settings) for path, count in rows.items()
+            },
+        )
+    least, most = settings.record_index_file_groups_min, settings.record_index_file_groups_max
     return NewPartition(
         name=kind.value,
-        file_groups=_file_groups(rows, least, most, settings),
+        file_groups=_file_groups(sum(rows.values()), least, most, settings),
         definition=definition,
     )
 
@@ -337,8 +375,13 @@ def _secondary(
 
 
 def _file_groups(rows: int, least: int, most: int, settings: MetadataTableSettings) -> int:
-    """Return the file groups for some records, as ``estimateFileGroupCount`` of Java Hudi."""
-    if least >= most:
+    """
+    Return the file groups for some records, as ``estimateFileGroupCount`` of Java Hudi 1.2.0.
+
+    Java computes with numbers of 32 bits, and rounds the number of file groups down.
+    """
+    if least == most:
         return least
-    expected = rows * settings.record_index_growth * _RECORD_BYTES
-    return min(most, max(least, math.ceil(expected / settings.record_index_file_group_bytes)))
+    expected = math.ceil(float(np.float32(rows) * np.float32(settings.record_index_growth)))
+    found = expected // max(1, settings.record_index_file_group_bytes // _RECORD_BYTES)
+    return most if found >= most else max(least, found)

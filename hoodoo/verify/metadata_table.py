@@ -107,7 +107,7 @@ def _records(context: TableContext, table: MetadataTable, snapshot: Snapshot) ->
     )
     for name in names:
         here = [table.records_shape(name).empty_table(), *table.read(name)]
-        yield from _compare(name, expected[name].records, pa.concat_tables(here), places)
+        yield from _compare(name, expected[name], pa.concat_tables(here), places)
 
 
 _COMPARED: Final = frozenset(PartitionKind) - {

@@ -14,14 +14,17 @@ another build or a drop ends them. Beside another engine all steps are under one
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import read_footer
@@ -29,25 +32,24 @@ from filegroups.metadata_table.contents import (
     CommittedPartition,
     PartitionContents,
     contents_of_partition,
-    distinct_keys,
     listed_partitions,
 )
 from filegroups.metadata_table.decode import SHAPE_OF_KIND
-from filegroups.metadata_table.encode import encode_base_file, encode_log_file, encode_records
-from filegroups.metadata_table.file_group_contents import IndexedTable
+from filegroups.metadata_table.encode import encode_log_file, encode_records, write_base_file
 from filegroups.metadata_table.index_definitions import (
     read_index_definitions,
     write_index_definitions,
 )
-from filegroups.metadata_table.keys import IndexVersion, file_group_id, parse_file_group_id, shards
+from filegroups.metadata_table.keys import IndexVersion, parse_file_group_id, shards
 from filegroups.metadata_table.log_files import RECORD_TYPES
 from filegroups.metadata_table.new_partitions import NewPartition, planned_partitions, with_needed
 from filegroups.reading.read import known_schema, view_of
-from filegroups.schema.casting import rows_by_number
+from filegroups.schema.casting import codes_of, rows_by_number
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.metadata_settings import MetadataTableSettings
 from filegroups.supported import refuse_old_version
 from filegroups.writing.metadata_update import MetadataFileGroups, file_ids_of, indexed_table
+from tableservices.metadata_table.sorting import SortedRecords
 from timeline.codecs.metadata_instants import (
     encode_metadata_deltacommit,
     encode_metadata_inflight,
@@ -179,7 +181,7 @@ def build_partitions(
         whole = keep_commit_lock(context, "build the metadata table")
     with whole as locked:
         build = _start(locked, planned, afresh)
-        _write_base_files(locked, build, planned, settings)
+        _write_base_files(locked, build, planned)
         _finish(locked, build)
     context.metadata_table.config = load_config(context.ports.storage)
     records = {name: sum(one.records for one in made) for name, made in build.files.items()}
@@ -196,12 +198,12 @@ def _planned(
 ) -> tuple[NewPartition, ...]:
     snapshot = context.snapshot()
     schema = known_schema(context, snapshot)
-    rows = 0
+    rows: Mapping[str, int] = {}
     if any(
         kind_of(name) in (PartitionKind.RECORD_INDEX, PartitionKind.SECONDARY_INDEX)
         for name in names
     ):
-        rows = _row_count(context, snapshot)
+        rows = _row_counts(context, snapshot)
     known = read_index_definitions(context.ports.storage)
     named = {name: one.source_fields[0] for name, one in known.items() if one.source_fields}
     return planned_partitions(
@@ -214,14 +216,15 @@ def _planned(
     )
 
 
-def _row_count(context: TableContext, snapshot: Snapshot) -> int:
-    """Return the rows in base files. Outside: 1 open_input for each."""
-    storage = context.ports.storage
-    paths = [
-        one.base_file.path for one in view_of(context, snapshot).base_slices() if one.base_file
-    ]
-    count = partial(_rows_of, storage)
-    return sum(context.ports.executor.map(count, paths))
+def _row_counts(context: TableContext, snapshot: Snapshot) -> Mapping[str, int]:
+    """Return the rows in the base files of each partition. Outside: 1 open_input for each file."""
+    storage, found = context.ports.storage, Counter[str]()
+    files = [one.base_file for one in view_of(context, snapshot).base_slices() if one.base_file]
+    paths = [one.path for one in files]
+    counts = context.ports.executor.map(partial(_rows_of, storage), paths)
+    for file, count in zip(files, counts, strict=True):
+        found[file.file_group.partition_path] += count
+    return found
 
 
 def _rows_of(storage: Storage, path: str) -> int:
@@ -305,11 +308,8 @@ def _create_file_groups(
         _create(storage, path, metadata_partition_body(time))
         ids = [*one.file_ids]
         if one.is_per_partition:
-            ids += [
-                file_group_id(one.name, number, data_partition=path)
-                for path in list_partition_paths(storage)
-                for number in range(one.file_groups)
-            ]
+            for path in list_partition_paths(storage):
+                ids += one.file_ids_of(path)
         for file_id in ids:
             _create_file_group(storage, config, one.name, file_id, time)
     return times
@@ -378,34 +378,113 @@ def _now(context: TableContext) -> InstantTime:
 
 
 def _write_base_files(
-    context: TableContext,
-    build: _Build,
-    planned: Sequence[NewPartition],
-    settings: MetadataTableSettings,
+    context: TableContext, build: _Build, planned: Sequence[NewPartition]
 ) -> None:
     """Write the base files; a snapshot whose files a clean deletes meanwhile is read again."""
     for left in reversed(range(_TRIES)):
         snapshot = context.snapshot()
-        try:
-            contents = contents_of_snapshot(
-                context,
-                build.config,
-                build.times,
-                snapshot,
-                requested_time=build.fence.requested_time,
-            )
-        except MissingFileError:
-            if not left:
-                raise
-            continue
+        with ExitStack() as stack:
+            new = [_NewRecords(context, build, one) for one in planned]
+            for one in new:
+                stack.enter_context(one.records)
+            try:
+                _collect(context, build, new, snapshot)
+            except MissingFileError:
+                if not left:
+                    raise
+                continue
+            for one in new:
+                name = one.partition.name
+                _delete_former_files(context, build, name, snapshot)
+                build.files[name] = [*one.write()]
         break
-    for one in planned:
-        _delete_former_files(context, build, one.name, snapshot)
-        build.files[one.name] = [
-            *_write_partition(context, build, one, contents[one.name], settings)
-        ]
     folders = sorted(join(METADATA_TABLE, one.name) for one in planned)
     context.ports.storage.sync_folders(folders)
+
+
+def _collect(
+    context: TableContext, build: _Build, new: Iterable[_NewRecords], snapshot: Snapshot
+) -> None:
+    by_name = {one.partition.name: one for one in new}
+    time = build.fence.requested_time
+    for some in contents_by_file_group(
+        context, build.config, build.times, snapshot, requested_time=time
+    ):
+        for name, contents in some.items():
+            by_name[name].add(contents.records)
+
+
+class _NewRecords:
+    """The records of a new partition, by the file group that they belong to."""
+
+    def __init__(
+        self,
+        context: TableContext,
+        build: _Build,
+        partition: NewPartition,
+    ) -> None:
+        kind = _kind(partition.name)
+        self.partition = partition
+        self.records = SortedRecords(SHAPE_OF_KIND[kind], once=kind is not PartitionKind.FILES)
+        self._context, self._build, self._kind = context, build, kind
+        names = context.ports.storage.names(join(METADATA_TABLE, partition.name))
+        self._ids = list(file_ids_of(names))
+        if not (self._ids or partition.is_per_partition):
+            raise CorruptTableError(
+                "a partition of the metadata table lost its file groups while it was built: run "
+                f"'hoodoo metadata drop TABLE {partition.name}', then build it again",
+                kind="metadata_file_groups",
+                path=join(METADATA_TABLE, partition.name),
+            )
+        self._of_path: dict[str | None, list[int]] = {}
+        for at, file_id in enumerate(self._ids):
+            number = parse_file_group_id(partition.name, file_id)
+            if number is not None:
+                self._of_path.setdefault(number.data_partition, []).append(at)
+
+    def add(self, records: pa.Table) -> None:
+        """Add records of any file groups, in any order."""
+        if not self.partition.is_per_partition:
+            self._add(records, self._of_path.get(None, []))
+            return
+        codes, paths = codes_of(records.column("partition_path"))
+        for code, rows in rows_by_number(codes).items():
+            path = paths[code]
+            if path not in self._of_path:
+                self._open_file_groups(path)
+            self._add(records.take(pa.array(rows)), self._of_path[path])
+
+    def _open_file_groups(self, path: str) -> None:
+        """Create the file groups of a partition of the table that is new since the build began."""
+        name, config, time = self.partition.name, self._build.config, self._build.times
+        for file_id in self.partition.file_ids_of(path):
+            _create_file_group(self._context.ports.storage, config, name, file_id, time[name])
+            self._of_path.setdefault(path, []).append(len(self._ids))
+            self._ids.append(file_id)
+
+    def _add(self, records: pa.Table, places: Sequence[int]) -> None:
+        defined = self.partition.definition
+        version = IndexVersion.V1 if defined is None else defined.version
+        numbers = shards(records.column("key"), len(places), self._kind, index_version=version)
+        self.records.add(records, np.array(places, np.int64)[numbers])
+
+    def write(self) -> Iterator[_Made]:
+        """Write the base file of each file group that has records, one at a time."""
+        build, context, name = self._build, self._context, self.partition.name
+        version = build.config.table_version
+        created_ms = int(context.zone.wall_ms(build.fence.requested_time))
+        for number, runs in groupby(self.records.runs(), key=itemgetter(0)):
+            file_id = self._ids[number]
+            file = f"{file_id}_{build.fence.number}-0-0_{build.times[name]}{_HFILE}"
+            entries = (
+                encode_records(rows, RECORD_TYPES[self._kind], table_version=version)
+                for _, rows in runs
+            )
+            with context.ports.storage.open_output(join(METADATA_TABLE, name, file)) as sink:
+                made = write_base_file(sink, entries, table_version=version, created_ms=created_ms)
+            yield _Made(
+                file_id=file_id, name=file, size_bytes=made.size_bytes, records=made.entries
+            )
 
 
 def contents_of_snapshot(
@@ -415,9 +494,37 @@ def contents_of_snapshot(
     snapshot: Snapshot,
     *,
     requested_time: InstantTime,
-) -> dict[str, PartitionContents]:
+) -> dict[str, pa.Table]:
     """
-    Return what partitions of the metadata table have to have, from the files of the table.
+    Return the records that partitions of the metadata table have to have, all in memory.
+
+    Arguments, errors, calls outside: as ``contents_by_file_group``.
+    """
+    parts = {name: [SHAPE_OF_KIND[_kind(name)].empty_table()] for name in names}
+    for some in contents_by_file_group(
+        context, config, parts, snapshot, requested_time=requested_time
+    ):
+        for name, contents in some.items():
+            parts[name].append(contents.records)
+    return {name: pa.concat_tables(some) for name, some in parts.items()}
+
+
+def _kind(name: str) -> PartitionKind:
+    return kind_of(name) or PartitionKind.EXPRESSION_INDEX
+
+
+def contents_by_file_group(
+    context: TableContext,
+    config: TableConfig,
+    names: Iterable[str],
+    snapshot: Snapshot,
+    *,
+    requested_time: InstantTime,
+) -> Iterator[dict[str, PartitionContents]]:
+    """
+    Yield what partitions of the metadata table have to have, from the files of the table.
+
+    Each item has the records of some file groups of the table.
 
     Args:
         context: The table.
@@ -437,11 +544,10 @@ def contents_of_snapshot(
     )
     visible = VisibleInstants.of(snapshot)
     table = indexed_table(context, groups, avro_json, snapshot, visible)
-    parts: dict[str, list[PartitionContents]] = {name: [] for name in groups.file_ids}
     paths = []
     for partition in committed_partitions(context, snapshot):
         paths.append(partition.path)
-        made = contents_of_partition(
+        yield from contents_of_partition(
             storage,
             context.ports.executor,
             table,
@@ -449,22 +555,8 @@ def contents_of_snapshot(
             requested_time=requested_time,
             zone=context.zone,
         )
-        for name, one in made.items():
-            parts[name].append(one)
-    if PartitionKind.FILES.value in parts:
-        parts[PartitionKind.FILES.value].append(listed_partitions(paths))
-    return {name: _joined(name, some, table) for name, some in parts.items()}
-
-
-def _joined(
-    name: str, parts: Sequence[PartitionContents], table: IndexedTable
-) -> PartitionContents:
-    kind = kind_of(name) or PartitionKind.EXPRESSION_INDEX
-    empty = SHAPE_OF_KIND[kind].empty_table()
-    records = pa.concat_tables([empty, *(one.records for one in parts)])
-    if name == PartitionKind.RECORD_INDEX.value:
-        records = distinct_keys(records, table)
-    return PartitionContents(records=records)
+    if PartitionKind.FILES.value in groups.file_ids:
+        yield {PartitionKind.FILES.value: listed_partitions(paths)}
 
 
 def committed_partitions(context: TableContext, snapshot: Snapshot) -> Iterator[CommittedPartition]:
@@ -518,73 +610,6 @@ def _delete_former_files(
 
 
 _HFILE: Final = ".hfile"
-
-
-def _write_partition(
-    context: TableContext,
-    build: _Build,
-    one: NewPartition,
-    contents: PartitionContents,
-    settings: MetadataTableSettings,
-) -> Iterator[_Made]:
-    """Write the base file of each file group that has records, one at a time."""
-    storage, time = context.ports.storage, build.times[one.name]
-    ids = file_ids_of(storage.names(join(METADATA_TABLE, one.name)))
-    if not contents.records.num_rows:
-        return
-    if not one.is_per_partition:
-        yield from _spread(context, build, one, contents.records, ids)
-        return
-    by_path: dict[str, list[str]] = {}
-    for file_id in ids:
-        number = parse_file_group_id(one.name, file_id)
-        if number is not None and number.data_partition is not None:
-            by_path.setdefault(number.data_partition, []).append(file_id)
-    for path in pc.unique(contents.records.column("partition_path")).to_pylist():
-        some = by_path.get(path, [])
-        if not some:
-            some = [
-                file_group_id(one.name, number, data_partition=path)
-                for number in range(settings.partitioned_file_groups_min)
-            ]
-            for file_id in some:
-                _create_file_group(storage, build.config, one.name, file_id, time)
-        rows = contents.records.filter(pc.equal(contents.records.column("partition_path"), path))
-        yield from _spread(context, build, one, rows, sorted(some))
-
-
-def _spread(
-    context: TableContext,
-    build: _Build,
-    one: NewPartition,
-    records: pa.Table,
-    file_ids: Sequence[str],
-) -> Iterator[_Made]:
-    kind = kind_of(one.name)
-    if kind is None or not file_ids:
-        raise CorruptTableError(
-            "a partition of the metadata table lost its file groups while it was built: run "
-            f"'hoodoo metadata drop TABLE {one.name}', then build it again",
-            kind="metadata_file_groups",
-            path=join(METADATA_TABLE, one.name),
-        )
-    version = IndexVersion.V1 if one.definition is None else one.definition.version
-    places = shards(records.column("key"), len(file_ids), kind, index_version=version)
-    config, token = build.config, f"{build.fence.number}-0-0"
-    for number, rows in sorted(rows_by_number(places).items()):
-        entries = encode_records(
-            records.take(pa.array(rows)), RECORD_TYPES[kind], table_version=config.table_version
-        )
-        data = encode_base_file(
-            entries,
-            table_version=config.table_version,
-            created_ms=int(context.zone.wall_ms(build.fence.requested_time)),
-        )
-        file_id = file_ids[number]
-        name = f"{file_id}_{token}_{build.times[one.name]}{_HFILE}"
-        with context.ports.storage.open_output(join(METADATA_TABLE, one.name, name)) as sink:
-            sink.write(data)
-        yield _Made(file_id=file_id, name=name, size_bytes=len(data), records=entries.num_rows)
 
 
 # ---- 3. End: the instants, then the properties

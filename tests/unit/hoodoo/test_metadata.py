@@ -162,6 +162,22 @@ def test_a_writer_is_warned_once_of_partitions_that_the_table_lacks_or_has(
     assert said is None or f"hoodoo metadata {said}'" in texts[0]
 
 
+def test_a_writer_is_told_how_new_partitions_get_file_groups(tmp_path: Path) -> None:
+    options = {
+        "hoodie.metadata.record.level.index.enable": "true",
+        "hoodie.metadata.record.level.index.min.filegroup.count": "3",
+    }
+    with made(tmp_path, **options) as table:
+        with pytest.warns(UserWarning, match="gets one file group"):
+            table.upsert(ROWS)
+        built = table.metadata.rebuild("record_index")
+        assert built is not None
+        assert built.records == {"record_index": 10}
+        found = {one.name: one.file_groups for one in table.metadata.status().partitions}
+        assert found["record_index"] == 6
+        assert table.metadata.verify() == ()
+
+
 def test_a_writer_without_the_secondary_index_of_a_table_is_warned(tmp_path: Path) -> None:
     with made(tmp_path, **{SECONDARY: "v"}) as table:
         table.upsert(ROWS)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import struct
+from io import BytesIO
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filegroups.files.hfile import HFile, open_hfile
-from filegroups.files.hfile_writer import BLOCK_BYTES, KEY_BYTES_MAX, encode_hfile
+from filegroups.files.hfile_writer import BLOCK_BYTES, KEY_BYTES_MAX, encode_hfile, write_hfile
 from timeline.codecs.log_blocks import BytesSource
-from timeline.errors import InternalError, InvalidInputError
+from timeline.errors import InternalError, InvalidInputError, InvariantError
 
 HEAD = struct.Struct(">8siiqBii")
 SUFFIX = b"\0\x7f" + b"\xff" * 7 + b"\x04"
@@ -132,3 +133,24 @@ def test_a_key_that_hbase_cannot_store_is_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
         encoded(entries([(b"k" * (KEY_BYTES_MAX + 1), b"v")]))
     assert caught.value.kind == "long_key"
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_the_bytes_do_not_depend_on_the_parts(data: st.DataObject) -> None:
+    keys = sorted(data.draw(st.sets(st.binary(max_size=6), max_size=40)))
+    table = entries([(key, key * 3) for key in keys])
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(keys)), max_size=4)))
+    parts = [table[start:stop] for start, stop in pairwise([0, *cuts, len(keys)])]
+    options = {"schema_json": "{}", "created_ms": 7, "block_bytes": 64}
+    sink = BytesIO()
+    written = write_hfile(sink, parts, **options)  # type: ignore[arg-type]
+    whole = encode_hfile(table, **options)  # type: ignore[arg-type]
+    assert sink.getvalue() == whole
+    assert (written.entries, written.size_bytes) == (len(keys), len(whole))
+
+
+def test_parts_out_of_order_are_a_defect() -> None:
+    parts = [entries([(key, b"")]) for key in (b"b", b"a")]
+    with pytest.raises(InvariantError):
+        write_hfile(BytesIO(), parts, schema_json="{}", created_ms=0, block_bytes=1)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from filegroups.metadata_table.decode import SHAPE_OF_KIND, decode_hfile
+from filegroups.metadata_table.keys import parse_file_group_id
+from filegroups.metadata_table.new_partitions import planned_partitions
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.settings.metadata_settings import MetadataTableSettings
 from filegroups.table import TableReader
 from tableservices.metadata_table.build import build_partitions
 from tableservices.metadata_table.drop import drop_partitions
+from tableservices.metadata_table.sorting import SortedRecords
 from tests.unit.filegroups.writing.test_metadata_update import KEYS, check, rows
 from tests.unit.timeline.engine import (
     BRISK,
@@ -24,9 +32,11 @@ from tests.unit.timeline.engine import (
     opened,
     put,
 )
+from timeline.codecs.log_blocks import BytesSource
 from timeline.errors import InvalidInputError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import METADATA_TABLE, PROPERTIES
+from timeline.model.metadata_table import PartitionKind
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.system import SystemClock
 
@@ -212,3 +222,134 @@ def test_a_partition_that_cannot_be_built_is_refused(name: str, kind: str) -> No
     with pytest.raises(InvalidInputError) as refused:
         build_partitions(new_table().context, [name], ALL)
     assert refused.value.kind == kind
+
+
+@pytest.mark.parametrize("per_partition", [False, True])
+def test_few_records_in_memory_make_the_same_files(
+    monkeypatch: pytest.MonkeyPatch, per_partition: bool
+) -> None:
+    settings = replace_settings(record_index=not per_partition, per_partition=per_partition)
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    for value in range(4):
+        put(table, WriteOperation.UPSERT, rows(KEYS[value : value + 4], value))
+        put(
+            table, WriteOperation.BULK_INSERT, rows([f"n{value}{each}" for each in range(6)], value)
+        )
+    assert build_partitions(table.context, PARTITIONS, settings) is not None
+    before = hfiles(table)
+    assert len(before) > 6
+    monkeypatch.setattr(f"{BUILD}.SortedRecords", partial(SortedRecords, rows_max=2))
+    monkeypatch.setattr("filegroups.metadata_table.contents._FILE_GROUPS_MAX", 1)
+    names = sorted(before)
+    again = opened(table).context
+    assert build_partitions(again, PARTITIONS, settings, again=PARTITIONS) is not None
+    after = hfiles(table)
+    assert sorted(after) == names
+    check(table)
+    for name, records in before.items():
+        assert after[name].equals(records), name
+
+
+BUILD = "tableservices.metadata_table.build"
+
+
+def replace_settings(*, record_index: bool, per_partition: bool) -> MetadataTableSettings:
+    return MetadataTableSettings(
+        column_stats=True,
+        record_index=record_index,
+        record_index_file_groups_min=2,
+        partitioned_record_index=per_partition,
+        partitioned_file_groups_min=2,
+        bloom_filters=True,
+    )
+
+
+def hfiles(table: TableReader) -> dict[str, pa.Table]:
+    """The records of each base file of the metadata table, by partition and file group."""
+    storage, found = table.context.ports.storage, {}
+    for partition in PARTITIONS:
+        shape = SHAPE_OF_KIND[PartitionKind(partition)]
+        for name in storage.names(f"{METADATA_TABLE}/{partition}"):
+            if name.endswith(".hfile"):
+                data = storage.read(f"{METADATA_TABLE}/{partition}/{name}")
+                records = decode_hfile(BytesSource(data), len(data), shape, path=name)
+                if "timestamp" in records.column_names:
+                    records = records.drop_columns(["timestamp"])  # of the build
+                found[f"{partition}/{name.partition('_')[0]}"] = records
+    return found
+
+
+COUNTS = [
+    # Java: ceil(1,000,000 * 2.0) records, 22,369,621 records in a file group of 1 GiB.
+    (1_000_000, {}, 10),
+    (1_000_000, {"record_index_file_groups_min": 1}, 1),
+    (111_848_104, {}, 10),
+    (123_032_920, {}, 11),
+    (123_032_916, {}, 10),  # a number of 32 bits is 123,032,912
+    (123_000_000, {}, 10),  # 10.997 is rounded down
+    (10**12, {}, 10_000),
+    (1_000, {"record_index_file_group_bytes": 4_800, "record_index_file_groups_min": 2}, 20),
+    (1_000, {"record_index_file_group_bytes": 4_800, "record_index_growth": 1.5}, 15),
+    (1_000, {"record_index_file_group_bytes": 4_800, "record_index_file_groups_max": 12}, 12),
+    (1_000, {"record_index_file_group_bytes": 1}, 2_000),
+    (0, {"record_index_file_groups_min": 7, "record_index_file_groups_max": 7}, 7),
+    (10**12, {"record_index_file_groups_min": 7, "record_index_file_groups_max": 7}, 7),
+    (0, {"record_index_file_groups_min": 9, "record_index_file_groups_max": 4}, 9),
+]
+
+
+@pytest.mark.parametrize(("count", "options", "expected"), COUNTS)
+def test_the_file_groups_of_a_record_index_are_counted_as_in_java(
+    count: int, options: dict[str, Any], expected: int
+) -> None:
+    config = new_table().config
+    (made,) = planned_partitions(
+        ["record_index"],
+        config,
+        MetadataTableSettings(record_index=True, **options),
+        avro_json=None,
+        rows={"p0": count - count // 3, "p1": count // 3},
+    )
+    assert made.file_groups == expected
+    assert len(made.file_ids) == expected
+
+
+def test_each_partition_has_the_file_groups_for_its_own_rows() -> None:
+    settings = MetadataTableSettings(
+        partitioned_record_index=True,
+        partitioned_file_groups_min=2,
+        partitioned_file_groups_max=4,
+        record_index_file_group_bytes=96,  # 2 records
+        record_index_growth=1.0,
+    )
+    table = new_table()
+    put(table, WriteOperation.UPSERT, rows([f"k{3 * number}" for number in range(20)], 1))
+    put(table, WriteOperation.UPSERT, rows([f"k{3 * number + 1}" for number in range(6)], 1))
+    put(table, WriteOperation.UPSERT, rows(["k2"], 1))
+    assert build_partitions(table.context, ["record_index"], settings) is not None
+    found = Counter(
+        number.data_partition
+        for name in table.context.ports.storage.names(f"{METADATA_TABLE}/record_index")
+        if name.endswith(".hfile")
+        if (number := parse_file_group_id("record_index", name.partition("_")[0])) is not None
+    )
+    slices = open_metadata(table).slices("record_index")
+    assert Counter(place.data_partition for place in slices) == {"p0": 4, "p1": 3, "p2": 2}
+    assert set(found) == {"p0", "p1", "p2"}
+    index = open_metadata(table)
+    keys = [row["id"] for row in rows_of_table(table)]
+    assert sorted(
+        index.look_up("record_index", pa.array(keys)).column("key").to_pylist()
+    ) == sorted(keys)
+
+
+def rows_of_table(table: TableReader) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = opened(table).to_arrow().to_pylist()
+    return found
+
+
+def open_metadata(table: TableReader) -> MetadataTable:
+    context = opened(table).context
+    found = open_metadata_table(context.ports.storage, context.config, context.snapshot())
+    assert found is not None
+    return found
