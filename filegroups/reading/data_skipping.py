@@ -118,7 +118,7 @@ def skip_partitions(
     listing: MetadataListing | None,
 ) -> Sequence[str]:
     """
-    Return the partitions that may have a matching row, in their order.
+    Return the partitions that may have a matching row, in their order (MDT-21).
 
     Args:
         context: As for ``skip_slices``.

@@ -110,6 +110,7 @@ def test_ranges_of_keys_exclude_files_without_filters_there(path: Path) -> None:
     assert found(other, files, ["k10"]) == (["2"], 4)
 
 
+@pytest.mark.spec("MDT-22")
 def test_a_file_that_the_metadata_table_lacks_is_opened(path: Path) -> None:
     table = reader(path)
     files = candidates(table, ALWAYS)

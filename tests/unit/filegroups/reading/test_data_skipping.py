@@ -357,6 +357,7 @@ def test_exact_and_wide_bounds_exclude_a_partition(
     assert kept_partitions(wrapper, groups, pc.field("c") == value, records) == {8}
 
 
+@pytest.mark.spec("MDT-21")
 def test_missing_and_null_records_exclude_no_partition() -> None:
     known = record("LongWrapper", "", [5], ValueType.LONG)
     null = {**known, "min": None, "max": None}
@@ -427,6 +428,7 @@ def test_few_partitions_are_not_worth_their_statistics(many: Path) -> None:
     assert "partition_stats" not in opened_files(table)
 
 
+@pytest.mark.spec("MDT-21")
 def test_an_earlier_moment_is_not_excluded_by_bounds_of_now(many: Path) -> None:
     with hoodoo.open_table(many) as table:
         before = table.history()[0].completion_time
@@ -439,6 +441,7 @@ def test_an_earlier_moment_is_not_excluded_by_bounds_of_now(many: Path) -> None:
         assert then.to_arrow(filter="v = 50").column("id").to_pylist() == ["k5"]
 
 
+@pytest.mark.spec("MDT-21")
 def test_statistics_that_are_dropped_and_being_built_are_not_used(many: Path) -> None:
     reader = recorded(many)
     assert reader.plan(filter="v = 11").slices == ()
