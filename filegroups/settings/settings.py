@@ -119,9 +119,9 @@ class WriteSettings(KeySettings, LimitSettings):
     metadata_enable: bool | None = option(
         "hoodie.metadata.enable",
         None,
-        "Off by default (Hudi: on). An explicit false also switches off an existing "
-        "metadata table. Reads use it to list and to skip files with true, and not with "
-        "false; by default they use it on an object store.",
+        "Whether a new table gets a metadata table (Hudi's default is true); writers maintain "
+        "the one that a table has, and refuse false then. Reads list and skip files by it with "
+        "true, and not with false; by default they do on an object store.",
     )
 
     schema_reconcile: bool = option(
