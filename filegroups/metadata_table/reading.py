@@ -38,6 +38,7 @@ from filegroups.metadata_table.keys import (
     shards,
     split_secondary_keys,
 )
+from filegroups.metadata_table.lost_files import refuse_lost_files
 from filegroups.metadata_table.merge import live_files, merge_layers
 from filegroups.metadata_table.records import (
     ALL_PARTITIONS,
@@ -65,7 +66,7 @@ from timeline.model.file_names import (
     slice_files,
 )
 from timeline.model.instant import EARLIEST, Action, Instant, InstantTime
-from timeline.model.metadata_table import PartitionKind, kind_of
+from timeline.model.metadata_table import BUILDING, PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import ObjectMissingError, Ports, Storage
 from timeline.properties.properties_file import parse_properties
@@ -75,8 +76,6 @@ from timeline.system import NullEvents
 
 _COMPLETE: Final = "hoodie.table.metadata.partitions"
 _VERSION: Final = "hoodie.table.version"
-#: Requested times of the deltacommits that built a partition: 0, 1, 2 and so on.
-BUILDING: Final = EARLIEST[:-3]
 #: The actions of the table that have a deltacommit in the metadata table.
 _RECORDED: Final = frozenset(
     {Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLEAN}
@@ -434,7 +433,10 @@ class MetadataTable:
         return self._merged(one, self.records_shape(partition), None)
 
     def _listed(self, partition: str) -> dict[FileGroupNumber, FileSlice]:
-        slices = self.all_slices(*self.files(partition))
+        bases, logs = self.files(partition)
+        if partition == PartitionKind.FILES.value:
+            refuse_lost_files(self.own, bases, logs)
+        slices = self.all_slices(bases, logs)
         found: dict[FileGroupNumber, FileSlice] = {}
         for group, some in slices.items():
             number = parse_file_group_id(partition, group.file_id)

@@ -29,14 +29,14 @@ from filegroups.metadata_table.file_group_contents import (
     slice_rows,
 )
 from filegroups.metadata_table.keys import split_secondary_keys
-from filegroups.metadata_table.reading import BUILDING, MetadataTable, is_log_compaction
+from filegroups.metadata_table.reading import MetadataTable, is_log_compaction
 from filegroups.metadata_table.records import RECORD_INDEX
 from filegroups.schema.casting import codes_of, one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import FileSlice, data_file_time, instant_file_name
 from timeline.model.instant import EARLIEST, Action, InstantTime, TimelineZone
-from timeline.model.metadata_table import PartitionKind
+from timeline.model.metadata_table import BUILDING, PartitionKind
 from timeline.ports.ports import Executor, Stats, Storage
 from timeline.snapshot import ActiveTimeline
 

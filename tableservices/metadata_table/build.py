@@ -74,7 +74,6 @@ from timeline.model.file_names import (
     parse_log_file_name,
 )
 from timeline.model.instant import (
-    EARLIEST,
     Action,
     InstantTime,
     Residue,
@@ -82,6 +81,7 @@ from timeline.model.instant import (
     instant_time,
 )
 from timeline.model.metadata_table import (
+    BUILDING,
     METADATA_TIMELINE,
     MetadataLogFile,
     MetadataUpdate,
@@ -102,7 +102,6 @@ from timeline.reader_lease import deferred_deletes
 from timeline.snapshot import Snapshot
 
 _DEFINITIONS_PATH: Final = "hoodie.table.index.defs.path"
-_BUILDING: Final = EARLIEST[:-3]
 _TRIES: Final = 5  # a clean may delete files while the builder reads them
 _TOKEN: Final = "0-0-0"  # noqa: S105 - a file name part
 
@@ -334,14 +333,14 @@ def _building_times(storage: Storage, config: TableConfig) -> list[InstantTime]:
     for name in config.metadata_partitions:
         time = _time_of_build(storage.names(join(METADATA_TABLE, name)))
         found += [time] if time is not None else []
-    return [time for time in found if time.startswith(_BUILDING)]
+    return [time for time in found if time.startswith(BUILDING)]
 
 
 def _time_of_build(names: Iterable[str]) -> InstantTime | None:
     """Return the requested time of the instant that builds a partition, from its log files."""
     logs = (parse_log_file_name(name) for name in names)
     times = {log.instant_time for log in logs if log is not None}
-    return max((time for time in times if time.startswith(_BUILDING)), default=None)
+    return max((time for time in times if time.startswith(BUILDING)), default=None)
 
 
 def _list_as_inflight(

@@ -27,6 +27,7 @@ from timeline.model.instant import (
     WallMs,
     is_instant_time,
 )
+from timeline.model.metadata_table import BUILDING
 from timeline.model.plans import CompactionOperation, CompactionPlan
 from timeline.model.slot import LEAST_VERSION_KEY, METADATA_VERSION
 from timeline.ports.ports import Storage
@@ -44,8 +45,6 @@ _NEW_FILE_BYTES: Final = 120 * 1024 * 1024
 _INSTANTS_MAX: Final = 500
 #: What Java's archiver leaves in addition to the commits of the table.
 _KEPT_MORE: Final = 1
-#: Requested times of the deltacommits that built a partition: 0, 1, 2 and so on.
-_BUILDING: Final = EARLIEST[:-3]
 _RECORDED: Final = frozenset({*WRITE_ACTIONS, Action.CLEAN})
 
 
@@ -117,7 +116,7 @@ def is_due(
     """Return whether enough delta commits or time passed since the last compaction."""
     count, last = delta_commits(own), newest_compaction(own)
     began = last or next(
-        (one for one in own.completed_writes if not one.requested_time.startswith(_BUILDING)), None
+        (one for one in own.completed_writes if not one.requested_time.startswith(BUILDING)), None
     )
     elapsed_s = 0 if began is None else (now - zone.wall_ms(began.requested_time)) // 1_000
     return settings.trigger.is_met(

@@ -16,9 +16,11 @@ from enum import Enum
 from typing import Final
 
 from timeline.model.file_names import METADATA_TABLE
-from timeline.model.instant import InstantTime
+from timeline.model.instant import EARLIEST, InstantTime
 
 METADATA_TIMELINE: Final = f"{METADATA_TABLE}/.hoodie/timeline"
+#: What the times of instants begin with that built a partition: 0, 1, 2 and so on.
+BUILDING: Final = EARLIEST[:-3]
 
 # A file id of a record index per partition may have dots, unlike one of the table.
 _FILE: Final = re.compile(
