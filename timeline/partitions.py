@@ -8,6 +8,8 @@ It also finds partitions inside of other partitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
@@ -32,6 +34,7 @@ def list_partition_paths(
     prune: Callable[[Sequence[str]], Sequence[str]] | None = None,
     *,
     below: str | None = None,
+    together: Callable[..., tuple[Any, ...]] | None = None,
 ) -> list[str]:
     """
     Return every partition path of the table, sorted; ``[""]`` for an unpartitioned table.
@@ -43,6 +46,8 @@ def list_partition_paths(
         storage: The table's.
         prune: Returns the folders that are walked, of a list of folders; None to walk all.
         below: Only partitions inside this folder, even if it is a partition; None for all.
+        together: Makes the calls of one level of folders (``Ports.concurrently``); None makes one
+            after the other.
 
     Raises:
         CorruptTableError: Folders nest deeper than 32 levels (SEC14).
@@ -50,18 +55,12 @@ def list_partition_paths(
     found: list[str] = []
     level = [""] if below is None else _folders_in(below, storage.list(below))
     for _ in range(_DEPTH_MAX):
-        inside: list[str] = []
-        for folder in level if prune is None else prune(level):
-            # Most folders are partitions, which may have thousands of files: stat is cheaper than
-            # list.
-            if storage.stat(join(folder, PARTITION_METADATA)) is not None:
-                found.append(folder)
-                continue
-            entries = storage.list(folder)
-            if any(is_partition_file(entry.name) for entry in entries if not entry.is_folder):
-                found.append(folder)
-                continue
-            inside.extend(_folders_in(folder, entries))
+        folders = list(level if prune is None else prune(level))
+        calls = [partial(_folders_unless_partition, storage, folder) for folder in folders]
+        looked_at = [call() for call in calls] if together is None else together(*calls)
+        seen = list(zip(folders, looked_at, strict=True))
+        found += [folder for folder, below_it in seen if below_it is None]
+        inside = [folder for _, below_it in seen for folder in below_it or ()]
         if not inside:
             return sorted(found)
         level = inside
@@ -70,6 +69,17 @@ def list_partition_paths(
         f"writer created: {level[0]}",
         path=level[0],
     )
+
+
+def _folders_unless_partition(storage: Storage, folder: str) -> list[str] | None:
+    """Return the folders in a folder; None if it is a partition."""
+    # Most folders are partitions, which may have thousands of files: stat is cheaper than list.
+    if storage.stat(join(folder, PARTITION_METADATA)) is not None:
+        return None
+    entries = storage.list(folder)
+    if any(is_partition_file(entry.name) for entry in entries if not entry.is_folder):
+        return None
+    return _folders_in(folder, entries)
 
 
 def _folders_in(folder: str, entries: Stats) -> list[str]:

@@ -58,7 +58,7 @@ class FileSystemView:
 
     ``pending_compactions`` maps a file group to the requested times of its pending compactions.
     ``include_replaced`` also includes file groups that a replacecommit hides, for the cleaner.
-    ``together`` lists several partitions in parallel on a high-latency store (``World.together``).
+    ``together`` looks at several folders in parallel on a high-latency store (``Ports.concurrently``).
     ``by_metadata`` lists by the metadata table, while that can be trusted; only for reads, because
     it has no folders.
     """
@@ -67,7 +67,7 @@ class FileSystemView:
     snapshot: Snapshot
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
     include_replaced: bool = False
-    together: Callable[..., tuple[Stats, ...]] | None = None
+    together: Callable[..., tuple[Any, ...]] | None = None
     by_metadata: MetadataListing | None = None
     _listed: dict[str, Stats] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
@@ -80,8 +80,9 @@ class FileSystemView:
         if known is not None:
             return known if pruner is None else pruner.partitions(known)
         if pruner is None:
-            return list_partition_paths(self.storage)
-        return pruner.partitions(list_partition_paths(self.storage, pruner.folders))
+            return list_partition_paths(self.storage, together=self.together)
+        found = list_partition_paths(self.storage, pruner.folders, together=self.together)
+        return pruner.partitions(found)
 
     def slices(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
         """Return the slices of each visible file group, oldest first. Outside: 1 list."""

@@ -157,7 +157,8 @@ def collect_clean_input(
         elif settings.incremental:
             partitions = _written_since_last_clean(context, snapshot, named)
     if partitions is None:
-        partitions = list_partition_paths(context.ports.storage)
+        ports = context.ports
+        partitions = list_partition_paths(ports.storage, together=ports.concurrently)
     compactions = pending_compactions(context, active)
     view = FileSystemView(
         storage=context.ports.storage,
