@@ -138,16 +138,18 @@ def _spread(
             f"{partition} with {len(groups)} file groups",
             path=partition,
         )
+    all_entries = encode_records(
+        content.records, RECORD_TYPES[kind], table_version=write.table_version
+    )
     parts = []
-    for rows in (content.records, content.deletes):
-        keys = rows.column("key")
+    for rows in (all_entries, content.deletes):
+        keys = rows.column("key").cast(pa.string())
         places = shards(keys, len(groups), kind, index_version=version, path=partition)
         parts.append((rows, rows_by_number(places)))
     for number, file_id in enumerate(groups):
         if not are_new and not any(number in places for _, places in parts):
             continue
-        records, deletes = (rows.take(places.get(number, _NONE)) for rows, places in parts)
-        entries = encode_records(records, RECORD_TYPES[kind], table_version=write.table_version)
+        entries, deletes = (rows.take(places.get(number, _NONE)) for rows, places in parts)
         data = encode_log_file(
             partition,
             write.requested_time,

@@ -32,6 +32,7 @@ Integers = npt.NDArray[np.int64]
 Live = npt.NDArray[np.bool_] | None
 
 _SHORTS_BYTES_MAX: Final = 64  # laid out at once, per row: fits the cache
+_WORD_BYTES: Final = 8
 _SLACK_BYTES: Final = 16  # the last value of a row is written eight or sixteen bytes wide
 _FIFTY_SIX: Final = np.uint64(56)
 # Spread 56 bits over eight bytes: the reverse of the reader's joins.
@@ -96,12 +97,25 @@ class _Shorts:
 
     def __init__(self) -> None:
         self._puts: list[tuple[Any, Any, Any]] = []
+        self._constant_bytes = 0  # of the last put, if it is the same in each row
         self.most = 0
 
     def put(self, words: Any, width: Any, most: int, tail: Any) -> None:
         """Add eight bytes per row of which `width` (at most `most`) are kept."""
         self._puts.append((words, width, tail))
+        self._constant_bytes = 0
         self.most += most
+
+    def constant(self, byte: int) -> None:
+        """Add the same byte in each row; up to eight in succession are one word."""
+        width = self._constant_bytes
+        if 0 < width < _WORD_BYTES:
+            word = int(self._puts.pop()[0]) | byte << 8 * width
+        else:
+            word, width = byte, 0
+        self._puts.append((np.uint64(word), width + 1, None))
+        self._constant_bytes = width + 1
+        self.most += 1
 
     def array(self, rows: int) -> pa.Array:
         """Return the kept bytes as one array with a value per row."""
@@ -152,7 +166,9 @@ class RowWriter:
     def number(self, value: int) -> None:
         """Write the same number in every row: the branch of a union, or a count of items."""
         if value < 64:
-            self._short(np.uint64(2 * value), 1, 1)
+            if self._shorts.most > _SHORTS_BYTES_MAX:
+                self.pieces()
+            self._shorts.constant(2 * value)
         else:
             self._varint(np.full(self._rows, value, np.int64), None)
 
@@ -209,10 +225,12 @@ class RowWriter:
             return
         if len(values) > 1 or len(nulls) > 1:
             raise unsupported_type_error(f"a union of several types: {name}")
-        if not column.null_count or not nulls:
-            branch = values[0] if values else nulls[0]
+        all_null = bool(nulls) and column.null_count == len(column)
+        if all_null or not column.null_count or not nulls:
+            branch = values[0] if values and not all_null else nulls[0]
             self.number(branch)
-            self.value(node.branches[branch], column, name)
+            if not all_null:
+                self.value(node.branches[branch], column, name)
             return
         live = np.asarray(column.is_valid())
         chosen = 2 * values[0] if values else 0
@@ -231,8 +249,10 @@ class RowWriter:
         chosen = np.full(self._rows, null, np.uint64)
         held = []
         for number, branch in enumerate(node.branches):
-            if isinstance(branch, Record) and branch.title in children:
-                child = children[branch.title]
+            if not isinstance(branch, Record):
+                continue
+            child = children.get(branch.title)
+            if child is not None and child.null_count < len(child):
                 live = np.asarray(child.is_valid())
                 chosen[live] = number
                 held.append((branch.nodes[0], child, live))
