@@ -37,6 +37,8 @@ FREE = '{"keep_open": true, "properties": {"hoodoo.publish.lock": "none"}}'
 GROUP = '{"keep_open": true, "threads": true, "properties": '
 GROUP += '{"hoodoo.group.commit.max.writes": "64"}}'
 
+METADATA = '{"keep_open": true, "properties": {"hoodie.metadata.enable": "true"}}'
+
 #: label -> (its name in run.py, the module it needs, None if always present)
 ENGINES = {
     "floor": ("arrow_floor:floor", None),
@@ -50,6 +52,8 @@ ENGINES = {
     "hoodoo-service": ('hoodoo:hoodoo-service:{"keep_open": true, "service": true}', None),
     # N processes that append to the same file groups, merge-on-read (docs/how-to/avoid-conflicts.md).
     "hoodoo-nbcc": ('hoodoo:hoodoo-nbcc:{"keep_open": true, "non_blocking": true}', None),
+    # With a metadata table, of the partitions that Hudi makes on Spark.
+    "hoodoo-metadata": (f"hoodoo:hoodoo-metadata:{METADATA}", None),
     "delta-rs": ("delta_rs:delta-rs", "deltalake"),
     "ducklake": ("ducklake", "duckdb_extension_ducklake"),
     "pyiceberg": (f"pyiceberg_sql:pyiceberg:{SLOW_UPSERT}", "pyiceberg"),
@@ -65,9 +69,16 @@ TAKE_PART = {
     "big": ("floor", "hoodoo", "delta-rs", "ducklake", "pyiceberg", "hudi"),
     "conc": ("hoodoo", "hoodoo-open", *TOGETHER, "delta-rs", "pyiceberg"),
     "far": ("hoodoo-open", *TOGETHER, "delta-rs", "pyiceberg"),
-    "small": tuple(label for label in ENGINES if label not in ("delta", *TOGETHER)),
+    "small": tuple(
+        label for label in ENGINES if label not in ("delta", "hoodoo-metadata", *TOGETHER)
+    ),
+    "metadata": ("hoodoo-open", "hoodoo-metadata"),
     "hist": ("floor", "hoodoo", "delta-rs", "ducklake", "hudi"),
 }
+
+
+#: Suite -> its suites in run.py, if they have other names.
+RUNS = {"metadata": "small+conc"}
 
 
 def main(arguments: list[str]) -> int:
@@ -87,11 +98,14 @@ def main(arguments: list[str]) -> int:
         print(f"left out: {label}: {why}")
     for suite in options.suites.split(","):
         specs = [ENGINES[label][0] for label in TAKE_PART[suite] if label in present]
-        command = [sys.executable, str(HERE / "run.py"), suite, "--engines", ",".join(specs)]
-        command += ["--out", str(out), *words_of(suite, options)]
+        run = ["run.py", RUNS.get(suite, suite), "--engines", ",".join(specs)]
+        programs = [[*run, *words_of(suite, options)]]
+        programs += programs_of_metadata(options) if suite == "metadata" else []
         print(f"\n--- {suite}", flush=True)
-        if subprocess.run(command, env=surroundings, check=False).returncode:
-            print(f"the suite stopped early: {suite}", file=sys.stderr)
+        for name, *words in programs:
+            command = [sys.executable, str(HERE / name), *words, "--out", str(out)]
+            if subprocess.run(command, env=surroundings, check=False).returncode:
+                print(f"the suite stopped early: {suite}, {name}", file=sys.stderr)
     if not out.exists():
         print("nothing was measured; see the lines above", file=sys.stderr)
         return 1
@@ -204,8 +218,17 @@ def words_of(suite: str, options: argparse.Namespace) -> list[str]:
         "services": ["--rows", options.rows, "--rounds", options.rounds],
         "small": ["--commits", options.commits, "--limit", 15, "--light-warm"],
         "hist": ["--hist", options.history, "--rounds", 5, "--light-warm"],
+        "metadata": ["--ns", 16, "--commits", options.commits, "--limit", 30, "--light-warm"],
     }
+    known["metadata"] += ["--conc-commits", 10, "--conc-limit", 20]
     return [str(word) for word in known[suite]]
+
+
+def programs_of_metadata(options: argparse.Namespace) -> list[list[str]]:
+    """The programs that plan reads of many files and look up keys, with their words."""
+    size = ["--partitions", "1000"] if options.quick else []
+    keys = [] if options.quick else ["--keys", "5000000", "--groups", "1000"]
+    return [["planning.py", *size], ["record_index.py", *keys]]
 
 
 def save(

@@ -11,6 +11,7 @@ table, so each upsert maintains the record index. The indexes take turns, and me
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import tempfile
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--touched", type=int, default=10, help="file groups of one upsert")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--type", default="MERGE_ON_READ")
+    parser.add_argument("--out", type=Path, help="add a line of JSON for each call to this file")
     options = parser.parse_args()
     chance = np.random.default_rng(1)
     size = options.keys // options.groups
@@ -87,6 +89,11 @@ def main() -> None:
     first = middle[INDEXES[0]]
     for index, seconds in middle.items():
         print(f"{index:28} {seconds:8.3f} s  {seconds / first:6.2f} times")
+    if options.out:
+        with options.out.open("a", encoding="utf-8") as lines:
+            for index, times in taken.items():
+                record = {"suite": "metadata", "engine": index, "w": "upsert by index", "ok": True}
+                lines.writelines(json.dumps({**record, "seconds": one}) + "\n" for one in times[1:])
 
 
 if __name__ == "__main__":

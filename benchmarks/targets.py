@@ -32,6 +32,9 @@ WRITERS_PEERS = ("delta-rs", "pyiceberg")
 WRITERS_PLACES = {"conc": "local disk", "far": "store far away"}
 BUSY = 0.25  # share of the machine that others took: such a run decides nothing for good
 
+METADATA_COMMIT_MAX = 1.25  # CPU of a small commit with a metadata table over one without
+PLANNING_FACTOR = 20.0  # far away, over the parallel listing of the same store
+
 Records = list[dict[str, Any]]
 Verdict = tuple[str, str]  # "met", "MISSED" or "open"; the text
 
@@ -45,6 +48,7 @@ def judge(records: Records) -> list[Verdict]:
         *big_targets(records),
         *service_targets(records),
         *mor_targets(records),
+        *metadata_targets(records),
         *comparisons(records),
         *failures(records),
     ]
@@ -288,6 +292,42 @@ def comparisons(records: Records) -> list[Verdict]:
     return found
 
 
+def metadata_targets(records: Records) -> list[Verdict]:
+    """The price of a metadata table in small commits, and its gain in plans and look-ups."""
+    found = []
+    for kind in ("append", "upsert"):
+        ours, without = (
+            loops(records, each, f"W4-{kind}") for each in ("hoodoo-metadata", "hoodoo-open")
+        )
+        pairs = [
+            (one["cpu"], other["cpu"])
+            for one, other in zip(ours, without, strict=False)
+            if other["cpu"]
+        ]
+        if pairs:
+            factor = sum(one for one, _ in pairs) / sum(other for _, other in pairs)
+            text = f"small {kind} with a metadata table {factor:.2f} times the CPU of one without"
+            wanted = f"wanted at most {METADATA_COMMIT_MAX}"
+            found.append(verdict(factor <= METADATA_COMMIT_MAX, f"{text}, {wanted}"))
+    for work in sorted({one["w"] for one in records if one["w"].startswith("plan ")}):
+        times = medians(records, work, "seconds")
+        factor = times["listing"] / times["metadata table"]
+        text = f"{work}: by the metadata table {factor:.1f} times as fast as by listing"
+        if work == "plan local disk":
+            found.append(("told", text))
+        else:
+            text = f"{text}, wanted {PLANNING_FACTOR:g}"
+            found.append(verdict(factor >= PLANNING_FACTOR, text))
+    times = medians(records, "upsert by index", "seconds")
+    first = times.get("GLOBAL_RECORD_LEVEL_INDEX")
+    for index in ("SIMPLE", "BLOOM"):
+        if first and index in times:
+            factor = times[index] / first
+            text = f"upsert of few keys by record index {factor:.1f} times as fast as by {index}"
+            found.append(verdict(factor > 1, f"{text}, wanted more than 1"))
+    return found
+
+
 def failures(records: Records) -> list[Verdict]:
     """The failures of our engine, unless it reports that it does not support the work."""
     return [
@@ -329,7 +369,9 @@ def medians(records: Records, work: str, field: str) -> Mapping[str, float]:
 def noise(records: Records) -> str:
     """How busy others kept the machine."""
     share = statistics.median(
-        record["foreign"] for record in records if record.get("ok") and record["seconds"] > 0.1
+        record["foreign"]
+        for record in records
+        if record.get("ok") and record["seconds"] > 0.1 and "foreign" in record
     )
     advice = "; run it again on a quiet machine before you quote it" if share > BUSY else ""
     return f"Others took {share:.0%} of the machine (median over the calls){advice}."

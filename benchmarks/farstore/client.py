@@ -24,16 +24,22 @@ STEPS = 40
 
 
 class FarStore:
-    """The server in a process of its own; ``with FarStore(60) as store`` and use ``store.url``."""
+    """
+    The server in a process of its own; ``with FarStore(60) as store`` and use ``store.url``.
 
-    def __init__(self, delay_ms: float) -> None:
+    Its bucket has the files of ``folder`` from the start, if there is one.
+    """
+
+    def __init__(self, delay_ms: float, folder: Path | None = None) -> None:
         self.delay_ms = delay_ms
+        self.folder = folder
         self.url = ""  # once it runs
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         program = Path(__file__).with_name("server.py")
         words = [sys.executable, str(program), str(self.delay_ms)]
+        words += [] if self.folder is None else [BUCKET, str(self.folder)]
         # It ends when its input does, so also when this process is killed.
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None

@@ -6,7 +6,8 @@ one takes a fraction of a millisecond (``/.far/stats`` shows it), and its reques
 concurrently. Half of the delay is before the effect and half after it, as on a real round trip.
 Making a connection costs nothing, for all engines alike. Signatures are not checked.
 
-``python server.py PORT DELAY_MS`` serves until its standard input ends; objects are kept in memory.
+``python server.py DELAY_MS [BUCKET FOLDER]`` serves until its standard input ends; objects are kept in
+memory. The bucket has the files of the folder from the start.
 """
 
 from __future__ import annotations
@@ -63,6 +64,13 @@ class Store:
         self._buckets: dict[str, Bucket] = {}
         #: arrived, effective, kind, key, status, bytes in, bytes out
         self.log: list[tuple[float, float, str, str, int, int, int]] = []
+
+    def load(self, bucket: str, folder: Path) -> None:
+        """Put the files of a folder into a bucket, without requests."""
+        made = self._buckets.setdefault(bucket, Bucket())
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                made.put(str(file.relative_to(folder)), file.read_bytes(), time.time(), {})
 
     def answer(self, request: Request) -> Answer:
         """Do it, whole, before anything else is done."""
@@ -313,9 +321,11 @@ def _pieces(buffer: bytes | bytearray, at: int) -> tuple[bytes | None, int]:
     return None, 0
 
 
-async def serve(delay_s: float) -> None:
+async def serve(delay_s: float, bucket: str = "", folder: str = "") -> None:
     """Serve on a free port, which is printed first, until the parent process ends."""
     store = Store(delay_s)
+    if folder:
+        store.load(bucket, Path(folder))
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(store), HOST, 0, backlog=512)
     print(server.sockets[0].getsockname()[1], flush=True)
@@ -324,4 +334,4 @@ async def serve(delay_s: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(float(sys.argv[1]) / 1000))
+    asyncio.run(serve(float(sys.argv[1]) / 1000, *sys.argv[2:]))
