@@ -46,20 +46,25 @@ class Before:
                     (self._path / each).write_bytes(self._files[each])
         age(self._path)
 
-    def writer_died(self) -> str:
+    def writer_died(self, *, indexed: bool = True) -> str:
         """
         Undo the commit of the newest write; return its requested time.
 
         Its markers exist again: a writer deletes them when it is done.
+
+        Args:
+            indexed: Whether the instant of the metadata table was complete.
         """
-        name = min(one for one in self._new() if one.endswith(".requested"))
+        begun = (one for one in self._new() if one.startswith(".hoodie/timeline/"))
+        name = min(one for one in begun if one.endswith(".requested"))
         requested_time = name.rpartition("/")[2][:17]
         for one in filter(is_data, self._new()):
             marker = self._path / ".hoodie" / ".temp" / requested_time / f"{one}.marker.CREATE"
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
         for one in self._new():
-            if one.startswith(".hoodie/.hoodoo/slots/"):
+            done = one.startswith(f".hoodie/metadata/.hoodie/timeline/{requested_time}_")
+            if one.startswith(".hoodie/.hoodoo/slots/") or (done and not indexed):
                 (self._path / one).unlink()
         self.died(".commit", ".deltacommit")
         return requested_time

@@ -9,6 +9,7 @@ That environment and Hudi's bundle by Maven are fetched on first use into `.work
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -115,7 +116,12 @@ class JavaOracle:
             if time.monotonic() > deadline:
                 pytest.fail(f"java showed no {shown} of its {what}")
             time.sleep(0.0005)
-        os.killpg(self._process.pid, signal.SIGKILL)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it, wherever it is; it answers nothing from then on."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def read(

@@ -60,6 +60,21 @@ def indexed(path: Path) -> dict[str, tuple[str, str]]:
     return {one["key"]: (one["partition_path"], one["file_id"]) for one in rows}
 
 
+def statistics(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the statistics of the files that exist, by file and column."""
+    there = {name for part, name, _ in listed(path) if (path / part / name).exists()}
+    with opened(path) as table:
+        found = metadata_of(table)
+        if "column_stats" not in found.partitions:
+            return {}
+        rows = pa.concat_tables(found.read("column_stats")).drop(["key"]).to_pylist()
+    return {
+        (one["file_name"], one["column_name"]): one
+        for one in rows
+        if one["file_name"] in there and not one["is_deleted"]
+    }
+
+
 def of_compactions(path: Path) -> list[str]:
     names = (one.name for one in (path / METADATA_TIMELINE).iterdir())
     return sorted(name for name in names if name.endswith(".commit"))
@@ -117,15 +132,16 @@ def test_java_reads_writes_and_compacts_on_our_compaction_and_we_on_its(
     assert java.properties(path)[PARTITIONS] == partitions
     check(java, path)
     # Java's rebuild has what we have.
-    mine, keys = listed(path), indexed(path)
+    mine, keys, bounds = listed(path), indexed(path), statistics(path)
     off = {**conf, "hoodie.metadata.enable": "false", "hoodie.index.type": "SIMPLE"}
     java.write(path, [for_java(row("off", "p9", 7))], conf=off)
     assert not java.properties(path)[PARTITIONS]
     java.write(path, [for_java(row("on", "p9", 7))], conf={**conf, "hoodie.index.type": "SIMPLE"})
-    rebuilt, again = listed(path), indexed(path)
-    assert {one for one in mine if (path / one[0] / one[1]).exists()} <= rebuilt
-    if again:
+    assert {one for one in mine if (path / one[0] / one[1]).exists()} <= listed(path)
+    if again := indexed(path):
         assert {key: again.get(key) for key in keys} == keys
+    if again_bounds := statistics(path):
+        assert {key: again_bounds.get(key) for key in bounds} == bounds
 
 
 @pytest.mark.parametrize(

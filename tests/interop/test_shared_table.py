@@ -5,10 +5,15 @@ A Java Hudi writer with optimistic concurrency control and a hoodoo writer commi
 alternately and concurrently, with the same lock settings. Every commit changes a row of
 its own that no other changes, in a file group that both write, so that one lost commit is
 one wrong row. It also inserts rows of its own.
+
+In a further run two Java writers and four of hoodoo are killed at random. ``HOODOO_KILLED_S`` is its
+length in seconds.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
 import sys
@@ -16,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +31,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from hoodoo.configuration import Layers
+from hoodoo.verify.verify import verify_at
 from tests.interop.java import JavaOracle, JavaRefusedError
 from tests.interop.values import comparable, encoded, same, without_meta
 from tests.servers.zookeeper import ZooKeeperServer
@@ -93,6 +101,43 @@ JAVA_METADATA = JAVA | {
     "hoodie.metadata.index.column.stats.enable": "true",
     "hoodie.index.type": "RECORD_INDEX",
 }
+
+#: With writers that are killed: dead ones are noticed and rolled back within the run.
+KILLED = (
+    METADATA
+    | SERVICES
+    | {
+        "hoodie.client.heartbeat.interval_in_ms": "3000",
+        "hoodie.client.heartbeat.tolerable.misses": "8",
+        "hoodie.write.lock.zookeeper.session_timeout_ms": "10000",
+    }
+)
+JAVA_SIDES, OUR_SIDES = ("java-0", "java-1"), ("ours-0", "ours-1", "ours-2", "ours-3")
+BATCHES_MAX = 400  # of each writer of that run
+KILLED_S, KILLED_S_NIGHTLY = 120, 600
+
+#: A writer of ours that ends when it is killed, or when its folder has a file named ``stop``.
+WRITER = """
+import json, sys
+from pathlib import Path
+import hoodoo
+from hoodoo.configuration import Layers
+from hoodoo.verify.verify import verify_at
+from tests.interop.test_shared_table import BATCHES_MAX, arrow, batch
+from timeline.errors import HoodooError
+path, side, properties, journal, begin = sys.argv[1:]
+with Path(journal).open("a") as out, hoodoo.open_table(path, properties=json.loads(properties)) as table:
+    for number in range(int(begin), BATCHES_MAX):
+        if Path(journal).with_name("stop").exists():
+            break
+        print("begin", number, file=out, flush=True)
+        try:
+            table.upsert(arrow(batch(side, number)))
+        except HoodooError as error:
+            print("error", number, error.kind, file=out, flush=True)
+        else:
+            print("ok", number, file=out, flush=True)
+"""
 
 Rows = list[dict[str, Any]]
 
@@ -178,6 +223,165 @@ def test_no_row_is_lost_when_java_and_hoodoo_write_at_the_same_time(
     checked = subprocess.run(command, check=False, capture_output=True, text=True)
     print(checked.stdout)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.spec("MDT-10")
+def test_no_row_is_lost_when_writers_of_both_engines_are_killed(
+    java_oracle: Callable[..., JavaOracle],
+    tmp_path: Path,
+    lock: Mapping[str, str],
+    nightly: bool,
+) -> None:
+    seconds = float(os.environ.get("HOODOO_KILLED_S", KILLED_S_NIGHTLY if nightly else KILLED_S))
+    path, both = tmp_path / "killed", {**KILLED, **lock}
+    java = java_oracle("1.2.0")
+    seeds = [seed(side, i) for side in (*JAVA_SIDES, *OUR_SIDES) for i in range(BATCHES_MAX)]
+    conf = {**JAVA_METADATA, **ARCHIVING, **both}
+    with hoodoo.create_table(
+        path, schema=SCHEMA, record_key="id", partition_by="p", properties={**both, **OURS}
+    ) as table:
+        table.bulk_insert(arrow(seeds))
+    java.write(path, batch("first", 0), "upsert", conf=conf)  # builds the metadata table
+    writers: dict[str, Writer] = {
+        **{side: JavaWriter(tmp_path, path, side, conf) for side in JAVA_SIDES},
+        **{side: OurWriter(tmp_path, path, side, {**both, **OURS}) for side in OUR_SIDES},
+    }
+    chance, ends, kills = random.Random(40), time.monotonic() + seconds, 0
+    with ExitStack() as running:
+        for writer in writers.values():
+            writer.start()
+            running.callback(writer.kill)
+        while time.monotonic() < ends:
+            time.sleep(chance.uniform(2, 10))
+            side = chance.choice([*OUR_SIDES, *OUR_SIDES, *JAVA_SIDES])
+            if writers[side].has_written():  # since it began: a JVM needs some time
+                writers[side].kill()
+                writers[side].start()
+                kills += 1
+        (tmp_path / "stop").touch()
+        for writer in writers.values():
+            writer.wait()
+    journals = {side: writer.outcomes() for side, writer in writers.items()}
+    for side, outcomes in journals.items():
+        print(side, {each: list(outcomes.values()).count(each) for each in set(outcomes.values())})
+    print(f"{kills} kills")
+
+    with hoodoo.open_table(path, properties={**both, **OURS}) as table:
+        table.services.rollback_dead_writers()
+        found = encoded(table.to_arrow())
+        listed = encoded(
+            hoodoo.open_table(path, properties={"hoodie.metadata.enable": "false"}).to_arrow()
+        )
+        assert table.metadata.verify() == ()
+    assert found == listed
+    changed = {one["id"] for one in found if one["round"] >= 0}
+    expected = without_meta(batch("first", 0))
+    for side, outcomes in journals.items():
+        for number in range(BATCHES_MAX):
+            row = seed(side, number)
+            known = outcomes.get(number)
+            # A writer that was killed leaves a whole batch or nothing.
+            written = known == "ok" or (known is not None and row["id"] in changed)
+            expected += batch(side, number) if written else [row]
+    assert difference(found, expected) == []
+    for metadata in ("false", "true"):
+        reads = {"hoodie.metadata.enable": metadata, "hoodie.enable.data.skipping": metadata}
+        assert difference(without_meta(java.read(path, conf=reads)), expected) == []
+    assert verify_at(path, Layers()).problems == ()
+    assert all("ok" in outcomes.values() for outcomes in journals.values()), "one never wrote"
+    assert kills > seconds / 60
+
+
+class Writer:
+    """A writer whose journal has the outcome of each batch; a killed one begins again."""
+
+    def __init__(self, folder: Path, path: Path, side: str, properties: Mapping[str, str]) -> None:
+        self.folder, self.path, self.side, self.properties = folder, path, side, properties
+        self.journal = folder / f"{side}.journal"
+        self.journal.touch()
+        self._before = 0
+
+    def start(self) -> None:
+        self._before = self._count_ok()
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        raise NotImplementedError
+
+    def has_written(self) -> bool:
+        return self._count_ok() > self._before
+
+    def outcomes(self) -> dict[int, str]:
+        """Return the last word on each batch that was begun: begin, error or ok."""
+        found = {}
+        for line in self.journal.read_text().splitlines():
+            word, number, *_ = line.split()
+            found[int(number)] = word
+        return found
+
+    def _count_ok(self) -> int:
+        return list(self.outcomes().values()).count("ok")
+
+    def _next(self) -> int:
+        return max(self.outcomes(), default=-1) + 1
+
+
+class OurWriter(Writer):
+    """A process of ours."""
+
+    _process: subprocess.Popen[bytes]
+
+    def start(self) -> None:
+        super().start()
+        given = (str(self.path), self.side, json.dumps(dict(self.properties)), str(self.journal))
+        self._process = subprocess.Popen([sys.executable, "-c", WRITER, *given, str(self._next())])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self) -> None:
+        assert self._process.wait(300) == 0
+
+
+class JavaWriter(Writer):
+    """A JVM of its own, and a thread that asks it."""
+
+    _java: JavaOracle
+    _thread: threading.Thread
+
+    def start(self) -> None:
+        super().start()
+        self._java = JavaOracle("1.2.0")
+        self._thread = threading.Thread(target=self._write, args=(self._java, self._next()))
+        self._thread.start()
+
+    def kill(self) -> None:
+        self._java.kill()
+        self._thread.join()
+
+    def wait(self) -> None:
+        self._thread.join(300)
+        assert not self._thread.is_alive()
+
+    def _write(self, java: JavaOracle, begin: int) -> None:
+        with self.journal.open("a") as out:
+            for number in range(begin, BATCHES_MAX):
+                if (self.folder / "stop").exists():
+                    break
+                print("begin", number, file=out, flush=True)
+                try:
+                    java.write(self.path, batch(self.side, number), conf=self.properties)
+                except JavaRefusedError as error:
+                    print("error", number, str(error)[:300], file=out, flush=True)
+                except (OSError, ValueError, pytest.fail.Exception):  # it was killed
+                    break
+                else:
+                    print("ok", number, file=out, flush=True)
 
 
 def java_writes(
