@@ -251,8 +251,10 @@ def _statistics(
         of_partition: dict[str, list[tuple[str, tuple[ColumnStats, ...]]]] = {}
         for path, name, stats in files:
             of_partition.setdefault(path, []).append((name, stats))
+        for path in sorted(table.older_partitions):
+            of_partition.setdefault(path, [])
         records = partition_stats_records(
-            ((path, _of_partition(table, listed)) for path, listed in of_partition.items()),
+            ((path, _of_partition(table, path, each)) for path, each in of_partition.items()),
             version,
         )
         made[PartitionKind.PARTITION_STATS.value] = PartitionContents(records=records)
@@ -260,15 +262,25 @@ def _statistics(
 
 
 def _of_partition(
-    table: IndexedTable, files: Sequence[tuple[str, tuple[ColumnStats, ...]]]
+    table: IndexedTable, path: str, files: Sequence[tuple[str, tuple[ColumnStats, ...]]]
 ) -> list[ColumnStats]:
     """
     Return the statistics of the new files of a partition.
 
     Files without rows count nothing. A base file without a column may have other values there than
-    nulls when it is read, so its bounds are the widest.
+    nulls when it is read, so its bounds are the widest. So are those of a column that the commit
+    adds, if the partition has older files (MDT-13).
     """
     found: dict[str, list[ColumnStats]] = {name: [] for name in table.stats_columns}
+
+    def lacks(columns: Iterable[str], rows: int) -> None:
+        for column in sorted(columns):
+            values = plain_column(table.read.file_schema.empty_table(), column)
+            if values is not None and can_bound(values.type, table.stats_version):
+                found[column].append(unknown_stats(column, values.type, rows))
+
+    if path in table.older_partitions:
+        lacks(found.keys() & table.added_columns, 1)
     for name, stats in files:
         for each in stats:
             if each.value_count:
@@ -276,11 +288,8 @@ def _of_partition(
         if parse_base_file_name(name) is None:
             continue
         rows = max((each.value_count for each in stats), default=1)
-        missing = found.keys() - {each.column for each in stats}
-        for column in sorted(missing) if rows else ():
-            values = plain_column(table.read.file_schema.empty_table(), column)
-            if values is not None and can_bound(values.type, table.stats_version):
-                found[column].append(unknown_stats(column, values.type, rows))
+        if rows:
+            lacks(found.keys() - {each.column for each in stats}, rows)
     merged = (merge_stats(pieces) for pieces in found.values())
     return [each for each in merged if each is not None]
 
@@ -452,7 +461,7 @@ def _of_files(
             made[PartitionKind.BLOOM_FILTERS.value] = _blooms(blooms, requested_time)
         yield made
         newest = [pair for _, got in found for pair in got.stats.items() if pair[0] in current]
-        for each in _of_partition(table, newest):
+        for each in _of_partition(table, partition.path, newest):
             known = whole.get(each.column)
             whole[each.column] = each if known is None else merge_stats([known, each]) or each
     if table.has(PartitionKind.PARTITION_STATS) and current:

@@ -58,6 +58,8 @@ class IndexedTable:
             is needed only for log files of table version 6, which have blocks of several instants.
         avro_json: The table's schema without meta columns.
         version: Version of an index without a definition: V1 in table version 8.
+        added_columns: The columns with statistics that the commit adds to the schema (MDT-13).
+        older_partitions: Partitions with files from before, which lack those columns.
     """
 
     partitions: tuple[str, ...]
@@ -65,6 +67,8 @@ class IndexedTable:
     read: SliceRead
     avro_json: str
     version: IndexVersion = IndexVersion.V2
+    added_columns: frozenset[str] = frozenset()
+    older_partitions: frozenset[str] = frozenset()
 
     def has(self, kind: PartitionKind) -> bool:
         """Return whether a partition of a kind without a name is updated."""

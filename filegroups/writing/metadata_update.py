@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.slice_reader import SliceRead
+from filegroups.keys.keys import plain_column
 from filegroups.merge.rules import MergeRules
 from filegroups.metadata_table.column_stats import columns_to_index, evolved_columns
 from filegroups.metadata_table.contents import PartitionContents, contents_of_commit
@@ -139,6 +140,7 @@ class MetadataWriter:
             context.ports.storage.delete(file.path)
         snapshot, visible = self._begun.snapshot, self._visible(written)
         table = indexed_table(context, groups, written.schema.avro_json, snapshot, visible)
+        table = _with_older_partitions(context, table, written.schema_before, snapshot)
         if table.indexes_keys and context.non_blocking:
             raise UnsupportedTableError(
                 "non-blocking writers cannot keep a record or secondary index: use "
@@ -269,6 +271,34 @@ def with_new_columns(
     changed = replace(groups, definitions={**definitions, name: now})
     context.metadata_table.file_groups = changed
     return changed
+
+
+def _with_older_partitions(
+    context: TableContext, table: IndexedTable, before: str, snapshot: Snapshot
+) -> IndexedTable:
+    """
+    Return the indexes of a write, with the partitions whose files lack columns that it adds.
+
+    Another attempt finds the columns in the index, so the schemas decide. Outside: nothing without
+    new columns, else the files of the snapshot.
+    """
+    if not before or not table.has(PartitionKind.PARTITION_STATS):
+        return table
+    known = with_meta(TableSchema.from_avro(before).arrow).empty_table()
+    now = table.read.file_schema.empty_table()
+    added = {
+        name
+        for name in table.stats_columns
+        if plain_column(known, name) is None and plain_column(now, name) is not None
+    }
+    if not added:
+        return table
+    slices = view_of(context, snapshot).latest_slices()
+    return replace(
+        table,
+        added_columns=frozenset(added),
+        older_partitions=frozenset(one.file_group.partition_path for one in slices),
+    )
 
 
 def indexed_table(

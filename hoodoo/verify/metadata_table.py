@@ -140,6 +140,9 @@ def _compare(name: str, expected: pa.Table, found: pa.Table, places: pa.Table) -
     wanted = _numbered(expected, keys)
     there = _numbered(found, keys)
     missing = wanted.join(there, keys, join_type="left anti")
+    if kind is PartitionKind.COLUMN_STATS:  # a reader keeps a file without a record
+        counts = expected.column("value_count").take(missing.column("number"))
+        missing = missing.filter(pc.greater(counts, 0))
     if missing.num_rows:
         yield "metadata_missing_record", path, _text("lacks", missing, expected)
     strange = there.join(wanted, keys, join_type="left anti")

@@ -38,6 +38,17 @@ def test_the_metadata_table_after_writes_has_no_problem(path: Path) -> None:
     assert not problems(path)
 
 
+@pytest.mark.spec("MDT-13")
+@pytest.mark.parametrize("path", ["v9_mor_ri", "v8_cow_all"], indirect=True)
+def test_a_new_column_after_a_log_of_deletes_is_no_problem(path: Path) -> None:
+    with hoodoo.open_table(path) as table:
+        rows = table.to_arrow()
+        table.delete(keys=rows.select(["id", "part"]).slice(0, 1))
+        table.upsert(rows.slice(2, 1).append_column("added", pa.array([7])))
+        assert table.to_arrow(filter="added is null").num_rows == rows.num_rows - 2
+    assert not problems(path)
+
+
 def newest(path: Path) -> str:
     return max((path / ".hoodie/timeline").glob("*_*.commit")).name.split("_")[0]
 

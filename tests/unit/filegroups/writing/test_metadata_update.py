@@ -170,6 +170,25 @@ def test_a_new_column_joins_an_index_of_the_first_columns(
     assert bounds == ({7} if "w" in expected else set())
 
 
+@pytest.mark.spec("MDT-13")
+def test_a_new_column_has_nulls_and_the_widest_bounds_in_partitions_with_older_files() -> None:
+    table = new_table()
+    storage = table.context.ports.storage
+    add_metadata_table(storage, "column_stats", "files", "partition_stats")
+    storage.create(INDEX_DEFINITIONS, defined("id", "p", "ts", "v"))
+    put(table, WriteOperation.UPSERT, rows(["k0", "k1"], 1))
+    put(table, WriteOperation.INSERT, [{**one, "w": 7} for one in rows(["k3", "k2"], 2)])
+    put(opened(table), WriteOperation.INSERT, [{**rows(["k4"], 3)[0], "w": 8}])
+    found = pa.concat_tables(metadata_of(opened(table)).read("partition_stats")).to_pylist()
+    of_new = {one["file_name"]: one for one in found if one["column_name"] == "w"}
+    bounds = {
+        path: (one["min"]["LongWrapper"], one["max"]["LongWrapper"], one["null_count"] > 0)
+        for path, one in of_new.items()
+    }
+    widest = (-(2**63), 2**63 - 1, True)
+    assert bounds == {"p0": widest, "p1": widest, "p2": (7, 7, False)}
+
+
 @pytest.mark.spec("MDT-14")
 def test_a_non_blocking_write_is_refused_if_the_table_has_an_index_of_keys() -> None:
     table = new_table(table_type=TableType.MERGE_ON_READ)
