@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ _COMPARATOR: Final = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
 _GZIP, _NONE = 1, 2
 _NO_OFFSET: Final = -1
 
-Integers = npt.NDArray[np.int64]
+Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 def encode_hfile(
@@ -102,10 +102,8 @@ def write_hfile(
     root = []
     sizes = np.zeros(2, np.int64)  # bytes of all keys and of all values
     last, count = b"", 0
-    for keys, values in _blocks(parts, block_bytes):
-        key_sizes, value_sizes = _sizes(keys), _sizes(values)
+    for keys, values, key_sizes, value_sizes in _blocks(parts, block_bytes):
         first = keys[0].as_py()
-        _check(keys, key_sizes)
         if count and first <= last:
             raise _not_in_order()
         at, size = file.add(b"DATABLK*", _entries(keys, values, key_sizes, value_sizes))
@@ -174,22 +172,24 @@ def _sizes(column: pa.Array) -> Integers:
     return np.asarray(pc.binary_length(column)).astype(np.int64)
 
 
-def _blocks(parts: Iterable[pa.Table], block_bytes: int) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Yield keys and values of each block: as many as fit, at least one."""
-    left: tuple[pa.Array, pa.Array] | None = None
+#: Keys, values and the sizes of both.
+_Block: TypeAlias = tuple[pa.Array, pa.Array, Integers, Integers]
+
+
+def _blocks(parts: Iterable[pa.Table], block_bytes: int) -> Iterator[_Block]:
+    """Yield the entries of each block: as many as fit, at least one. Errors: as ``_check``."""
+    left: _Block | None = None
     for part in parts:
-        columns = (one_array(part.column(name)).cast(pa.binary()) for name in ("key", "value"))
-        keys, values = columns
+        keys, values = (one_array(part.column(name)).cast(pa.binary()) for name in ("key", "value"))
         if left is not None:
-            keys, values = (
-                pa.concat_arrays(both) for both in zip(left, (keys, values), strict=True)
-            )
-        sizes = _sizes(keys) + _sizes(values) + _ENTRY_BYTES
-        for rows in _block_rows(sizes, block_bytes):
-            left = keys[rows], values[rows]
+            keys, values = pa.concat_arrays([left[0], keys]), pa.concat_arrays([left[1], values])
+        sizes = _sizes(keys), _sizes(values)
+        _check(keys, sizes[0])
+        for rows in _block_rows(sizes[0] + sizes[1] + _ENTRY_BYTES, block_bytes):
+            left = keys[rows], values[rows], sizes[0][rows], sizes[1][rows]
             if rows.stop < len(keys):  # the last one may go on in the next part
                 yield left
-    if left is not None and len(left[0]):
+    if left is not None:
         yield left
 
 

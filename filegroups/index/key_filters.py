@@ -111,8 +111,8 @@ def footers_in_metadata(source: MetadataFilters, paths: Sequence[str]) -> list[F
     """
     Return what the metadata table has of the footers of base files; None for a file without it.
 
-    A record of a base file never changes (MDT-22). If a record is damaged, none is used, and the event ``metadata_table.not_used`` says so. Outside: as
-    ``MetadataTable.look_up``.
+    A record of a base file never changes (MDT-22). If a record is damaged, none is used, and the
+    event ``metadata_table.not_used`` says so. Outside: as ``MetadataTable.look_up``.
     """
     split = [path.rpartition("/") for path in paths]
     folders = pa.array([folder for folder, _, _ in split], pa.string())
