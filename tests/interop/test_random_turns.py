@@ -134,13 +134,12 @@ Row = dict[str, Any]
 
 
 def runs() -> list[Any]:
-    """Seeds and steps: a short form for each change, four seeds a night, fifty with all."""
+    """Seeds and steps: a short form, then four long ones; fifty in a nightly run."""
     if chosen := os.environ.get("HOODOO_TURNS"):
         return [tuple(map(int, one.split(":"))) for one in chosen.split(",")]
-    slow = [pytest.param(seed, 200, marks=pytest.mark.slow) for seed in range(1, 5)]
-    if os.environ.get("HOODOO_NIGHTLY"):
-        slow = [pytest.param(seed, 200, marks=pytest.mark.slow) for seed in range(1, 51)]
-    return [(0, 24), *slow]
+    seeds = range(1, 51) if os.environ.get("HOODOO_NIGHTLY") else range(1, 5)
+    wanted = [(0, 24), *((seed, 200) for seed in seeds)]
+    return [pytest.param(*one, marks=pytest.mark.slow) for one in wanted]
 
 
 @pytest.fixture
