@@ -36,11 +36,12 @@ from tableservices.metadata_table.build import build_partitions
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import TableType
-from timeline.model.file_names import listed
+from timeline.model.file_names import HOODIE, PROPERTIES, SLOTS, TIMELINE, listed
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import EventSink
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
+from timeline.writer_registry import registered_writers
 
 Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
@@ -144,6 +145,26 @@ def create_table(
     if layers.warns:
         warn_ignored_keys(properties, ports.events)
     return Table(context, properties, settings)
+
+
+def delete_unwritten_table(path: str | os.PathLike[str], properties: Properties) -> None:
+    """
+    Delete a table that this process has just created, after its first write failed.
+
+    It stays if any write began or another writer is registered. A writer that begins meanwhile
+    gets ``TableReplacedError``.
+
+    Args:
+        path: Path or URI.
+        properties: As of ``create_table``.
+    """
+    layers = to_layers(properties)
+    context, _, _ = open_context(path, layers)
+    storage = context.ports.storage
+    if storage.names(TIMELINE) or storage.names(SLOTS) or registered_writers(context):
+        return
+    storage.delete(PROPERTIES)
+    storage.delete_folder(HOODIE)
 
 
 def preview_create(

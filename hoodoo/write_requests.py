@@ -27,6 +27,7 @@ from timeline.properties.options import (
 from timeline.properties.setting_enums import (
     GLOBAL_INDEXES,
     RECORD_INDEXES,
+    BulkInsertSort,
     ForeignWriters,
     IndexType,
     InsertDuplicates,
@@ -73,6 +74,7 @@ def write_request_of(
         buckets=bucket_rules(settings, config),
         own_buckets=settings.own_buckets,
         partial_columns=_partial_columns(settings, operation, partial=partial),
+        sort=_sort(settings, operation),
     )
     return WriteRequest(
         rules=rules,
@@ -84,6 +86,13 @@ def write_request_of(
         detect_early=settings.early_conflict_detection,
         schema=_schema_rules(settings, config, keys),
     )
+
+
+def _sort(settings: WriteSettings, operation: WriteOperation) -> BulkInsertSort | None:
+    """Return the sort mode of a bulk insert, also of one that Spark's mode made an overwrite."""
+    bulk = WriteOperation.BULK_INSERT
+    overwrites = operation.replaces and settings.operation is bulk
+    return settings.bulk_insert_sort if operation is bulk or overwrites else None
 
 
 def _overwritten(settings: WriteSettings, operation: WriteOperation) -> tuple[str, ...]:

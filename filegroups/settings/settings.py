@@ -30,6 +30,7 @@ from timeline.properties.options import (
 )
 from timeline.properties.setting_enums import (
     BloomType,
+    BulkInsertSort,
     ClusteringUpdates,
     CommitLockMode,
     Durability,
@@ -210,6 +211,19 @@ class WriteSettings(KeySettings, LimitSettings):
         "hoodie.upsert.shuffle.parallelism",
         0,
         "Number of tasks of a write on Spark; 0 lets the engine choose.",
+    )
+    bulk_insert_tasks: _Count = option(
+        "hoodie.bulkinsert.shuffle.parallelism",
+        0,
+        "Number of tasks of a bulk insert on Spark that sorts or distributes its rows; 0 lets "
+        "Spark choose.",
+    )
+    bulk_insert_sort: BulkInsertSort = option(
+        "hoodie.bulkinsert.sort.mode",
+        BulkInsertSort.NONE,
+        "How a bulk insert distributes and sorts its rows: not at all (NONE), by partition path "
+        "and record key over all tasks (GLOBAL_SORT) or in each task (PARTITION_SORT), or by "
+        "partition path, one task for each (PARTITION_PATH_REPARTITION, and _AND_SORT).",
     )
     driver_write_bytes_max: Annotated[_Count, OptionKind.BYTES] = option(
         "hoodoo.spark.driver.write.max.bytes",

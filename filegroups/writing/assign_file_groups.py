@@ -42,10 +42,17 @@ from filegroups.writing.row_checks import (
     refuse_updates_in_foreign_buckets,
     rows_to_write,
 )
-from filegroups.writing.workload import Workload, WorkloadProfile
+from filegroups.writing.workload import (
+    NewGroups,
+    NewGroupStats,
+    OnePassWorkload,
+    Workload,
+    WorkloadProfile,
+)
 from filegroups.writing.write_request import FileRules, RowRules
 from filegroups.writing.write_schema import refuse_other_forms
 from timeline.context import TableContext
+from timeline.errors import InvariantError
 from timeline.model.commit_metadata import (
     WHOLE_TABLE,
     Access,
@@ -89,6 +96,8 @@ class FileGroupAssignment:
     outer_folders: tuple[
         str, ...
     ] = ()  # parent folders of new partitions whose values have slashes
+    # The rows choose their file groups while they are written; then ``tasks`` is still empty.
+    new_groups: NewGroups | None = None
 
 
 class AssignmentBase(Protocol):
@@ -163,6 +172,7 @@ def assign_file_groups(
     files: FileRules,
     delete_partitions: Iterable[str] = (),
     view: FileSystemView | None = None,
+    counts_rows: bool = False,
 ) -> FileGroupAssignment:
     """
     Assign every row of a write to a file group.
@@ -179,6 +189,7 @@ def assign_file_groups(
         delete_partitions: Partitions to delete as a whole, or to overwrite even if no row
         belongs to them.
         view: The file system view of the write's snapshot, if several writes share one.
+        counts_rows: Count the rows of each file group, even if they could be written without.
 
     Raises:
         InvalidInputError: An insert that refuses known keys has some; a partial update has new
@@ -189,7 +200,8 @@ def assign_file_groups(
     """
     view = view or view_of(context, begun.snapshot)
     named = tuple(delete_partitions)
-    touched = named if workload is None else workload.partition_paths()
+    one_pass = not counts_rows and writes_in_one_pass(workload, rules, begun.snapshot)
+    touched = named if workload is None or one_pass else workload.partition_paths()
     plans = _planned_groups(context, begun.snapshot)
     replaced, claimed = _replaced(view, rules, named, touched)
     if workload is None:
@@ -210,6 +222,15 @@ def assign_file_groups(
         view=view,
         touched=touched,
     )
+    if one_pass:
+        return FileGroupAssignment(
+            tasks=(),
+            replaced=replaced,
+            overwritten_partitions=claimed,
+            profile=_profile(rules.operation, WorkloadProfile(), {}),
+            conflict=_conflict(plans, replaced),
+            new_groups=NewGroups(task=_shared_task(write), rows_per_file=files.sizes.rows_per_file),
+        )
     latest, located = _existing_slices(write)
     tagged = _tag_rows(write, latest, located)
     counts = rows_to_write(tagged.counts, rules)
@@ -234,6 +255,49 @@ def assign_file_groups(
         new_rows=counts.inserts if write.operation.updates else {},
         read_only=_read_only(tagged.decisive, latest),
         outer_folders=tagged.inside,
+    )
+
+
+def writes_in_one_pass(workload: Workload | None, rules: RowRules, snapshot: Snapshot) -> bool:
+    """Return whether the rows are written without a count before."""
+    is_first = snapshot.newest_write is None and snapshot.archived_write is None
+    return isinstance(workload, OnePassWorkload) and rules.opens_groups_only(is_first=is_first)
+
+
+def with_new_groups(
+    context: TableContext,
+    snapshot: Snapshot,
+    rules: RowRules,
+    assignment: FileGroupAssignment,
+    opened: Sequence[NewGroupStats],
+) -> FileGroupAssignment:
+    """
+    Return the assignment of rows that chose their file groups while they were written.
+
+    Outside, errors: as ``refuse_nesting``.
+    """
+    if assignment.new_groups is None:
+        raise InvariantError("rows without counts were not assigned in one pass; report it")
+    rows: dict[str, int] = {}
+    for one in opened:
+        path = one.file_group.partition_path
+        rows[path] = rows.get(path, 0) + one.rows
+    shared = assignment.new_groups.task
+    return replace(
+        assignment,
+        tasks=tuple(
+            replace(
+                shared,
+                partition_path=one.file_group.partition_path,
+                file_id=one.file_group.file_id,
+            )
+            for one in opened
+        ),
+        outer_folders=refuse_nesting(
+            context, view_of(context, snapshot), tuple(sorted(rows)), rules
+        ),
+        new_rows=rows if rules.operation.traits.updates else {},
+        new_groups=None,
     )
 
 

@@ -54,7 +54,7 @@ def dry_run_write(
         InvalidInputError, UnsupportedTableError, MissingFileError: As the write itself would.
     """
     snapshot = context.snapshot()
-    work = prepare_write(context, plan, workload, snapshot)
+    work = prepare_write(context, plan, workload, snapshot, counts_rows=True)
     plan = work.plan
     now = _DryRunBase(
         requested_time=context.zone.instant_time(context.ports.clock.now_ms()), snapshot=snapshot
@@ -67,6 +67,7 @@ def dry_run_write(
         work.schema,
         files=plan.files,
         delete_partitions=plan.partitions_deleted(snapshot),
+        counts_rows=True,
     )
     planned = planned_commit(assignment)
     found = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -150,6 +150,39 @@ class Workload(Protocol):
         """Release cached rows; a second call is no error."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewGroupStats:
+    """A new file group with the rows that arrived for it and its write stats."""
+
+    file_group: FileGroupId
+    rows: int
+    stats: tuple[WriteStat, ...]  # empty if all rows are deletes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewGroups:
+    """How rows of any number become new file groups, in one pass over them."""
+
+    task: FileGroupTask  # with what all file groups share
+    rows_per_file: int
+
+
+@runtime_checkable
+class OnePassWorkload(Workload, Protocol):
+    """A workload that may write new file groups without a count of its rows before."""
+
+    def prepare_one_pass(self, rules: RowRules, schema: TableSchema) -> None:
+        """As ``prepare``, but bad rows are found by ``write_new_groups``."""
+
+    def write_new_groups(self, groups: NewGroups) -> list[NewGroupStats]:
+        """
+        Write all rows into new file groups, and choose these meanwhile.
+
+        Raises:
+            InvalidInputError: As ``prepare``. Some files may be written.
+        """
+
+
 def write_task(
     storage: Storage, task: FileGroupTask, incoming: pa.Table, made: NewFileGroup | None = None
 ) -> tuple[WriteStat, ...]:
@@ -249,6 +282,8 @@ class LocalWorkload:
             kept = kept.append_column(RELOCATED_COLUMN, self._deleted)
         if rules.combine:
             kept = combined(kept, rules, schema.avro_json)
+        if rules.sort is not None and rules.sort.by_key:
+            kept = kept.sort_by([(PARTITION_COLUMN, "ascending"), (KEY_COLUMN, "ascending")])
         self._rules = rules
         self._rows = kept
 

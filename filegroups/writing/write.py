@@ -15,7 +15,12 @@ from functools import partial
 
 from filegroups.schema.evolution import ColumnChange, schema_changes
 from filegroups.schema.schema import TableSchema
-from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
+from filegroups.writing.assign_file_groups import (
+    FileGroupAssignment,
+    assign_file_groups,
+    with_new_groups,
+    writes_in_one_pass,
+)
 from filegroups.writing.commit_checks import ReadValidation
 from filegroups.writing.idempotency import committed_batch, result_of_batch
 from filegroups.writing.metadata_update import MetadataWriter
@@ -34,7 +39,7 @@ from filegroups.writing.retry import (
     rebase_tasks,
     wait_for_rate_limit,
 )
-from filegroups.writing.workload import Workload
+from filegroups.writing.workload import OnePassWorkload, Workload
 from filegroups.writing.write_request import CommitResult, RowCounts, WriteRequest
 from filegroups.writing.write_schema import (
     addressed,
@@ -66,7 +71,7 @@ from timeline.errors import (
     RolledBackError,
     counted,
 )
-from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
+from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation, WriteStat
 from timeline.model.instant import Action
 from timeline.model.slot import Slot
 from timeline.rollback.rollback import discard_attempt
@@ -224,14 +229,28 @@ def write(
 
 
 def prepare_write(
-    context: TableContext, plan: WriteRequest, workload: Workload | None, snapshot: Snapshot
+    context: TableContext,
+    plan: WriteRequest,
+    workload: Workload | None,
+    snapshot: Snapshot,
+    *,
+    counts_rows: bool = False,
 ) -> PreparedWrite:
-    """Fit the rows to the table before the write begins. Raise if they do not fit."""
+    """
+    Fit the rows to the table before the write begins. Raise if they do not fit.
+
+    A workload of one pass shows bad rows only when it writes them, unless ``counts_rows``.
+    """
     plan = addressed(plan, workload)
     plan = with_stored_forms(context, snapshot, plan)
     schema, before = schema_for(context, snapshot, workload, plan)
     if workload is not None:
-        workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
+        own = rows_schema(context, schema, workload, plan)
+        one_pass = not counts_rows and writes_in_one_pass(workload, plan.rules, snapshot)
+        if one_pass and isinstance(workload, OnePassWorkload):
+            workload.prepare_one_pass(plan.rules, own)
+        else:
+            workload.prepare(plan.rules, own)
     return PreparedWrite(
         context=context, plan=plan, workload=workload, schema=schema, schema_before=before
     )
@@ -420,7 +439,7 @@ def _write_and_publish(
         return _conflict(begun, tries, here.verdict, here.base_state)
     if here is not None and isinstance(here.verdict, Rebase):
         assignment = replace(assignment, tasks=rebase_tasks(assignment.tasks, here.verdict))
-    stats = workload.rewrite(assignment.tasks) if workload is not None else []
+    assignment, stats = _write_files(work, begun, assignment)
     written = WrittenFiles(
         assignment=assignment,
         stats=tuple(zip(assignment.tasks, stats, strict=True)),
@@ -432,6 +451,19 @@ def _write_and_publish(
         read_validation=watch,
     )
     return _publish_written(work, begun, written, seen, tries, here=here, needs_lookup=needs_lookup)
+
+
+def _write_files(
+    work: PreparedWrite, begun: StartedWrite, assignment: FileGroupAssignment
+) -> tuple[FileGroupAssignment, list[tuple[WriteStat, ...]]]:
+    """Write the files; return the assignment with all tasks, and the stats of each."""
+    workload, groups = work.workload, assignment.new_groups
+    if groups is not None and isinstance(workload, OnePassWorkload):
+        opened = workload.write_new_groups(groups)
+        rules = work.plan.rules
+        assignment = with_new_groups(work.context, begun.snapshot, rules, assignment, opened)
+        return assignment, [one.stats for one in opened]
+    return assignment, [] if workload is None else workload.rewrite(assignment.tasks)
 
 
 def _publish_written(

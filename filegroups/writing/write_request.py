@@ -21,9 +21,10 @@ from filegroups.reading.read import ReadSet
 from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules
 from timeline.commit.conflict_report import ConflictReport
 from timeline.errors import counted
-from timeline.model.commit_metadata import CommitMetadata, MergeMode, WriteOperation
+from timeline.model.commit_metadata import CommitMetadata, MergeMode, Replaced, WriteOperation
 from timeline.model.instant import InstantTime
 from timeline.model.merge_definition import MergeDefinition
+from timeline.properties.setting_enums import BulkInsertSort
 from timeline.rules.bucket_ranges import BucketRanges
 from timeline.snapshot import Snapshot
 
@@ -44,6 +45,7 @@ class RowRules:
     lookup: LookupRules = field(default_factory=LookupRules)
     buckets: BucketRules | None = None  # the key's hash gives the file group, without a lookup
     own_buckets: BucketRanges | None = None  # rows of other buckets are refused (OWN-1)
+    sort: BulkInsertSort | None = None  # of a bulk insert; None for other operations
     # The columns that a partial update changes, empty for all columns of the rows; None for whole
     # rows.
     partial_columns: tuple[str, ...] | None = None
@@ -84,6 +86,22 @@ class RowRules:
     def partial(self) -> bool:
         """Whether rows have some of the columns, and records keep the others."""
         return self.partial_columns is not None
+
+    def opens_groups_only(self, *, is_first: bool) -> bool:
+        """
+        Return whether all rows go to new file groups, whatever their keys and partitions are.
+
+        Args:
+            is_first: Whether the table has no write yet.
+        """
+        traits = self.operation.traits
+        if traits.deletes_keys or self.changes_known or self.buckets or self.own_buckets:
+            return False
+        if traits.replaces is not Replaced.NOTHING:
+            return traits.replaces is Replaced.TABLE
+        if traits.opens_new_files_only:
+            return not self.tags
+        return is_first
 
     def combining(self, avro_json: str) -> MergeRules:
         """Return how rows of one key in a batch become one. Deletes by key are all alike."""

@@ -133,6 +133,7 @@ class SparkTable(Table):
             data,
             storage_options=storage_properties(self._properties),
             shuffle_tasks=self._settings.shuffle_tasks,
+            bulk_insert_tasks=self._settings.bulk_insert_tasks,
         )
 
     def _partitions_to_delete(self, data: object) -> tuple[str, ...]:

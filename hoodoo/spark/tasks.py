@@ -7,6 +7,7 @@ local executor. A worker keeps one batch, or the rows of one file group, in memo
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -30,11 +31,16 @@ from filegroups.keys.keys import (
 )
 from filegroups.merge.merging import combine_incoming
 from filegroups.merge.rules import MergeRules, ordering_column
-from filegroups.schema.casting import normalise, refuse_null_elements
+from filegroups.schema.casting import (
+    codes_of,
+    normalise,
+    refuse_null_elements,
+    rows_by_number,
+)
 from filegroups.schema.schema import META_FIELDS, drop_meta
-from filegroups.writing.workload import write_task
+from filegroups.writing.workload import NewGroups, combined, write_task
 from filegroups.writing.write_request import RowRules
-from hoodoo.spark.error_transport import TaskFailedError, error_to_json
+from hoodoo.spark.error_transport import TaskFailedError, error_from_json, error_to_json
 from hoodoo.spark.schema import transport_schema
 from lockproviders.registry import has_external_slots
 from timeline.errors import HoodooError, UnavailableError
@@ -66,6 +72,16 @@ ANSWERS = pa.schema(
     ]
 )
 
+NEW_GROUPS = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in (PARTITION, FILE_ID)),
+        *(each for each in ANSWERS if each.name != TARGET),
+    ]
+)
+
+_FILE_SHIFT = 20  # bits for the files of one Spark partition
+_KEPT_BYTES_MAX = 256 << 20  # rows that a task keeps for the files of several partition paths
+_PIECE_ROWS, _PIECE_BYTES = 100_000, 32 << 20
 _PARTITION_SHIFT = 40  # bits for the positions of rows in one Spark partition
 
 
@@ -97,6 +113,16 @@ def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:
     )
 
 
+def fitted_rows(incoming: pa.Table, rules: RowRules, schema: pa.Schema) -> pa.Table:
+    """Return incoming rows in the table's own columns and types. Errors: as ``Workload.prepare``."""
+    rows = incoming.select(drop_meta(incoming.schema).names)
+    validate_ordering(rows, rules.ordering_fields)
+    own = normalise(rows, schema)
+    if rules.for_java:
+        refuse_null_elements(own)
+    return own
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRows:
     """Fit incoming rows to the table and compute their keys; a bad batch becomes an error row."""
@@ -119,17 +145,13 @@ class PrepareRows:
             yield from rows.combine_chunks().to_batches()
 
     def _prepared(self, incoming: pa.Table, position: int, shape: pa.Schema) -> pa.Table:
-        rows = incoming.select(drop_meta(incoming.schema).names)
         columns: list[pa.ChunkedArray | pa.Array] = []
         keys, paths = addresses(incoming, self.rules.keys, self.schema)
         if not self.rules.operation.traits.deletes_keys:
-            validate_ordering(rows, self.rules.ordering_fields)
-            own = normalise(rows, self.schema)
-            if self.rules.for_java:
-                refuse_null_elements(own)
+            own = fitted_rows(incoming, self.rules, self.schema)
             columns.extend(own.cast(transport_schema(self.schema)).columns)
-        order = pa.array(np.arange(position, position + rows.num_rows))
-        columns.extend([keys, paths, order, pa.nulls(rows.num_rows, pa.string())])
+        order = pa.array(np.arange(position, position + incoming.num_rows))
+        columns.extend([keys, paths, order, pa.nulls(incoming.num_rows, pa.string())])
         return pa.Table.from_arrays(columns, schema=shape)
 
 
@@ -303,6 +325,201 @@ class WriteGroups:
         return stats_to_json(
             write_task(storage, replace(task, write_token=token, merge=self.rules.merge), rows)
         )
+
+
+# ---- New file groups of any number of rows, in one pass: files are chosen while rows arrive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteNewGroups:
+    """
+    Write rows into new file groups, without a count of them before; return the write stats.
+
+    A task keeps the rows of one file for each partition path in memory, and all of them up to a
+    limit. Beyond it, the biggest part becomes a smaller file.
+    """
+
+    address: StorageAddress
+    rules: RowRules
+    schema: pa.Schema  # the table's own columns
+    groups: NewGroups
+    prepared: bool  # the rows come from ``PrepareRows``, sorted by key where they are combined
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row for each file group, and one for each bad batch; runs in a worker."""
+        context = TaskContext.get()
+        partition, attempt = (
+            (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+        )
+        storage, rows = self.address.open(), _RowsByPartition(self.groups.rows_per_file)
+        is_good, files = True, 0
+        try:
+            for piece in self._pieces(batches):
+                if isinstance(piece, HoodooError):  # continues, so that the message counts all rows
+                    is_good = False
+                    yield _new_group_row(error=piece)
+                elif is_good:
+                    for path, full in rows.add(piece):
+                        yield self._written(storage, path, full, (partition, files, attempt))
+                        files += 1
+            for path, rest in rows.rest() if is_good else ():
+                yield self._written(storage, path, rest, (partition, files, attempt))
+                files += 1
+        except UnavailableError as error:
+            raise TaskFailedError(error) from error
+        except HoodooError as error:
+            yield _new_group_row(error=error)
+
+    def _pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table | HoodooError]:
+        """Yield the rows with their keys and partition paths, in pieces of many batches."""
+        fitted = self._combined(batches) if self.rules.combine else self._fitted(batches)
+        yield from fitted
+
+    def _fitted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table | HoodooError]:
+        for piece in _joined(batches):
+            if self.prepared:
+                yield from _without_errors(piece)
+                continue
+            try:
+                keys, paths = addresses(piece, self.rules.keys, self.schema)
+                own = fitted_rows(piece, self.rules, self.schema)
+            except HoodooError as error:
+                yield error
+            else:
+                yield own.append_column(KEY, keys).append_column(PARTITION, paths)
+
+    def _combined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table | HoodooError]:
+        """Combine the rows of each key; a key's rows may be in several batches, in sequence."""
+        names = (KEY,) if self.rules.lookup.whole_table else (PARTITION, KEY)
+        held: pa.Table | None = None
+        for piece in _joined(batches):
+            for rows in _without_errors(piece):
+                if isinstance(rows, HoodooError):
+                    yield rows
+                    continue
+                together = rows if held is None else pa.concat_tables([held, rows])
+                cut = _start_of_last(together, names)
+                held = together.slice(cut)
+                if cut:
+                    yield self._one_row_a_key(together.slice(0, cut))
+        if held is not None:
+            yield self._one_row_a_key(held)
+
+    def _one_row_a_key(self, rows: pa.Table) -> pa.Table | HoodooError:
+        try:
+            return combined(rows, self.rules, self.groups.task.avro_json)
+        except HoodooError as error:
+            return error
+
+    def _written(
+        self, storage: Storage, path: str, rows: pa.Table, numbers: tuple[int, int, int]
+    ) -> pa.RecordBatch:
+        partition, file, attempt = numbers
+        number = (partition << _FILE_SHIFT) + file  # unique, and so are sequence numbers
+        task = replace(
+            self.groups.task,
+            partition_path=path,
+            file_id=f"{uuid.uuid4()}-0",
+            write_token=f"{partition}-{file}-{attempt}",
+            task_number=number,
+            merge=self.rules.merge,  # with a plug-in's merger
+        )
+        stats = stats_to_json(write_task(storage, task, rows))
+        return _new_group_row(task=task, rows=rows.num_rows, stats=stats)
+
+
+class _RowsByPartition:
+    """Rows of new file groups by partition path, until a file is full."""
+
+    def __init__(self, rows_per_file: int) -> None:
+        self._rows_per_file = rows_per_file
+        self._pieces: dict[str, list[pa.Table]] = {}
+        self._rows: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+
+    def add(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Add rows; yield the rows of full files with their partition path."""
+        codes, paths = codes_of(rows.column(PARTITION))
+        for code, positions in rows_by_number(codes).items():
+            path = paths[code]
+            mine = rows if len(paths) == 1 else rows.take(pa.array(positions))
+            self._pieces.setdefault(path, []).append(mine)
+            self._rows[path] = self._rows.get(path, 0) + mine.num_rows
+            self._bytes[path] = self._bytes.get(path, 0) + mine.get_total_buffer_size()
+            while self._rows[path] >= self._rows_per_file:
+                yield path, self._taken(path)
+        while sum(self._bytes.values()) > _KEPT_BYTES_MAX:
+            biggest = max(self._bytes, key=self._bytes.__getitem__)
+            yield biggest, self._taken(biggest)
+
+    def rest(self) -> Iterator[tuple[str, pa.Table]]:
+        """Yield all rows that are left."""
+        for path in sorted(self._pieces):
+            yield path, self._taken(path)
+
+    def _taken(self, path: str) -> pa.Table:
+        """Take the rows of one file, at most."""
+        rows = pa.concat_tables(self._pieces.pop(path))
+        kept = rows.slice(self._rows_per_file)
+        self._rows[path], self._bytes[path] = kept.num_rows, 0
+        if kept.num_rows:
+            # Slices keep the buffers of the whole.
+            self._pieces[path] = [kept.take(pa.array(np.arange(kept.num_rows)))]
+            self._bytes[path] = self._pieces[path][0].get_total_buffer_size()
+        return rows.slice(0, self._rows_per_file)
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Join batches of Spark, which have 10,000 rows, into pieces for which Arrow's calls pay."""
+    pieces: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows:
+            pieces.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.get_total_buffer_size()
+        if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
+            yield pa.Table.from_batches(pieces)
+            pieces, rows, size = [], 0, 0
+    if pieces:
+        yield pa.Table.from_batches(pieces)
+
+
+def _without_errors(prepared: pa.Table) -> Iterator[pa.Table | HoodooError]:
+    """Yield the errors among prepared rows, and the other rows without the error column."""
+    rows = prepared
+    failed = pc.is_valid(prepared.column(ERROR))
+    if pc.any(failed).as_py():
+        for text in prepared.column(ERROR).drop_null().to_pylist():
+            yield error_from_json(text)
+        rows = prepared.filter(pc.invert(failed))
+    if rows.num_rows:
+        yield rows.drop_columns([ERROR, ORDER])
+
+
+def _start_of_last(rows: pa.Table, names: tuple[str, ...]) -> int:
+    """Return the position of the first row that has the key of the last row, in sorted rows."""
+    same = np.ones(rows.num_rows, np.bool_)
+    for name in names:
+        column = rows.column(name)
+        same &= np.asarray(pc.equal(column, column[-1])).astype(np.bool_)
+    return int(np.argmax(same))
+
+
+def _new_group_row(
+    *,
+    task: FileGroupTask | None = None,
+    rows: int = 0,
+    stats: str | None = None,
+    error: HoodooError | None = None,
+) -> pa.RecordBatch:
+    row = {
+        PARTITION: [None if task is None else task.partition_path],
+        FILE_ID: [None if task is None else task.file_id],
+        "rows": [rows],
+        "stats": [stats],
+        ERROR: [None if error is None else error_to_json(error)],
+    }
+    return pa.RecordBatch.from_pydict(row, schema=NEW_GROUPS)
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

@@ -21,7 +21,7 @@ from filegroups.keys.bucketing import BucketAssigner, InsertBucket
 from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
 from filegroups.schema.schema import IS_DELETED_COLUMN, TableSchema
-from filegroups.writing.workload import WorkloadProfile
+from filegroups.writing.workload import NewGroups, NewGroupStats, WorkloadProfile
 from filegroups.writing.write_request import RowRules
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows, error_from_spark
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
@@ -32,6 +32,7 @@ from hoodoo.spark.tasks import (
     FILE_ID,
     KEY,
     LOCATED_KEYS,
+    NEW_GROUPS,
     OLD_ORDER,
     ORDER,
     PARTITION,
@@ -43,11 +44,13 @@ from hoodoo.spark.tasks import (
     ReadKeys,
     StorageAddress,
     WriteGroups,
+    WriteNewGroups,
     prepared_schema,
 )
 from timeline.errors import InvariantError, UnsafeSetupError
 from timeline.model.commit_metadata import FileGroupId, WriteStat
 from timeline.ports.ports import Ports
+from timeline.properties.setting_enums import BulkInsertSort
 
 # ---- Numbers for file groups that Spark's shuffle distributes evenly
 # Spark sends a row to a task by the hash of a column. So several file groups may end up in one
@@ -256,6 +259,8 @@ _BROADCAST_ROWS_MAX = 500_000  # keys of so many rows fit into the memory of eac
 _TASKS_PER_CORE = 4
 _SMALL_TASKS = 4  # tasks for the found keys of a small batch
 _BUCKET_PATH = "_hoodoo_bucket_path"
+_SALT_BYTES = 128 << 20  # of the sources, for each task of one partition path
+_UNKNOWN_SALTS = 4
 
 
 class SparkWorkload:
@@ -267,6 +272,8 @@ class SparkWorkload:
         df: The incoming rows.
         storage_options: The ``hoodoo.storage.*`` options that tasks need.
         shuffle_tasks: Number of tasks that write file groups; 0 derives it from the cores.
+        bulk_insert_tasks: Number of tasks of a bulk insert that distributes its rows; 0 for
+            Spark's own.
     """
 
     def __init__(
@@ -276,6 +283,7 @@ class SparkWorkload:
         *,
         storage_options: Mapping[str, str] | None = None,
         shuffle_tasks: int = 0,
+        bulk_insert_tasks: int = 0,
     ) -> None:
         self._df = df
         self._spark = df.sparkSession
@@ -284,10 +292,12 @@ class SparkWorkload:
             base_uri=ports.storage.base_uri, options=tuple((storage_options or {}).items())
         )
         self._shuffle_tasks = shuffle_tasks
+        self._bulk_insert_tasks = bulk_insert_tasks
         self._schema = arrow_schema_of(df.schema)
         self._rules: RowRules | None = None
-        self._shape: pa.Schema | None = None
+        self._table = TableSchema(arrow=pa.schema([]), avro_json="")  # of the prepared rows
         self._prepared: Any = None
+        self._is_counted = False
         self._counts: dict[str, int] = {}
         self._updates: Mapping[FileGroupId, int] = {}
         self._new_rows = 0
@@ -304,31 +314,107 @@ class SparkWorkload:
         return self._schema
 
     def is_empty(self) -> bool:
-        """See ``Workload.is_empty``. Before ``prepare``, Spark searches for a first row."""
-        if self._prepared is not None:
+        """See ``Workload.is_empty``. Before a count, Spark searches for a first row."""
+        if self._is_counted:
             return not self._counts
         return bool(self._df.isEmpty())
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """See ``Workload.prepare``. Each file group's task combines duplicates later."""
-        if self._prepared is not None and (rules, schema.arrow) == (self._rules, self._shape):
+        if self._is_counted and (rules, schema.arrow) == (self._rules, self._table.arrow):
             return  # prepared before the table was created
+        self.prepare_one_pass(rules, schema)
+        self._count()
+
+    def prepare_one_pass(self, rules: RowRules, schema: TableSchema) -> None:
+        """See ``OnePassWorkload``. Spark computes nothing yet."""
         self.release()
         self._rules = rules
-        self._shape = schema.arrow
-        shape = spark_schema_of(prepared_schema(rules, schema.arrow))
-        prepare = PrepareRows(rules=rules, schema=schema.arrow)
-        self._prepared = self._df.mapInArrow(prepare, shape)
+        self._table = schema
+
+    def write_new_groups(self, groups: NewGroups) -> list[NewGroupStats]:
+        """See ``OnePassWorkload``. One job, with one shuffle at most; Spark caches nothing."""
+        rules = self._required_rules()
+        rows, prepared = self._arranged(rules)
+        work = WriteNewGroups(
+            address=self._address,
+            rules=rules,
+            schema=self._table.arrow,
+            groups=groups,
+            prepared=prepared,
+        )
+        answers = collect_dataframe(rows.mapInArrow(work, spark_schema_of(NEW_GROUPS)))
+        failed = [row[ERROR] for row in answers if row[ERROR] is not None]
+        if failed:
+            raise error_from_rows(failed)
+        return [
+            NewGroupStats(
+                file_group=FileGroupId(row[PARTITION], row[FILE_ID]),
+                rows=row["rows"],
+                stats=stats_from_json(row["stats"]),
+            )
+            for row in answers
+        ]
+
+    def _arranged(self, rules: RowRules) -> tuple[Any, bool]:
+        """Return the rows as their tasks write them, and whether they are prepared."""
+        sort, rows = rules.sort, self._fitted()
+        by_key = [KEY] if rules.lookup.whole_table else [PARTITION, KEY]
+        if sort is BulkInsertSort.GLOBAL_SORT and not (rules.combine and rules.lookup.whole_table):
+            ranges = rows.repartitionByRange(*self._bulk_insert_width, PARTITION, KEY)
+            return ranges.sortWithinPartitions(PARTITION, KEY, ORDER), True
+        if rules.combine:
+            return self._in_few_files(rows, rules).sortWithinPartitions(*by_key, ORDER), True
+        if sort is BulkInsertSort.NONE:
+            return self._df, False
+        if sort is BulkInsertSort.PARTITION_SORT:
+            return rows.sortWithinPartitions(PARTITION, KEY), True
+        if sort is None:
+            return self._in_few_files(rows, rules), True
+        by_path = rows.repartition(*self._bulk_insert_width, PARTITION)
+        if sort is BulkInsertSort.PARTITION_PATH_REPARTITION_AND_SORT:
+            by_path = by_path.sortWithinPartitions(PARTITION)
+        return by_path, True
+
+    def _in_few_files(self, rows: Any, rules: RowRules) -> Any:
+        """Send the rows of a key to one task, and those of a partition path to few tasks."""
         if rules.lookup.whole_table and rules.combine:
-            self._prepared = one_row_a_key(self._prepared, rules.combining(schema.avro_json))
+            return rows.repartition(KEY)
+        known, is_known = _source_bytes(self._df)
+        most = self._width(_INT_MAX)
+        salts = min(most, -(-known // _SALT_BYTES)) if is_known else _UNKNOWN_SALTS
+        if not rules.keys.partition_fields:
+            salts = max(salts, self._spark.sparkContext.defaultParallelism)
+        by = ORDER if rules.keys.automatic else KEY
+        salt = F.pmod(F.xxhash64(by), F.lit(max(1, salts)))
+        width = [self._shuffle_tasks] if self._shuffle_tasks else []
+        return rows.repartition(*width, PARTITION, salt)
+
+    @property
+    def _bulk_insert_width(self) -> list[int]:
+        return [self._bulk_insert_tasks] if self._bulk_insert_tasks else []
+
+    def _fitted(self) -> Any:
+        """Return the rows in the table's columns, with keys, by one Python task."""
+        rules, schema = self._required_rules(), self._table.arrow
+        shape = spark_schema_of(prepared_schema(rules, schema))
+        return self._df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
+
+    def _count(self) -> None:
+        """Cache the prepared rows and count them by partition path; bad rows raise here."""
+        rules = self._required_rules()
+        self._prepared = self._fitted()
+        if rules.lookup.whole_table and rules.combine:
+            self._prepared = one_row_a_key(self._prepared, rules.combining(self._table.avro_json))
         self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self._counts = self._counted()
-            if not self._counts:
-                self._schema = schema.arrow
         except BaseException:
             self.release()  # else a second call would take the refused rows for prepared ones
             raise
+        self._is_counted = True
+        if not self._counts:
+            self._schema = self._table.arrow
 
     def _counted(self) -> dict[str, int]:
         counted = collect_dataframe(
@@ -343,6 +429,8 @@ class SparkWorkload:
 
     def partition_paths(self) -> tuple[str, ...]:
         """See ``Workload.partition_paths``."""
+        if not self._is_counted:  # prepared for one pass, but the table got rows meanwhile
+            self._count()
         return tuple(sorted(self._counts))
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
@@ -436,7 +524,7 @@ class SparkWorkload:
         reading = ReadKeys(
             address=self._address,
             virtual_keys=rules.keys.virtual,
-            schema=self._shape or pa.schema([]),
+            schema=self._table.arrow,
             # The table's own values decide whether a row may move.
             ordering=rules.ordering_fields if rules.moves_rows else (),
             merged=merged,
@@ -550,6 +638,7 @@ class SparkWorkload:
         if self._prepared is not None:
             self._prepared.unpersist()
             self._prepared = None
+        self._is_counted = False
 
     def _routed(self, targets: Mapping[FileGroupId, int]) -> Any:
         """Return the rows of the given file groups with their target number."""

@@ -12,7 +12,7 @@ from filegroups.schema.schema import TableSchema
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
-from hoodoo.catalog import create_table, new_table_config
+from hoodoo.catalog import create_table, delete_unwritten_table, new_table_config
 from hoodoo.configuration import Layers
 from hoodoo.factory import compose_ports, properties_of_table
 from hoodoo.spark.options import layers_for, reader_properties, storage_properties
@@ -90,28 +90,37 @@ def save_dataframe(
     if exists and chosen == "errorifexists":
         raise _table_exists(path)
     settings = WriteSettings.from_properties(layers.load())
-    operation = settings.operation
+    overwriting: WriteOperation | None = None
     if chosen == "overwrite":
-        operation, layers = _overwriting(settings, layers)
-    data = df
-    if not exists:
-        if chosen != "overwrite":
-            operation = operation_of(settings, settings.record_key_fields)
-        data = _checked_for_new_table(df, path, layers, operation)
-        lost_the_race = not _create(df, path, layers)
-        if lost_the_race and chosen == "ignore":
-            return None
-        if lost_the_race and chosen == "errorifexists":
-            raise _table_exists(path)
-    with SparkTable(df.sparkSession, path, layers=layers) as table:
-        if chosen != "overwrite":
-            operation = operation_of(settings, table.config.record_key_fields)
-        return table.write(data, operation, batch_id=batch_id, reads=reads)
+        overwriting, layers = _overwriting(settings, layers)
+
+    def write(data: Any) -> CommitResult:
+        with SparkTable(df.sparkSession, path, layers=layers) as table:
+            operation = overwriting or operation_of(settings, table.config.record_key_fields)
+            return table.write(data, operation, batch_id=batch_id, reads=reads)
+
+    if exists:
+        return write(df)
+    operation = overwriting or operation_of(settings, settings.record_key_fields)
+    data = _checked_for_new_table(df, path, layers, operation)
+    created = _create(df, path, layers)
+    if not created and chosen == "ignore":
+        return None
+    if not created and chosen == "errorifexists":
+        raise _table_exists(path)
+    try:
+        return write(data)
+    except Exception:
+        if created:  # bad rows may show only while they are written, and leave no empty table
+            delete_unwritten_table(path, replace(layers, warns=False))
+        raise
 
 
 def _checked_for_new_table(df: Any, path: str, layers: Layers, operation: WriteOperation) -> Any:
     """
     Check all rows before the table is created, so that bad rows leave no empty table.
+
+    Rows that one pass writes are checked meanwhile.
 
     Returns:
         The DataFrame, or its rows as the check left them, for the write.
@@ -135,7 +144,10 @@ def _checked_for_new_table(df: Any, path: str, layers: Layers, operation: WriteO
         df,
         storage_options=storage_properties(properties),
         shuffle_tasks=settings.shuffle_tasks,
+        bulk_insert_tasks=settings.bulk_insert_tasks,
     )
+    if rules.opens_groups_only(is_first=True):
+        return workload
     try:
         workload.prepare(rules, schema)
     except BaseException:

@@ -111,6 +111,21 @@ class InsertDuplicates(Enum):
     FAIL = "fail"
 
 
+class BulkInsertSort(Enum):
+    """How a bulk insert distributes and sorts its rows before it writes them (Hudi's modes)."""
+
+    NONE = "NONE"
+    GLOBAL_SORT = "GLOBAL_SORT"
+    PARTITION_SORT = "PARTITION_SORT"
+    PARTITION_PATH_REPARTITION = "PARTITION_PATH_REPARTITION"
+    PARTITION_PATH_REPARTITION_AND_SORT = "PARTITION_PATH_REPARTITION_AND_SORT"
+
+    @property
+    def by_key(self) -> bool:
+        """Whether rows are sorted by partition path and record key."""
+        return self in (BulkInsertSort.GLOBAL_SORT, BulkInsertSort.PARTITION_SORT)
+
+
 class OverwriteMode(Enum):
     """What save mode overwrite replaces: the whole table, or the partitions of the new rows."""
 

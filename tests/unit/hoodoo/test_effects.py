@@ -34,7 +34,6 @@ SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64())])
 KEYS = sorted({known.key for known in hudi_keys().values()})
 #: A user expects something of each of them.
 EXPECTED = [
-    "hoodie.bulkinsert.sort.mode",
     "hoodie.datasource.merge.type",
     "hoodie.datasource.streaming.startOffset",
     "hoodie.datasource.read.paths",
@@ -130,8 +129,8 @@ def test_keys_of_one_reason_are_reported_together() -> None:
         ("hoodie.allow.empty.commit", "true", False),
         ("hoodie.merge.allow.duplicate.on.inserts", "false", True),
         ("hoodie.merge.allow.duplicate.on.inserts", "true", False),
-        ("hoodie.bulkinsert.sort.mode", "GLOBAL_SORT", True),
-        ("hoodie.bulkinsert.sort.mode", "none", False),
+        ("hoodie.bulkinsert.sort.mode", "GLOBAL_SORT", False),
+        ("hoodie.bulkinsert.user.defined.partitioner.sort.columns", "x", True),
         ("hoodie.datasource.write.streaming.retry.count", "3", False),
         ("hoodie.datasource.write.streaming.retry.count", "7", True),
         ("hoodie.metrics.reporter.type", "GRAPHITE", True),

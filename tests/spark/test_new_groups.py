@@ -1,0 +1,230 @@
+"""Rows of new file groups: tasks write them in one pass, without a count and without a cache."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import hoodoo
+from filegroups.writing.workload import NewGroups, NewGroupStats
+from hoodoo.spark import tasks
+from hoodoo.spark.tasks import KEY, PARTITION
+from hoodoo.spark.workload import SparkWorkload
+from tests.spark.conftest import OPTIONS
+from timeline.errors import InvalidInputError
+
+pytestmark = pytest.mark.spark
+
+OPERATION = "hoodie.datasource.write.operation"
+SORT = "hoodie.bulkinsert.sort.mode"
+SMALL_FILES = {
+    "hoodie.parquet.max.file.size": "102400",  # with the estimate of 1,024 bytes: 100 rows
+    "hoodie.parquet.small.file.limit": "0",
+}
+
+
+@pytest.fixture
+def job_count(spark: Any, jobs: Any) -> Iterator[Callable[[], int]]:
+    """Return the number of jobs of this test so far."""
+    spark.sparkContext.setJobGroup("new groups", "")
+    yield lambda: len(jobs().getJobIdsForGroup("new groups"))
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+
+
+def many(spark: Any, count: int = 1000, paths: int = 2, tasks: int = 3) -> Any:
+    """Return rows whose keys are not in order."""
+    return spark.range(0, count, 1, tasks).selectExpr(
+        f"(id * 7919) % {count} id", f"concat('day', id % {paths}) day", "id at", "id * 0.5D amount"
+    )
+
+
+def files_of(path: str) -> dict[str, list[list[str]]]:
+    """Return the keys of each file by partition path, in the order of the file."""
+    found: dict[str, list[list[str]]] = {}
+    for file in sorted(Path(path).glob("*/*.parquet")):
+        keys = pq.read_table(file, partitioning=None).column(KEY).to_pylist()
+        found.setdefault(file.parent.name, []).append(keys)
+    return found
+
+
+def write(df: Any, path: str, **options: str) -> Any:
+    return df.write.format("hoodoo").options(**OPTIONS, **options).mode("append").save(path)
+
+
+def test_a_bulk_insert_runs_one_job_and_caches_nothing(
+    spark: Any, path: str, job_count: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = []
+    write_new_groups = SparkWorkload.write_new_groups
+
+    def noted(self: SparkWorkload, groups: NewGroups) -> list[NewGroupStats]:
+        found = write_new_groups(self, groups)
+        cached.append(spark.sparkContext._jsc.getPersistentRDDs().size())
+        return found
+
+    monkeypatch.setattr(SparkWorkload, "write_new_groups", noted)
+    result = write(many(spark), path, **{OPERATION: "bulk_insert"})
+    assert job_count() == 1
+    assert cached == [0]
+    assert result.rows_inserted == 1000
+    written = files_of(path)
+    assert sorted(written) == ["day0", "day1"]
+    assert all(len(files) == 3 for files in written.values())  # one for each task
+    with hoodoo.open_table(path) as table:
+        assert table.verify().problems == ()
+        rows = table.to_arrow(with_hoodie_columns=True)
+    numbers = rows.column("_hoodie_commit_seqno").to_pylist()
+    assert len(set(numbers)) == 1000
+    assert sorted(rows.column("id").to_pylist()) == list(range(1000))
+
+
+def test_a_full_file_is_followed_by_another(spark: Any, path: str) -> None:
+    write(many(spark, tasks=1), path, **{OPERATION: "bulk_insert"}, **SMALL_FILES)
+    for files in files_of(path).values():
+        assert [len(keys) for keys in files] == [100] * 5
+
+
+def test_rows_without_keys_get_keys_that_differ(spark: Any, path: str) -> None:
+    options = {"hoodie.datasource.write.partitionpath.field": "day", **SMALL_FILES}
+    df = many(spark)
+    df.write.format("hoodoo").options(**options).mode("append").save(path)
+    keys = [key for files in files_of(path).values() for one in files for key in one]
+    assert len(keys) == len(set(keys)) == 1000
+
+
+@pytest.mark.parametrize("driver", [False, True])
+def test_a_global_sort_sorts_keys_over_all_files(
+    spark: Any, path: str, request: pytest.FixtureRequest, driver: bool
+) -> None:
+    if driver:
+        request.getfixturevalue("driver_writes")
+    options = {OPERATION: "bulk_insert", SORT: "GLOBAL_SORT", **SMALL_FILES}
+    write(many(spark), path, **options)
+    for files in files_of(path).values():
+        assert all(keys == sorted(keys) for keys in files)
+        ranges = sorted((keys[0], keys[-1]) for keys in files)
+        assert all(before[1] < after[0] for before, after in itertools.pairwise(ranges))
+        assert sum(map(len, files)) == 500
+
+
+def test_a_partition_sort_sorts_the_keys_of_each_file(spark: Any, path: str) -> None:
+    write(many(spark), path, **{OPERATION: "bulk_insert", SORT: "PARTITION_SORT"})
+    for files in files_of(path).values():
+        assert len(files) == 3
+        assert all(keys == sorted(keys) for keys in files)
+
+
+@pytest.mark.parametrize("mode", ["", "_AND_SORT"])
+def test_a_repartition_by_path_writes_one_file_for_each(spark: Any, path: str, mode: str) -> None:
+    options = {OPERATION: "bulk_insert", SORT: f"PARTITION_PATH_REPARTITION{mode}"}
+    write(many(spark, paths=5), path, **options)
+    assert [len(files) for files in files_of(path).values()] == [1] * 5
+
+
+@pytest.mark.parametrize("operation", ["insert", "upsert"])
+def test_the_first_rows_of_a_table_need_no_count(
+    spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(SparkWorkload, "rewrite", None)
+    write(many(spark, paths=3), path, **{OPERATION: operation})
+    assert sorted(files_of(path)) == ["day0", "day1", "day2"]
+    assert [row[0] for row in rows()] == list(range(1000))
+
+
+@pytest.mark.parametrize("index", ["SIMPLE", "GLOBAL_SIMPLE"])
+def test_the_first_upsert_keeps_one_row_of_each_key(
+    spark: Any, path: str, rows: Any, index: str
+) -> None:
+    df = spark.range(0, 900, 1, 4).selectExpr(
+        "id % 100 id", "concat('day', id % 2) day", "id at", "id * 1D amount"
+    )
+    write(df, path, **{"hoodie.index.type": index})
+    assert rows() == [(n, f"day{n % 2}", 800 + n, 800.0 + n) for n in range(100)]
+
+
+def test_files_of_another_attempt_are_deleted_before_the_commit(
+    spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_new_groups = SparkWorkload.write_new_groups
+
+    def twice(self: SparkWorkload, groups: NewGroups) -> list[NewGroupStats]:
+        lost = write_new_groups(self, groups)  # as an attempt whose result did not arrive
+        assert len(list(Path(path).glob("*/*.parquet"))) == len(lost)
+        return write_new_groups(self, groups)
+
+    monkeypatch.setattr(SparkWorkload, "write_new_groups", twice)
+    result = write(many(spark), path, **{OPERATION: "bulk_insert"})
+    assert len(list(Path(path).glob("*/*.parquet"))) == result.files_written == 6
+    assert [row[0] for row in rows()] == list(range(1000))
+
+
+def test_bad_rows_of_a_later_bulk_insert_leave_no_file(spark: Any, path: str) -> None:
+    write(many(spark), path, **{OPERATION: "bulk_insert"})
+    before = sorted(Path(path).rglob("*.parquet"))
+    bad = many(spark).selectExpr(
+        "if(id > 600, null, id) id", "concat('new', day) day", "at", "amount"
+    )
+    with pytest.raises(InvalidInputError) as caught:
+        write(bad, path, **{OPERATION: "bulk_insert"})
+    assert caught.value.kind == "null_key"
+    assert caught.value.fields["rows"] == 399
+    assert sorted(Path(path).rglob("*.parquet")) == before
+    with hoodoo.open_table(path) as table:
+        assert len(table.timeline) == 1
+
+
+@pytest.mark.parametrize("operation", ["bulk_insert", "upsert"])
+def test_a_failing_query_of_the_first_save_makes_no_table(
+    spark: Any, path: str, operation: str
+) -> None:
+    bad = many(spark).selectExpr(
+        "id", "day", "at", "if(id = 5, raise_error('broken'), amount) amount"
+    )
+    with pytest.raises(Exception, match="broken"):
+        write(
+            bad.selectExpr("id", "day", "at", "cast(amount as double) amount"),
+            path,
+            **{OPERATION: operation},
+        )
+    assert not Path(path, ".hoodie").exists()
+    assert list(Path(path).rglob("*.parquet")) == []
+
+
+def test_a_nested_partition_is_refused_after_its_files_were_written(spark: Any, path: str) -> None:
+    df = spark.sql("select 1L id, 'a' day, 1L at, 1D amount union all select 2L, 'a/b', 1L, 1D")
+    with pytest.raises(InvalidInputError) as caught:
+        write(df, path, **{OPERATION: "bulk_insert"})
+    assert caught.value.kind == "nested_partition"
+    assert list(Path(path).rglob("*.parquet")) == []
+
+
+def test_many_bytes_of_several_partitions_become_smaller_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "_KEPT_BYTES_MAX", 10_000)
+    kept = tasks._RowsByPartition(1_000_000)
+    written: list[tuple[str, pa.Table]] = []
+    for start in range(0, 3000, 300):
+        numbers = np.arange(start, start + 300)
+        paths = [f"p{number % 3}" for number in numbers]
+        written.extend(kept.add(pa.table({"n": numbers, PARTITION: paths})))
+        assert sum(kept._bytes.values()) <= 10_000
+    assert len(written) > 3
+    written.extend(kept.rest())
+    assert sorted(n for _, rows in written for n in rows["n"].to_pylist()) == list(range(3000))
+    assert all(set(rows[PARTITION].to_pylist()) == {path} for path, rows in written)
+
+
+def test_the_rows_of_the_last_key_start_where_they_begin() -> None:
+    rows = pa.table({PARTITION: ["a", "a", "b", "b", "b"], KEY: ["1", "2", "2", "3", "3"]})
+    assert tasks._start_of_last(rows, (PARTITION, KEY)) == 3
+    assert tasks._start_of_last(rows.slice(0, 3), (PARTITION, KEY)) == 2
+    assert tasks._start_of_last(rows.slice(0, 3), (KEY,)) == 1
+    assert tasks._start_of_last(rows.slice(3), (PARTITION, KEY)) == 0
