@@ -52,6 +52,8 @@ KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
 ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"
 BUCKET_COLUMN = "_hoodoo_share"  # the bucket of a bucket index
 FILE_ID = "_hoodoo_file_id"
+KEY_HASH, CHECKSUM = "_hoodoo_key_hash", "_hoodoo_checksum"
+ERROR_TARGET = -2  # of rows that do not fit the table, instead of a file group
 OLD_ORDER = "_hoodoo_old_"  # prefix: ordering values of the table's rows
 
 FOUND_KEYS = pa.schema(
@@ -67,6 +69,7 @@ ANSWERS = pa.schema(
     [
         pa.field(TARGET, pa.int32()),
         pa.field("rows", pa.int64()),  # that arrived
+        pa.field(CHECKSUM, pa.int64()),  # of their keys
         pa.field("stats", pa.string()),
         pa.field(ERROR, pa.string()),
     ]
@@ -75,7 +78,7 @@ ANSWERS = pa.schema(
 NEW_GROUPS = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in (PARTITION, FILE_ID)),
-        *(each for each in ANSWERS if each.name != TARGET),
+        *(each for each in ANSWERS if each.name not in (TARGET, CHECKSUM)),
     ]
 )
 
@@ -99,9 +102,10 @@ class StorageAddress:
         return NonAtomicStorage(storage) if has_external_slots(options) else storage
 
 
-def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:
+def prepared_schema(rules: RowRules, schema: pa.Schema, *, keys_only: bool = False) -> pa.Schema:
     """Return the schema of prepared rows: table columns, key, partition path, order, error."""
-    own = () if rules.operation.traits.deletes_keys else tuple(transport_schema(schema))
+    without = keys_only or rules.operation.traits.deletes_keys
+    own = () if without else tuple(transport_schema(schema))
     return pa.schema(
         [
             *own,
@@ -129,12 +133,13 @@ class PrepareRows:
 
     rules: RowRules
     schema: pa.Schema  # the table's own columns
+    keys_only: bool = False  # without the table's columns, which the rows may lack
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield prepared rows; runs in a worker."""
         context = TaskContext.get()
         position = (context.partitionId() if context is not None else 0) << _PARTITION_SHIFT
-        shape = prepared_schema(self.rules, self.schema)
+        shape = prepared_schema(self.rules, self.schema, keys_only=self.keys_only)
         for batch in batches:
             try:
                 rows = self._prepared(pa.Table.from_batches([batch]), position, shape)
@@ -147,7 +152,7 @@ class PrepareRows:
     def _prepared(self, incoming: pa.Table, position: int, shape: pa.Schema) -> pa.Table:
         columns: list[pa.ChunkedArray | pa.Array] = []
         keys, paths = addresses(incoming, self.rules.keys, self.schema)
-        if not self.rules.operation.traits.deletes_keys:
+        if not (self.keys_only or self.rules.operation.traits.deletes_keys):
             own = fitted_rows(incoming, self.rules, self.schema)
             columns.extend(own.cast(transport_schema(self.schema)).columns)
         order = pa.array(np.arange(position, position + incoming.num_rows))
@@ -213,8 +218,11 @@ class AssignBuckets:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows with their bucket numbers; runs in a worker."""
         for batch in batches:
-            numbers = self.assigner.numbers(batch.column(KEY), batch.column(PARTITION))
-            yield batch.append_column(BUCKET_COLUMN, pa.array(numbers.astype(np.int32)))
+            numbers = np.full(batch.num_rows, -1, np.int32)
+            good = pc.is_valid(batch.column(KEY))  # the others do not fit the table
+            keys = batch.select([KEY, PARTITION]).filter(good)
+            numbers[np.asarray(good).astype(np.bool_)] = self.assigner.numbers(*keys.columns)
+            yield batch.append_column(BUCKET_COLUMN, pa.array(numbers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,8 +308,13 @@ class WriteGroups:
         storage = self.address.open()
         for target, rows in _groups(batches):
             stats, failure = None, None
+            if target == ERROR_TARGET:
+                yield from map(_failed, rows.column(ERROR).to_pylist())
+                continue
+            checksum = key_checksum(rows)
+            task, own = self.tasks[target], rows.drop_columns([KEY_HASH, ERROR])
             try:
-                stats = self._write(storage, FileGroupTask.from_json(self.tasks[target]), rows)
+                stats = self._write(storage, FileGroupTask.from_json(task), own)
             except UnavailableError as error:
                 raise TaskFailedError(error) from error
             except HoodooError as error:
@@ -309,6 +322,7 @@ class WriteGroups:
             answer = {
                 TARGET: [target],
                 "rows": [rows.num_rows],
+                CHECKSUM: [checksum],
                 "stats": [stats],
                 ERROR: [failure],
             }
@@ -520,6 +534,17 @@ def _new_group_row(
         ERROR: [None if error is None else error_to_json(error)],
     }
     return pa.RecordBatch.from_pydict(row, schema=NEW_GROUPS)
+
+
+def key_checksum(rows: pa.Table) -> int:
+    """Return the exclusive or of the rows' key hashes, which does not depend on their order."""
+    hashes = np.asarray(rows.column(KEY_HASH))
+    return int(np.bitwise_xor.reduce(hashes)) if len(hashes) else 0
+
+
+def _failed(text: str) -> pa.RecordBatch:
+    answer = {TARGET: [ERROR_TARGET], "rows": [0], CHECKSUM: [0], "stats": [None], ERROR: [text]}
+    return pa.RecordBatch.from_pydict(answer, schema=ANSWERS)
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

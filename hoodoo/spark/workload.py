@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from importlib.util import find_spec
 from itertools import accumulate, count
+from operator import xor
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +31,12 @@ from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.tasks import (
     ANSWERS,
     BUCKET_COLUMN,
+    CHECKSUM,
     ERROR,
+    ERROR_TARGET,
     FILE_ID,
     KEY,
+    KEY_HASH,
     LOCATED_KEYS,
     NEW_GROUPS,
     OLD_ORDER,
@@ -263,6 +269,22 @@ _SALT_BYTES = 128 << 20  # of the sources, for each task of one partition path
 _UNKNOWN_SALTS = 4
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checksum:
+    """Checksums of counted keys: of those with a file group, and of the others."""
+
+    found: int = 0
+    new: int = 0
+
+
+def _checksum_of_keys() -> Any:
+    return F.expr(f"bit_xor(xxhash64({PARTITION}, {KEY}))").alias(CHECKSUM)
+
+
+def _xor(checksums: Iterable[int | None]) -> int:
+    return reduce(xor, (each or 0 for each in checksums), 0)
+
+
 class SparkWorkload:
     """
     Rows of one write in a DataFrame.
@@ -297,6 +319,9 @@ class SparkWorkload:
         self._rules: RowRules | None = None
         self._table = TableSchema(arrow=pa.schema([]), avro_json="")  # of the prepared rows
         self._prepared: Any = None
+        self._keys: Any = None  # of the prepared rows, cached
+        self._all_keys = _Checksum()
+        self._checksum: _Checksum | None = None  # of the tagged keys
         self._is_counted = False
         self._counts: dict[str, int] = {}
         self._updates: Mapping[FileGroupId, int] = {}
@@ -394,6 +419,22 @@ class SparkWorkload:
     def _bulk_insert_width(self) -> list[int]:
         return [self._bulk_insert_tasks] if self._bulk_insert_tasks else []
 
+    def _is_deterministic(self) -> bool:
+        plan = self._df._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+        return bool(plan.deterministic())
+
+    def _fitted_keys(self, rules: RowRules) -> Any:
+        """Return the keys and partition paths, made of the columns that they need."""
+        fields = (*rules.keys.record_key_fields, *rules.keys.partition_fields)
+        wanted = {part for name in fields for part in (name, name.partition(".")[0])}
+        if rules.keys.carried:
+            wanted |= {KEY, PARTITION}
+        named = [F.col(f"`{name}`") for name in self._df.columns if name in wanted]
+        schema = self._table.arrow
+        shape = spark_schema_of(prepared_schema(rules, schema, keys_only=True))
+        keys = PrepareRows(rules=rules, schema=schema, keys_only=True)
+        return self._df.select(*named or self._df.columns).mapInArrow(keys, shape)
+
     def _fitted(self) -> Any:
         """Return the rows in the table's columns, with keys, by one Python task."""
         rules, schema = self._required_rules(), self._table.arrow
@@ -401,12 +442,24 @@ class SparkWorkload:
         return self._df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
 
     def _count(self) -> None:
-        """Cache the prepared rows and count them by partition path; bad rows raise here."""
+        """
+        Cache the keys of the rows and count them by partition path; rows without one raise here.
+
+        The first pass computes the key columns only. The whole rows are computed when they are
+        written, and not cached: that would cost more than the first pass. With a global index
+        other columns may decide where a row goes, and a query with random values gives other rows
+        the second time. Such rows are cached whole.
+        """
         rules = self._required_rules()
         self._prepared = self._fitted()
         if rules.lookup.whole_table and rules.combine:
             self._prepared = one_row_a_key(self._prepared, rules.combining(self._table.avro_json))
-        self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
+        self._keys = self._prepared
+        if rules.operation.traits.deletes_keys:
+            self._keys = self._prepared = self._fitted_keys(rules)
+        elif not rules.lookup.whole_table and self._is_deterministic():
+            self._keys = self._fitted_keys(rules)
+        self._keys.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self._counts = self._counted()
         except BaseException:
@@ -418,10 +471,13 @@ class SparkWorkload:
 
     def _counted(self) -> dict[str, int]:
         counted = collect_dataframe(
-            self._prepared.groupBy(PARTITION).agg(
-                F.count("*").alias("rows"), F.collect_list(ERROR).alias(ERROR)
+            self._keys.groupBy(PARTITION).agg(
+                F.count("*").alias("rows"),
+                F.collect_list(ERROR).alias(ERROR),
+                _checksum_of_keys(),
             )
         )
+        self._all_keys = _Checksum(new=_xor(row[CHECKSUM] for row in counted))
         failed = [text for row in counted for text in row[ERROR]]
         if failed:
             raise error_from_rows(failed)
@@ -446,7 +502,7 @@ class SparkWorkload:
         work = LocateKeys(
             address=self._address, files=index.files, whole_table=rules.lookup.whole_table
         )
-        keys = self._prepared.select(PARTITION, KEY).distinct()
+        keys = self._keys.select(PARTITION, KEY).distinct()
         width = self._width(_SMALL_TASKS if self._small else len(work.files.slices))
         located = keys.repartition(width, PARTITION, KEY).mapInArrow(
             work, spark_schema_of(LOCATED_KEYS)
@@ -476,6 +532,7 @@ class SparkWorkload:
             for each in some
         ]
         if not files:
+            self._checksum = self._all_keys
             return WorkloadProfile(inserts=dict(self._counts))
         self._candidates = [FileGroupId(path, each.file_id) for path, each in files]
         if located is None:
@@ -492,8 +549,9 @@ class SparkWorkload:
         if rules.lookup.whole_table:
             self._everywhere = with_row_targets(self._prepared, held, rules, small=self._small)
             self._everywhere.persist(StorageLevel.MEMORY_AND_DISK)
+            self._checksum = None
             return self._counted_everywhere()
-        wanted = self._prepared.select(PARTITION, KEY)
+        wanted = self._keys.select(PARTITION, KEY)
         matching = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
         if self._small:
             # A cached result keeps the shuffle's partitions: by default 200 with a few keys each.
@@ -502,7 +560,13 @@ class SparkWorkload:
         found = matching.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
         counted = collect_dataframe(
-            self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n"))
+            self._tagged(self._keys)
+            .groupBy(PARTITION, NUMBER)
+            .agg(F.count("*").alias("n"), _checksum_of_keys())
+        )
+        self._checksum = _Checksum(
+            found=_xor(row[CHECKSUM] for row in counted if row[NUMBER] is not None),
+            new=_xor(row[CHECKSUM] for row in counted if row[NUMBER] is None),
         )
         updates: dict[FileGroupId, int] = {}  # a file group may be among the candidates twice
         for row in counted:
@@ -547,7 +611,7 @@ class SparkWorkload:
     def count_by_bucket(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """See ``Workload.count_by_bucket``. The rows stay on the cluster; only counts travel."""
         self._shares = shares
-        new = self._tagged().where(F.col(NUMBER).isNull()).select(PARTITION, KEY)
+        new = self._tagged(self._keys).where(F.col(NUMBER).isNull()).select(PARTITION, KEY)
         new = self._with_bucket_column(new)
         counted = collect_dataframe(
             new.groupBy(PARTITION, BUCKET_COLUMN).agg(F.count("*").alias("n"))
@@ -603,21 +667,25 @@ class SparkWorkload:
         failed = [row[ERROR] for row in answers if row[ERROR] is not None]
         if failed:
             raise error_from_rows(failed)
-        self._refuse_other_rows(groups, sum(row["rows"] for row in answers))
+        checksum = _xor(row[CHECKSUM] for row in answers)
+        self._refuse_other_rows(groups, sum(row["rows"] for row in answers), checksum)
         stats = {row[TARGET]: stats_from_json(row["stats"]) for row in answers}
         return [stats.get(number, ()) for number in numbers]
 
-    def _refuse_other_rows(self, groups: Sequence[FileGroupId], arrived: int) -> None:
+    def _refuse_other_rows(
+        self, groups: Sequence[FileGroupId], arrived: int, checksum: int
+    ) -> None:
         """
-        Refuse a write whose number of written rows differs from the counted rows.
+        Refuse a write whose written rows differ from the counted rows in number or in keys.
 
-        Spark computes rows again if it lost their cache, and the result may differ. Rows of a
-        partition without counted rows have no file group then, and would be lost.
+        Spark computes the rows once for their keys and again to write them, and the result may
+        differ. Rows of a partition without counted rows have no file group then, and would be lost.
         """
         found = self._updates if self._takes_found else {}
         counted = sum(found.values()) + self._new_rows
         all_groups = {*found, *(group for group, *_ in self._buckets)}
-        if arrived != counted and all_groups.issubset(groups):
+        same = arrived == counted and self._expected_checksum() in (None, checksum)
+        if not same and all_groups.issubset(groups):
             raise UnsafeSetupError(
                 "Spark computed other rows when it ran the query again, and nothing was "
                 "committed: make the query deterministic, or write its rows to files first: "
@@ -627,6 +695,13 @@ class SparkWorkload:
                 written=arrived,
             )
 
+    def _expected_checksum(self) -> int | None:
+        """Return the checksum of the rows that have a file group; None if it is not known."""
+        known, rules = self._checksum, self._required_rules()
+        if known is None or (self._shares is not None and rules.operation.traits.deletes_keys):
+            return None
+        return (known.found if self._takes_found else 0) ^ (known.new if self._buckets else 0)
+
     def attempted(self) -> frozenset[str] | None:
         """See ``Workload.attempted``. Spark may repeat tasks, so only markers list all files."""
         return None
@@ -635,14 +710,14 @@ class SparkWorkload:
         """See ``Workload.release``."""
         self._forget_hits()
         self._forget_located()
-        if self._prepared is not None:
-            self._prepared.unpersist()
-            self._prepared = None
+        if self._keys is not None:
+            self._keys.unpersist()
+        self._keys = self._prepared = None
         self._is_counted = False
 
     def _routed(self, targets: Mapping[FileGroupId, int]) -> Any:
         """Return the rows of the given file groups with their target number."""
-        rows = self._tagged()
+        rows = self._tagged(self._prepared)
         found: Any = F.lit(None).cast("int")
         known = ",".join(str(targets.get(group, -1)) for group in self._candidates)
         # One literal that Spark folds into an array, so the access costs nothing per row.
@@ -654,15 +729,20 @@ class SparkWorkload:
             rows = self._with_buckets(rows, targets)
             new = F.col("_hoodoo_new")
         target = F.when(F.col(NUMBER).isNotNull(), found).otherwise(new)
+        # Rows that do not fit the table show now: the first pass computed their keys only.
+        target = F.when(F.col(ERROR).isNotNull(), F.lit(ERROR_TARGET)).otherwise(target)
         routed = rows.withColumn(TARGET, target)
-        names = [name for name in self._prepared.columns if name != ERROR]
+        names = self._prepared.columns
+        hashed = F.xxhash64(PARTITION, KEY).alias(KEY_HASH)
+        has_target = (F.col(TARGET) >= 0) | (F.col(TARGET) == ERROR_TARGET)
         if self._everywhere is None:
-            return routed.where(F.col(TARGET) >= 0).select(*names, TARGET)
+            return routed.where(has_target).select(*names, TARGET, hashed)
         leaving = rows.withColumn(TARGET, known_targets[F.col(RELOCATED_FROM)])
         return (
             routed.select(*names, TARGET, F.lit(False).alias(RELOCATED_COLUMN))
             .union(leaving.select(*names, TARGET, F.lit(True).alias(RELOCATED_COLUMN)))
-            .where(F.col(TARGET) >= 0)
+            .where(has_target)
+            .select("*", hashed)
         )
 
     def _with_buckets(self, rows: Any, targets: Mapping[FileGroupId, int]) -> Any:
@@ -696,13 +776,13 @@ class SparkWorkload:
         shape = StructType([*rows.schema.fields, StructField(BUCKET_COLUMN, IntegerType())])
         return rows.mapInArrow(AssignBuckets(assigner=self._shares), shape)
 
-    def _tagged(self) -> Any:
+    def _tagged(self, rows: Any) -> Any:
         """Return prepared rows, each with the number of the candidate file that has its key."""
         if self._everywhere is not None:
             return self._everywhere
         if self._hits is None:
-            return self._prepared.withColumn(NUMBER, F.lit(None).cast("int"))
-        return self._prepared.join(self._shared(self._hits), [PARTITION, KEY], "left")
+            return rows.withColumn(NUMBER, F.lit(None).cast("int"))
+        return rows.join(self._shared(self._hits), [PARTITION, KEY], "left")
 
     def _shared(self, keys: Any) -> Any:
         return F.broadcast(keys) if self._small else keys

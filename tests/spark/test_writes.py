@@ -237,6 +237,49 @@ def test_rows_that_differ_when_they_are_computed_again_are_refused(
     assert rows() == [(1, "mon", 12, 11.0), *THREE[1:], (4, "wed", 12, 4.0)]
 
 
+def test_other_keys_of_the_same_number_are_refused(
+    save: Any, spark: Any, path: str, rows: Any
+) -> None:
+    save(THREE)
+    chance = F.udf(lambda _: int(uuid.uuid4()) % 2**60, "long")  # claims to be deterministic
+    df = spark.range(3).select(chance("id").alias("id"), F.lit("mon").alias("day"))
+    writer = df.selectExpr("*", "1L at", "1.0D amount").write.format("hoodoo").options(**OPTIONS)
+    with pytest.raises(UnsafeSetupError, match="counted=3 written=3") as caught:
+        writer.option(DRIVER_BYTES, "0").mode("append").save(path)
+    assert caught.value.kind == "other_rows"
+    assert rows() == THREE
+
+
+def test_rows_with_random_keys_are_written_once_they_are_computed(
+    save: Any, spark: Any, path: str, rows: Any
+) -> None:
+    save(THREE)
+    chance = F.udf(lambda _: int(uuid.uuid4()) % 2**60 + 9, "long").asNondeterministic()
+    df = spark.range(3).select(chance("id").alias("id"), F.lit("mon").alias("day"))
+    writer = df.selectExpr("*", "1L at", "1.0D amount").write.format("hoodoo").options(**OPTIONS)
+    writer.option(DRIVER_BYTES, "0").mode("append").save(path)
+    assert len(rows()) == 6
+
+
+def test_large_upserts_cache_keys_only(
+    save: Any, spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(THREE)
+    columns: list[list[str]] = []
+    rewrite = SparkWorkload.rewrite
+
+    def noted(self: SparkWorkload, tasks: Any) -> Any:
+        assert not self._prepared.is_cached
+        columns.append(self._keys.columns)
+        return rewrite(self, tasks)
+
+    monkeypatch.setattr(SparkWorkload, "rewrite", noted)
+    save([(1, "mon", 11, 7.0), (4, "wed", 11, 4.0)], **{DRIVER_BYTES: "0"})
+    assert columns
+    assert not {"id", "day", "at", "amount"}.intersection(columns[0])
+    assert rows() == [(1, "mon", 11, 7.0), *THREE[1:], (4, "wed", 11, 4.0)]
+
+
 def test_rows_of_both_executors_are_equal(save: Any, path: str, rows: Any) -> None:
     save(THREE)
     with hoodoo.open_table(path) as table:
