@@ -184,7 +184,7 @@ def test_bad_rows_of_a_later_bulk_insert_leave_no_file(spark: Any, path: str) ->
 def test_a_failing_query_of_the_first_save_makes_no_table(
     spark: Any, path: str, operation: str
 ) -> None:
-    bad = many(spark).selectExpr(
+    bad = many(spark, tasks=1).selectExpr(
         "id", "day", "at", "if(id = 5, raise_error('broken'), amount) amount"
     )
     with pytest.raises(Exception, match="broken"):
