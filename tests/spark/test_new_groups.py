@@ -13,12 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.keys.keys import KeySpec
+from filegroups.schema.schema import TableSchema
 from filegroups.writing.workload import NewGroups, NewGroupStats
+from filegroups.writing.write_request import RowRules
 from hoodoo.spark import tasks
 from hoodoo.spark.tasks import KEY, PARTITION
 from hoodoo.spark.workload import SparkWorkload
 from tests.spark.conftest import OPTIONS
 from timeline.errors import InvalidInputError
+from timeline.model.commit_metadata import MergeMode, WriteOperation
+from timeline.model.merge_definition import MergeDefinition
 
 pytestmark = pytest.mark.spark
 
@@ -220,6 +226,54 @@ def test_many_bytes_of_several_partitions_become_smaller_files(
     written.extend(kept.rest())
     assert sorted(n for _, rows in written for n in rows["n"].to_pylist()) == list(range(3000))
     assert all(set(rows[PARTITION].to_pylist()) == {path} for path, rows in written)
+
+
+@pytest.mark.parametrize("piece_rows", [1, 3, 7, 100])
+def test_rows_of_a_key_in_several_batches_become_one(
+    monkeypatch: pytest.MonkeyPatch, piece_rows: int
+) -> None:
+    monkeypatch.setattr(tasks, "_PIECE_ROWS", piece_rows)
+    schema = TableSchema.from_arrow(pa.schema([("id", pa.int64()), ("v", pa.int64())]), "t")
+    rules = RowRules(
+        keys=KeySpec(record_key_fields=("id",), partition_fields=("day",)),
+        operation=WriteOperation.UPSERT,
+        merge=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING),
+        ordering_fields=(),
+        combine=True,
+        tags=True,
+    )
+    task = FileGroupTask(
+        requested_time="20260101000000000",
+        operation=WriteOperation.UPSERT,
+        partition_path="",
+        file_id="",
+        write_token="",
+        task_number=0,
+        avro_json=schema.avro_json,
+    )
+    work = tasks.WriteNewGroups(
+        address=tasks.StorageAddress(base_uri="unused"),
+        rules=rules,
+        schema=schema.arrow,
+        groups=NewGroups(task=task, rows_per_file=10),
+        prepared=True,
+    )
+    ids = [0] * 5 + [1] + [2] * 9 + [3, 3]
+    days = ["a"] * 12 + ["b"] * 5  # so key 2 is in two partitions
+    rows = pa.table(
+        {
+            "id": ids,
+            "v": range(17),
+            KEY: list(map(str, ids)),
+            PARTITION: days,
+            tasks.ORDER: range(17),
+            tasks.ERROR: pa.nulls(17, pa.string()),
+        }
+    )
+    pieces = list(work._combined(rows.to_batches(2)))
+    found = pa.concat_tables([one for one in pieces if isinstance(one, pa.Table)])
+    assert found.column("v").to_pylist() == [4, 5, 11, 14, 16]
+    assert found.column(PARTITION).to_pylist() == ["a", "a", "a", "b", "b"]
 
 
 def test_the_rows_of_the_last_key_start_where_they_begin() -> None:
