@@ -14,13 +14,10 @@ from typing import Protocol
 from filegroups.files.log_files import LogTarget
 from filegroups.files.parquet import read_footer
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.files.slice_reader import SliceRead
-from filegroups.index import IndexedFile, SliceWithLogs
-from filegroups.index.buckets import find_buckets, slices_with_log_inserts
-from filegroups.index.key_filters import metadata_filters
+from filegroups.index import IndexedFile
+from filegroups.index.buckets import find_buckets
 from filegroups.index.lookup import (
     file_groups_by_index,
-    may_resurrect,
     note_unused_index,
 )
 from filegroups.keys.bucketing import (
@@ -33,8 +30,9 @@ from filegroups.keys.bucketing import (
 )
 from filegroups.merge.merging import DeleteKind
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import plan_scan, view_of
-from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, TableSchema
+from filegroups.reading.read import view_of
+from filegroups.schema.schema import IS_DELETED_COLUMN, TableSchema
+from filegroups.writing.lookup_files import below_deletes, lookup_files
 from filegroups.writing.row_checks import (
     refuse_foreign_buckets,
     refuse_nesting,
@@ -44,7 +42,6 @@ from filegroups.writing.row_checks import (
 )
 from filegroups.writing.workload import (
     NewGroups,
-    NewGroupStats,
     OnePassWorkload,
     Workload,
     WorkloadProfile,
@@ -52,7 +49,6 @@ from filegroups.writing.workload import (
 from filegroups.writing.write_request import FileRules, RowRules
 from filegroups.writing.write_schema import refuse_other_forms
 from timeline.context import TableContext
-from timeline.errors import InvariantError
 from timeline.model.commit_metadata import (
     WHOLE_TABLE,
     Access,
@@ -262,43 +258,6 @@ def writes_in_one_pass(workload: Workload | None, rules: RowRules, snapshot: Sna
     """Return whether the rows are written without a count before."""
     is_first = snapshot.newest_write is None and snapshot.archived_write is None
     return isinstance(workload, OnePassWorkload) and rules.opens_groups_only(is_first=is_first)
-
-
-def with_new_groups(
-    context: TableContext,
-    snapshot: Snapshot,
-    rules: RowRules,
-    assignment: FileGroupAssignment,
-    opened: Sequence[NewGroupStats],
-) -> FileGroupAssignment:
-    """
-    Return the assignment of rows that chose their file groups while they were written.
-
-    Outside, errors: as ``refuse_nesting``.
-    """
-    if assignment.new_groups is None:
-        raise InvariantError("rows without counts were not assigned in one pass; report it")
-    rows: dict[str, int] = {}
-    for one in opened:
-        path = one.file_group.partition_path
-        rows[path] = rows.get(path, 0) + one.rows
-    shared = assignment.new_groups.task
-    return replace(
-        assignment,
-        tasks=tuple(
-            replace(
-                shared,
-                partition_path=one.file_group.partition_path,
-                file_id=one.file_group.file_id,
-            )
-            for one in opened
-        ),
-        outer_folders=refuse_nesting(
-            context, view_of(context, snapshot), tuple(sorted(rows)), rules
-        ),
-        new_rows=rows if rules.operation.traits.updates else {},
-        new_groups=None,
-    )
 
 
 # ---- Step 1: file groups of pending plans, and those that the write replaces
@@ -665,100 +624,3 @@ def _profile(
             for group, rows in sorted(counts.updates.items())
         ),
     )
-
-
-# ---- Lookup of record keys: in base files, or in whole slices where logs count
-#
-# A base file still contains a key that a log deleted, until a compaction drops it. Most writes
-# bring the key back there, by a log. An insert that checks for known keys puts it elsewhere, so
-# the two writes must conflict (PUB-4).
-
-
-def lookup_files(
-    context: TableContext, view: FileSystemView, slices: Iterable[FileSlice], rules: RowRules
-) -> dict[str, list[IndexedFile]]:
-    """
-    Return the files in which to look up keys: base files, or whole slices where logs count.
-
-    With an index by partition, new keys of hoodoo are in base files, and a key that a log deleted
-    comes back in its old file group. So base files are enough there, as for Java. There are two
-    exceptions, where the key is in a log alone: a compaction dropped it while a log brought it
-    back, or a writer inserted it into a log (CMP-4, LOGIN-1).
-
-    Elsewhere logs count too. With a global index a deleted key would be found where it no longer
-    exists, an insert would take it for known, and a partial update would bring back the rest of a
-    deleted row.
-
-    Outside: as ``may_resurrect`` and ``slices_with_log_inserts``.
-    """
-    # A plain insert after a delete leaves a key in two base files: the newer one holds the row.
-    listed = sorted(slices, key=_base_time, reverse=True)
-    both = {} if rules.depends_on_lookup else _with_keys_in_logs(context, view, listed)
-    logged = {
-        one.file_group: one
-        for one in listed
-        if one.log_files and (rules.depends_on_lookup or one.base_file is None)
-    }
-    merged = [*both.values(), *logged.values()]
-    read = _read_of_keys(context, view.snapshot, merged, rules) if merged else None
-    # First the slices that surely contain keys, last base files whose logs may delete the keys.
-    single = (one for one in listed if one.file_group not in both)
-    ordered = [
-        *((one, read) for one in both.values()),
-        *((one, read if one.file_group in logged else None) for one in single),
-        *((one, None) for one in both.values()),
-    ]
-    filters = metadata_filters(context, view.snapshot, rules.lookup) if ordered else None
-    found: dict[str, list[IndexedFile]] = {}
-    for one, how in ordered:
-        made = replace(_indexed(one, how, rules), filters=filters)
-        found.setdefault(one.file_group.partition_path, []).append(made)
-    return found
-
-
-def _with_keys_in_logs(
-    context: TableContext, view: FileSystemView, listed: list[FileSlice]
-) -> dict[FileGroupId, FileSlice]:
-    """Return the slices whose logs may have keys that their base files lack."""
-    if not any(one.log_files for one in listed):
-        return {}
-    more = (
-        *may_resurrect(context, view, listed),
-        *slices_with_log_inserts(context, view, listed),
-    )
-    return {one.file_group: one for one in more}
-
-
-def _indexed(one: FileSlice, read: SliceRead | None, rules: RowRules) -> IndexedFile:
-    return IndexedFile(
-        file_id=one.file_group.file_id,
-        path="" if one.base_file is None else one.base_file.path,
-        virtual_keys=rules.keys.virtual,
-        merged=None if read is None else SliceWithLogs(slice=one, read=read),
-    )
-
-
-def below_deletes(
-    files: Mapping[str, Sequence[IndexedFile]],
-) -> dict[str, list[IndexedFile]]:
-    """Return the base files under logs that count: other writers look up deleted keys there."""
-    below = {
-        path: [replace(one, merged=None) for one in some if one.merged and one.path]
-        for path, some in files.items()
-    }
-    return {path: some for path, some in below.items() if some}
-
-
-def _base_time(one: FileSlice) -> InstantTime:
-    return one.base_file.requested_time if one.base_file is not None else ""
-
-
-def _read_of_keys(
-    context: TableContext, snapshot: Snapshot, slices: list[FileSlice], rules: RowRules
-) -> SliceRead:
-    """Return how to read keys of slices with logs, with ordering fields if they decide a move."""
-    virtual = rules.keys.virtual
-    fields = [name.partition(".")[0] for name in virtual.fields] if virtual else []
-    ordering = [name.partition(".")[0] for name in rules.ordering_fields if rules.moves_rows]
-    columns = tuple(dict.fromkeys((KEY_COLUMN, *fields, *ordering)))
-    return plan_scan(context, snapshot, slices, columns=columns).read

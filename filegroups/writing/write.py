@@ -18,12 +18,12 @@ from filegroups.schema.schema import TableSchema
 from filegroups.writing.assign_file_groups import (
     FileGroupAssignment,
     assign_file_groups,
-    with_new_groups,
     writes_in_one_pass,
 )
 from filegroups.writing.commit_checks import ReadValidation
 from filegroups.writing.idempotency import committed_batch, result_of_batch
 from filegroups.writing.metadata_update import MetadataWriter
+from filegroups.writing.one_pass import write_files
 from filegroups.writing.pending_commit import (
     WrittenFiles,
     announce,
@@ -71,7 +71,7 @@ from timeline.errors import (
     RolledBackError,
     counted,
 )
-from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation, WriteStat
+from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
 from timeline.model.instant import Action
 from timeline.model.slot import Slot
 from timeline.rollback.rollback import discard_attempt
@@ -439,7 +439,7 @@ def _write_and_publish(
         return _conflict(begun, tries, here.verdict, here.base_state)
     if here is not None and isinstance(here.verdict, Rebase):
         assignment = replace(assignment, tasks=rebase_tasks(assignment.tasks, here.verdict))
-    assignment, stats = _write_files(work, begun, assignment)
+    assignment, stats = write_files(context, begun, workload, plan.rules, assignment)
     written = WrittenFiles(
         assignment=assignment,
         stats=tuple(zip(assignment.tasks, stats, strict=True)),
@@ -451,19 +451,6 @@ def _write_and_publish(
         read_validation=watch,
     )
     return _publish_written(work, begun, written, seen, tries, here=here, needs_lookup=needs_lookup)
-
-
-def _write_files(
-    work: PreparedWrite, begun: StartedWrite, assignment: FileGroupAssignment
-) -> tuple[FileGroupAssignment, list[tuple[WriteStat, ...]]]:
-    """Write the files; return the assignment with all tasks, and the stats of each."""
-    workload, groups = work.workload, assignment.new_groups
-    if groups is not None and isinstance(workload, OnePassWorkload):
-        opened = workload.write_new_groups(groups)
-        rules = work.plan.rules
-        assignment = with_new_groups(work.context, begun.snapshot, rules, assignment, opened)
-        return assignment, [one.stats for one in opened]
-    return assignment, [] if workload is None else workload.rewrite(assignment.tasks)
 
 
 def _publish_written(

@@ -20,11 +20,12 @@ from hoodoo.configuration import Layers
 from hoodoo.services import Services
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.executor import spark_executor
+from hoodoo.spark.few_rows import collect_few
 from hoodoo.spark.options import layers_for, storage_properties
 from hoodoo.spark.read import load_dataframe, load_state
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
-from hoodoo.spark.workload import SparkWorkload, collect_few
+from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
 from hoodoo.write_requests import write_request_of
 from tableservices.worker import WorkerSettings

@@ -6,14 +6,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from importlib.util import find_spec
 from itertools import accumulate, count
 from operator import xor
 from typing import Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -22,11 +20,17 @@ from filegroups.index import IndexedFile
 from filegroups.index.lookup import RecordIndex
 from filegroups.keys.bucketing import BucketAssigner, InsertBucket
 from filegroups.merge.merging import RELOCATED_COLUMN
-from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
-from filegroups.schema.schema import IS_DELETED_COLUMN, TableSchema
+from filegroups.schema.schema import TableSchema
 from filegroups.writing.workload import NewGroups, NewGroupStats, WorkloadProfile
 from filegroups.writing.write_request import RowRules
-from hoodoo.spark.error_transport import collect_dataframe, error_from_rows, error_from_spark
+from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
+from hoodoo.spark.few_rows import source_bytes
+from hoodoo.spark.global_index import (
+    NUMBER,
+    RELOCATED_FROM,
+    one_row_a_key,
+    with_row_targets,
+)
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.tasks import (
     ANSWERS,
@@ -39,12 +43,10 @@ from hoodoo.spark.tasks import (
     KEY_HASH,
     LOCATED_KEYS,
     NEW_GROUPS,
-    OLD_ORDER,
     ORDER,
     PARTITION,
     TARGET,
     AssignBuckets,
-    CombineRows,
     LocateKeys,
     PrepareRows,
     ReadKeys,
@@ -102,158 +104,6 @@ def _spark_hash(number: int) -> int:
     state = (state * 0xC2B2AE35) & _MASK
     state ^= state >> 16
     return state - (1 << 32) if state >> 31 else state
-
-
-# ---- The global index on Spark: find each row's key in the whole table, by one join
-# The same decisions as in ``filegroups.index.lookup``, but as columns: which file of the table
-# contains the key, and whether the row moves from that file's partition to its own.
-
-NUMBER = "_hoodoo_number"  # of the candidate file that a row is merged into
-RELOCATED_FROM = "_hoodoo_left"  # of the candidate file that a moving row leaves
-_FOUND, _RANK = "_hoodoo_found", "_hoodoo_rank"
-
-
-def one_row_a_key(rows: Any, rules: MergeRules) -> Any:
-    """Return one row for each key, across partitions, and all error rows."""
-    if rules.reads_values or rules.merger is not None:
-        together = rows.repartition(KEY).sortWithinPartitions(KEY, ORDER)
-        return together.mapInArrow(CombineRows(rules=rules), rows.schema)
-    ordering_fields = rules.ordering_fields if rules.by_order else ()
-    newest = Window.partitionBy(KEY).orderBy(
-        *(F.col(name).desc() for name in ordering_fields), F.col(ORDER).desc()
-    )
-    ranked = rows.withColumn(_RANK, F.row_number().over(newest))
-    return ranked.where((F.col(_RANK) == 1) | F.col(ERROR).isNotNull()).drop(_RANK)
-
-
-def with_row_targets(rows: Any, held: Any, rules: RowRules, *, small: bool) -> Any:
-    """
-    Add to each row the number of the file that it is merged into, and of the one it leaves.
-
-    Args:
-        rows: Prepared rows, one for each key.
-        held: Keys of all candidate files with number, partition path and old ordering values.
-        rules: The rules that make records of rows.
-        small: Whether the keys fit into the memory of each executor.
-    """
-    old = sorted(name for name in held.columns if name.startswith(OLD_ORDER))
-    wanted = rows.select(KEY)
-    matching = held.join(F.broadcast(wanted) if small else wanted, [KEY], "left_semi")
-    # A key in several file groups goes to the first of them, as in ``LocalWorkload``.
-    first = F.min(F.struct("number", PARTITION, *old)).alias(_FOUND)
-    found = matching.groupBy(KEY).agg(first)
-    joined = rows.join(F.broadcast(found) if small else found, [KEY], "left")
-    number = F.col(f"{_FOUND}.number")
-    moves = F.lit(rules.moves_rows) & (F.col(f"{_FOUND}.{PARTITION}") != F.col(PARTITION))
-    moves &= ~_deletes(rows, rules)
-    if old:
-        fields = zip(rules.ordering_fields, old, strict=True)
-        pairs = [(F.col(name).alias(key), F.col(f"{_FOUND}.{key}")) for name, key in fields]
-        newer = F.struct(*(new for new, _ in pairs))
-        older = F.struct(*(value.alias(key) for (_, value), key in zip(pairs, old, strict=True)))
-        moves &= newer >= older  # a null is less than any value, as in Java
-    moves = F.coalesce(moves, F.lit(False))
-    return (
-        joined.withColumn(RELOCATED_FROM, F.when(moves, number))
-        .withColumn(NUMBER, F.when(~moves, number))
-        .drop(_FOUND)
-    )
-
-
-def _deletes(rows: Any, rules: RowRules) -> Any:
-    """Return the condition of rows that are deletes (``MergeRules.deletes``)."""
-    found = F.lit(False)
-    if IS_DELETED_COLUMN in rows.columns:
-        found |= F.coalesce(F.col(IS_DELETED_COLUMN), F.lit(False))
-    if OPERATION_COLUMN in rows.columns:
-        found |= F.coalesce(F.col(OPERATION_COLUMN).isin(*DELETING_OPERATIONS), F.lit(False))
-    marked, marker = rules.merge.delete_field, rules.merge.delete_marker
-    if marked in rows.columns and marker is not None:
-        found |= F.coalesce(F.col(marked).cast("string") == marker, F.lit(False))
-    return found
-
-
-# ---- Few rows: one job brings them to the driver, which writes them by the local workload
-# A write on the cluster takes several jobs, each of which costs more than writing few rows. The size
-# of the sources shows whether a DataFrame may be small. A limit of rows in each task then ends the
-# try early. Spark limits the bytes of all results (``spark.driver.maxResultSize``).
-
-_HAS_CLASSIC = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
-_INT_MAX = 2**31 - 1
-_UNKNOWN_SHARE = 4  # sources of unknown size get this part of the rows
-_RESULT_TOO_BIG = "spark.driver.maxResultSize"
-
-
-def collect_few(df: Any, bytes_max: int) -> pa.Table | None:
-    """
-    Return the rows of a small DataFrame, in the order of its partitions, by at most one job.
-
-    Args:
-        df: The rows.
-        bytes_max: Greatest size, estimated from the types of the columns; 0 for none.
-
-    Returns:
-        The rows; None if the sources, by Spark's statistics, or the rows are bigger.
-
-    Raises:
-        InvalidInputError: Arrow has no type for a column.
-        HoodooError: A task raised it.
-    """
-    schema = arrow_schema_of(df.schema)
-    known_bytes, is_known = _source_bytes(df)
-    if known_bytes > bytes_max or not bytes_max:
-        return None
-    row_bytes = max(1, df._jdf.schema().defaultSize())  # noqa: SLF001
-    rows_max = bytes_max // row_bytes // (1 if is_known else _UNKNOWN_SHARE)
-    batches = _collect_batches(_limited_in_each_task(df, min(rows_max, _INT_MAX - 1) + 1))
-    if batches is None or sum(batch.num_rows for batch in batches) > rows_max:
-        return None
-    rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    columns = [column.cast(each.type) for column, each in zip(rows.columns, schema, strict=True)]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _source_bytes(df: Any) -> tuple[int, bool]:
-    """Return the bytes of the sources whose size Spark knows, and whether it knows all."""
-    plan = df._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
-    unknown = df._jdf.sparkSession().sessionState().conf().defaultSizeInBytes()  # noqa: SLF001
-    leaves = plan.collectLeaves()
-    sizes = [int(str(leaves.apply(n).stats().sizeInBytes())) for n in range(leaves.size())]
-    known = [size for size in sizes if size < unknown]
-    # The plan's size is less than that of its sources if it reads some of their columns, and more
-    # after a join, for which Spark multiplies sizes.
-    return min(int(str(plan.stats().sizeInBytes())), sum(known)), len(known) == len(sizes)
-
-
-def _limited_in_each_task(df: Any, rows_max: int) -> Any:
-    """
-    Return the rows, without those after ``rows_max`` of a partition.
-
-    Spark may apply the limit below other steps. As for SQL's ``LIMIT``, the result has all rows or
-    at least ``rows_max``.
-    """
-    jvm = df.sparkSession._jvm  # noqa: SLF001
-    spark_sql = jvm.org.apache.spark.sql
-    integer = spark_sql.types.DataType.fromJson('"integer"')
-    limit = spark_sql.catalyst.expressions.Literal(rows_max, integer)
-    plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001
-    limited = spark_sql.catalyst.plans.logical.LocalLimit(limit, plan)
-    dataset = spark_sql.classic.Dataset if _HAS_CLASSIC else spark_sql.Dataset
-    return type(df)(dataset.ofRows(df._jdf.sparkSession(), limited), df.sparkSession)  # noqa: SLF001
-
-
-def _collect_batches(df: Any) -> list[pa.RecordBatch] | None:
-    """Return the rows as Arrow, without Python workers; None if Spark's limit of bytes is met."""
-    try:
-        batches: list[pa.RecordBatch] = df._collect_as_arrow()  # noqa: SLF001
-    except Exception as error:
-        if _RESULT_TOO_BIG in str(error):
-            return None
-        carried = error_from_spark(error)
-        if carried is None:
-            raise
-        raise carried from error
-    return batches
 
 
 # ---- The Spark workload: incoming rows as a DataFrame, written by tasks of a cluster
@@ -405,8 +255,8 @@ class SparkWorkload:
         """Send the rows of a key to one task, and those of a partition path to few tasks."""
         if rules.lookup.whole_table and rules.combine:
             return rows.repartition(KEY)
-        known, is_known = _source_bytes(self._df)
-        most = self._width(_INT_MAX)
+        known, is_known = source_bytes(self._df)
+        most = self._width(2**31)
         salts = min(most, -(-known // _SALT_BYTES)) if is_known else _UNKNOWN_SALTS
         if not rules.keys.partition_fields:
             salts = max(salts, self._spark.sparkContext.defaultParallelism)

@@ -15,10 +15,11 @@ from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import create_table, delete_unwritten_table, new_table_config
 from hoodoo.configuration import Layers
 from hoodoo.factory import compose_ports, properties_of_table
+from hoodoo.spark.few_rows import collect_few
 from hoodoo.spark.options import layers_for, reader_properties, storage_properties
 from hoodoo.spark.schema import arrow_schema_of
 from hoodoo.spark.table import SparkTable
-from hoodoo.spark.workload import SparkWorkload, collect_few
+from hoodoo.spark.workload import SparkWorkload
 from hoodoo.write_requests import operation_of, write_request_of
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation

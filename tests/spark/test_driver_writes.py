@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+from hoodoo.spark.few_rows import collect_batches, collect_few
 from hoodoo.spark.schema import arrow_schema_of
-from hoodoo.spark.workload import SparkWorkload, _collect_batches, collect_few
+from hoodoo.spark.workload import SparkWorkload
 from tests.spark.conftest import DRIVER_BYTES, OPTIONS
 from timeline.errors import InvalidInputError
 
@@ -109,7 +110,7 @@ def test_more_bytes_than_spark_collects_are_left_to_the_cluster() -> None:
                 "spark.driver.maxResultSize (1024.0 MiB)"
             )
 
-    assert _collect_batches(TooBig()) is None
+    assert collect_batches(TooBig()) is None
 
 
 def test_collected_columns_have_the_types_of_a_write_by_tasks(spark: Any) -> None:

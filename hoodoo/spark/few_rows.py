@@ -1,0 +1,94 @@
+"""
+Few rows: one job brings a small DataFrame to the driver, which writes it by the local workload.
+
+A write on the cluster takes several jobs, each of which costs more than writing few rows. The size
+of the sources shows whether a DataFrame may be small. A limit of rows in each task then ends the
+try early. Spark limits the bytes of all results (``spark.driver.maxResultSize``).
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pyarrow as pa
+
+from hoodoo.spark.error_transport import error_from_spark
+from hoodoo.spark.schema import arrow_schema_of
+
+_HAS_CLASSIC = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
+_INT_MAX = 2**31 - 1
+_UNKNOWN_SHARE = 4  # sources of unknown size get this part of the rows
+_RESULT_TOO_BIG = "spark.driver.maxResultSize"
+
+
+def collect_few(df: Any, bytes_max: int) -> pa.Table | None:
+    """
+    Return the rows of a small DataFrame, in the order of its partitions, by at most one job.
+
+    Args:
+        df: The rows.
+        bytes_max: Greatest size, estimated from the types of the columns; 0 for none.
+
+    Returns:
+        The rows; None if the sources, by Spark's statistics, or the rows are bigger.
+
+    Raises:
+        InvalidInputError: Arrow has no type for a column.
+        HoodooError: A task raised it.
+    """
+    schema = arrow_schema_of(df.schema)
+    known_bytes, is_known = source_bytes(df)
+    if known_bytes > bytes_max or not bytes_max:
+        return None
+    row_bytes = max(1, df._jdf.schema().defaultSize())  # noqa: SLF001
+    rows_max = bytes_max // row_bytes // (1 if is_known else _UNKNOWN_SHARE)
+    batches = collect_batches(_limited_in_each_task(df, min(rows_max, _INT_MAX - 1) + 1))
+    if batches is None or sum(batch.num_rows for batch in batches) > rows_max:
+        return None
+    rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
+    columns = [column.cast(each.type) for column, each in zip(rows.columns, schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def source_bytes(df: Any) -> tuple[int, bool]:
+    """Return the bytes of the sources whose size Spark knows, and whether it knows all."""
+    plan = df._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+    unknown = df._jdf.sparkSession().sessionState().conf().defaultSizeInBytes()  # noqa: SLF001
+    leaves = plan.collectLeaves()
+    sizes = [int(str(leaves.apply(n).stats().sizeInBytes())) for n in range(leaves.size())]
+    known = [size for size in sizes if size < unknown]
+    # The plan's size is less than that of its sources if it reads some of their columns, and more
+    # after a join, for which Spark multiplies sizes.
+    return min(int(str(plan.stats().sizeInBytes())), sum(known)), len(known) == len(sizes)
+
+
+def _limited_in_each_task(df: Any, rows_max: int) -> Any:
+    """
+    Return the rows, without those after ``rows_max`` of a partition.
+
+    Spark may apply the limit below other steps. As for SQL's ``LIMIT``, the result has all rows or
+    at least ``rows_max``.
+    """
+    jvm = df.sparkSession._jvm  # noqa: SLF001
+    spark_sql = jvm.org.apache.spark.sql
+    integer = spark_sql.types.DataType.fromJson('"integer"')
+    limit = spark_sql.catalyst.expressions.Literal(rows_max, integer)
+    plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    limited = spark_sql.catalyst.plans.logical.LocalLimit(limit, plan)
+    dataset = spark_sql.classic.Dataset if _HAS_CLASSIC else spark_sql.Dataset
+    return type(df)(dataset.ofRows(df._jdf.sparkSession(), limited), df.sparkSession)  # noqa: SLF001
+
+
+def collect_batches(df: Any) -> list[pa.RecordBatch] | None:
+    """Return the rows as Arrow, without Python workers; None if Spark's limit of bytes is met."""
+    try:
+        batches: list[pa.RecordBatch] = df._collect_as_arrow()  # noqa: SLF001
+    except Exception as error:
+        if _RESULT_TOO_BIG in str(error):
+            return None
+        carried = error_from_spark(error)
+        if carried is None:
+            raise
+        raise carried from error
+    return batches
