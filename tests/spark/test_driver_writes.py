@@ -44,13 +44,13 @@ def test_rows_beyond_the_limit_are_written_by_the_cluster(
     spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    rewrite = SparkWorkload.rewrite
+    write_new_groups = SparkWorkload.write_new_groups
 
-    def noted(self: SparkWorkload, tasks: Any) -> Any:
-        written.append(len(tasks))
-        return rewrite(self, tasks)
+    def noted(self: SparkWorkload, groups: Any) -> Any:
+        written.append(groups)
+        return write_new_groups(self, groups)
 
-    monkeypatch.setattr(SparkWorkload, "rewrite", noted)
+    monkeypatch.setattr(SparkWorkload, "write_new_groups", noted)
     df = spark.range(3).selectExpr("explode(sequence(id * 1000, id * 1000 + 999)) id")
     df = df.selectExpr("id", "'mon' day", "1L at", "0.5D amount")
     writer = df.write.format("hoodoo").options(**OPTIONS).option(DRIVER_BYTES, "8192")
