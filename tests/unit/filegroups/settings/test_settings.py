@@ -40,6 +40,7 @@ OUR_DEFAULTS = {
     "hoodie.write.concurrency.early.conflict.detection.enable": "true",
     "hoodie.write.concurrency.early.conflict.detection.strategy": "published",
     "hoodie.metadata.enable": None,
+    "hoodie.bloom.index.use.metadata": None,
     "hoodie.table.timeline.timezone": "UTC",
     "hoodie.write.complex.keygen.new.encoding": None,
 }
