@@ -57,7 +57,7 @@ _COMMANDS = {
     ),
     "metadata": (
         "hoodoo.cli.metadata",
-        "Build, show, check, repair and drop the metadata table.",
+        "Build, check and drop the metadata table.",
     ),
     "read": ("hoodoo.cli.read", "Print rows, or save them to a file."),
     "restore": (
