@@ -50,6 +50,7 @@ from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.file_names import TIMELINE, parse_instant_name, timeline_path
+from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.setting_enums import ForeignWriters
@@ -185,13 +186,19 @@ def kinds(world: SimulatedSystem) -> list[SlotKind]:
 
 
 def shown_below(world: SimulatedSystem) -> list[str]:
-    """Completed files that appeared below the completion time of one that was there before."""
+    """
+    Completed files that appeared below the completion time of one that was there before.
+
+    The file of a rollback shows no rows, and a helper may create it at any time (HELP-1).
+    """
     found = []
     newest = ""
     for change in world.journal:
         folder, _, name = change.path.rpartition("/")
         instant = parse_instant_name(name) if folder == TIMELINE else None
         if change.kind == "create" and instant is not None and instant.completed:
+            if instant.action is Action.ROLLBACK:
+                continue
             if (instant.completion_time or "") < newest:
                 found.append(name)
             newest = max(newest, instant.completion_time or "")

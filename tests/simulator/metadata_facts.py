@@ -30,9 +30,10 @@ from tests.simulator.table_facts import ObservedTable
 from tests.simulator.world import POWER_CUT, SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BytesSource, iter_blocks, read_content
-from timeline.errors import HoodooError
-from timeline.model.file_names import PROPERTIES, TIMELINE, parse_instant_name
+from timeline.errors import HoodooError, MissingFileError
+from timeline.model.file_names import TIMELINE, parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
+from timeline.model.metadata_table import PartitionKind
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import CommitReader, Snapshot, TimelineReader
@@ -45,7 +46,6 @@ _LOG = re.compile(r"\.(.+)_(\d{17})\.log\.(\d+)_(\S+)")
 _BASE = re.compile(r"([^.].*)_\d+-\d+-\d+_(\d{17})\.hfile")
 _BUILDING = "0" * 14  # how the instants begin that built a partition
 
-_COMPLETE = re.compile(r"^hoodie\.table\.metadata\.partitions=.*record_index", re.MULTILINE)
 
 #: Partition path and name to the size of a file.
 Listing = dict[tuple[str, str], int]
@@ -237,7 +237,9 @@ class MetadataObserver(EngineObserver):
 
     def _has_index(self) -> bool:
         """Return whether the table's properties list the record index as complete."""
-        return _COMPLETE.search(self.world.files[PROPERTIES].data.decode()) is not None
+        # A crash may leave the properties in their backup.
+        storage = make_ports(self.world, self.world.new_actor("looker", seed=0)).storage
+        return PartitionKind.RECORD_INDEX.value in load_config(storage).complete_metadata_partitions
 
     def _places(self, facts: ObservedTable) -> dict[str, tuple[str, str]]:
         """Return the file group of each key in the newest snapshot."""
@@ -262,7 +264,11 @@ class MetadataObserver(EngineObserver):
             return
         if not opened.lag.is_trusted:
             yield f"the engine's reader does not trust it: {opened.lag}"
-        rows = opened.files_of(opened.partition_paths()).to_pylist()
+        try:
+            rows = opened.files_of(opened.partition_paths()).to_pylist()
+        except MissingFileError as error:
+            yield f"the engine's reader cannot read it: {error}"
+            return
         read = {(row["partition_path"] or ".", row["name"]): row["size"] for row in rows}
         if read != shown:
             yield f"the engine's reader sees {sorted(read)}, not {sorted(shown)}"
