@@ -152,7 +152,7 @@ class _Crew:
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def properties(self, name: str) -> Path:
+    def output_of(self, name: str) -> Path:
         return self.folder / f"{name}.out"
 
     def check_alive(self) -> None:
