@@ -133,3 +133,17 @@ def add_records(path: Path, rows: list[dict[str, object]]) -> None:
         for number in range(3):
             name = f".record-index-000{number}-0_{time}.log.9_0-0-0"
             (path / ".hoodie/metadata/record_index" / name).write_bytes(data)
+
+
+def test_a_key_in_two_partitions_needs_one_of_its_places(tmp_path: Path) -> None:
+    index = {"hoodie.metadata.global.record.level.index.enable": "true"}
+    with hoodoo.create_table(
+        tmp_path / "t",
+        record_key="id",
+        partition_by="day",
+        properties={"hoodie.metadata.enable": "true", **index},
+    ) as table:
+        for day in "ab":
+            table.upsert([{"id": "k1", "day": day}, {"id": f"k{day}", "day": day}])
+        assert table.to_arrow().num_rows == 4
+    assert not problems(tmp_path / "t")
