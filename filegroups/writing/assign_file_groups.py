@@ -200,14 +200,15 @@ def assign_file_groups(
     touched = named if workload is None or one_pass else workload.partition_paths()
     plans = _planned_groups(context, begun.snapshot)
     replaced, claimed = _replaced(view, rules, named, touched)
+    without_rows = FileGroupAssignment(
+        tasks=(),
+        replaced=replaced,
+        overwritten_partitions=claimed,
+        profile=_profile(rules.operation, WorkloadProfile(), {}),
+        conflict=_conflict(plans, replaced),
+    )
     if workload is None:
-        return FileGroupAssignment(
-            tasks=(),
-            replaced=replaced,
-            overwritten_partitions=claimed,
-            profile=_profile(rules.operation, WorkloadProfile(), {}),
-            conflict=_conflict(plans, replaced),
-        )
+        return without_rows
     write = _Write(
         context=context,
         begun=begun,
@@ -219,14 +220,8 @@ def assign_file_groups(
         touched=touched,
     )
     if one_pass:
-        return FileGroupAssignment(
-            tasks=(),
-            replaced=replaced,
-            overwritten_partitions=claimed,
-            profile=_profile(rules.operation, WorkloadProfile(), {}),
-            conflict=_conflict(plans, replaced),
-            new_groups=NewGroups(task=_shared_task(write), rows_per_file=files.sizes.rows_per_file),
-        )
+        groups = NewGroups(task=_shared_task(write), rows_per_file=files.sizes.rows_per_file)
+        return replace(without_rows, new_groups=groups)
     latest, located = _existing_slices(write)
     tagged = _tag_rows(write, latest, located)
     counts = rows_to_write(tagged.counts, rules)

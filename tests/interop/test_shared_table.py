@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -294,7 +295,7 @@ def test_no_row_is_lost_when_writers_of_both_engines_are_killed(
     assert kills > seconds / 60
 
 
-class Writer:
+class Writer(ABC):
     """A writer whose journal has the outcome of each batch; a killed one begins again."""
 
     def __init__(self, folder: Path, path: Path, side: str, properties: Mapping[str, str]) -> None:
@@ -306,11 +307,13 @@ class Writer:
     def start(self) -> None:
         self._before = self._count_ok()
 
+    @abstractmethod
     def kill(self) -> None:
-        raise NotImplementedError
+        """Kill the process."""
 
+    @abstractmethod
     def wait(self) -> None:
-        raise NotImplementedError
+        """Wait until the process ended."""
 
     def has_written(self) -> bool:
         return self._count_ok() > self._before
