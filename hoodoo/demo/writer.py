@@ -3,10 +3,10 @@ One writer of the demonstration, a separate process: ``python -m hoodoo.demo.wri
 
 The loader writes the halves of the months in order. The corrector waits until a half is on the
 timeline, then upserts its corrections, while the loader writes the other half into the same file
-group. The loader writes a half only after the half two before it is corrected. The corrector
-writes the first half of a month only after the write of the second has begun. So both write each
-month at the same time, even if one of them is slow. Both begin after a line on standard input, and
-report their commits in JSON lines on standard output.
+group. The loader writes a half only after the half two before it is corrected. Both meet before
+the loader writes the second half of a month and the corrector corrects the first. So both write
+each month at the same time, even if one of them is slow. Both begin after a line on standard
+input, and report their commits in JSON lines on standard output.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from timeline.properties.properties_file import parse_properties
 
 BATCH_KEY: Final = "demo.batch"
 _POLL_S: Final = 0.05
+_MEETING_POLL_S: Final = 0.005
 
-Write = Callable[[pa.Table, dict[str, str]], CommitResult]
+# Prepares a write of the rows with the options; the function that it returns writes them.
+Prepare = Callable[[pa.Table, dict[str, str]], Callable[[], CommitResult]]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,13 +57,15 @@ def main(arguments: list[str] | None = None) -> int:
         "hoodie.write.application.id": chosen.role,
         "hoodie.datasource.write.operation": "upsert",
         "hoodie.datasource.write.commitmeta.key.prefix": "demo.",
+        # The executors write: the driver alone is so fast that the writers would hardly conflict.
+        "hoodoo.spark.driver.write.max.bytes": "0",
     }
     emit(event="starting", engine=chosen.engine)
     rows = load_flights()
     if chosen.engine == "local":
-        write = _local(chosen.path)
+        prepare = _local(chosen.path)
     else:
-        write = _spark(chosen.role, chosen.path, chosen.work)
+        prepare = _spark(chosen.role, chosen.path, chosen.work)
     emit(event="ready")
     if not sys.stdin.readline():
         return 1  # the parent has ended
@@ -72,12 +76,15 @@ def main(arguments: list[str] | None = None) -> int:
             if chosen.role == "corrector":
                 mine = corrections(mine)
                 _wait_for(chosen.path, partial(_has_written, "loader", batch))
-                if not batch.second_half and batch is not everything[-1]:
-                    _wait_for(chosen.path, partial(_writes, "loader", everything[batch.number + 1]))
             elif batch.number >= 2:
                 last_but_one = everything[batch.number - 2]
                 _wait_for(chosen.path, partial(_has_written, "corrector", last_but_one))
-            _write(write, batch, mine, options)
+            write = prepare(mine, {**options, BATCH_KEY: batch.name})
+            if chosen.role == "loader" and batch.second_half:
+                _meet(chosen.work, batch.month, me="loader", other="corrector")
+            if chosen.role == "corrector" and not batch.second_half and batch != everything[-1]:
+                _meet(chosen.work, batch.month, me="corrector", other="loader")
+            _report(batch, write)
     except HoodooError as error:
         emit(event="failed", kind=error.kind, message=error.message)
         return 1
@@ -97,9 +104,9 @@ def pairs_of(texts: Iterable[str]) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in parts}
 
 
-def _write(write: Write, batch: FlightBatch, rows: pa.Table, options: dict[str, str]) -> None:
+def _report(batch: FlightBatch, write: Callable[[], CommitResult]) -> None:
     began = time.monotonic()
-    result = write(rows, {**options, BATCH_KEY: batch.name})
+    result = write()
     emit(
         event="wrote",
         batch=batch.name,
@@ -114,12 +121,22 @@ def _write(write: Write, batch: FlightBatch, rows: pa.Table, options: dict[str, 
 
 def _wait_for(path: str, seen: Callable[[TableContext], bool]) -> None:
     """Read the timeline, as any reader does, until the condition holds."""
-    parent = os.getppid()
     context = hoodoo.open_table(path).context
-    while not seen(context):
+    _poll(lambda: seen(context), every_s=_POLL_S)
+
+
+def _meet(work: Path, month: int, *, me: str, other: str) -> None:
+    """Wait until both writers are ready to write rows of the month."""
+    (work / f"{me}-{month}.ready").touch()
+    _poll((work / f"{other}-{month}.ready").exists, every_s=_MEETING_POLL_S)
+
+
+def _poll(holds: Callable[[], bool], *, every_s: float) -> None:
+    parent = os.getppid()
+    while not holds():
         if os.getppid() != parent:
             sys.exit("the demonstration has ended")
-        time.sleep(_POLL_S)
+        time.sleep(every_s)
 
 
 def _has_written(writer: str, batch: FlightBatch, context: TableContext) -> bool:
@@ -130,39 +147,41 @@ def _has_written(writer: str, batch: FlightBatch, context: TableContext) -> bool
     return False
 
 
-def _writes(writer: str, batch: FlightBatch, context: TableContext) -> bool:
-    """Return whether the batch is pending or written; the caller, the only other writer, waits."""
-    return bool(context.active().pending_ingestion) or _has_written(writer, batch, context)
+def _local(path: str) -> Prepare:
+    """Return a function that prepares writes without Spark."""
+
+    def prepare(rows: pa.Table, options: dict[str, str]) -> Callable[[], CommitResult]:
+        def write() -> CommitResult:
+            with hoodoo.open_table(path, properties=options) as table:
+                return table.upsert(rows)
+
+        return write
+
+    return prepare
 
 
-def _local(path: str) -> Write:
-    """Return a function that writes without Spark."""
-
-    def write(rows: pa.Table, options: dict[str, str]) -> CommitResult:
-        with hoodoo.open_table(path, properties=options) as table:
-            return table.upsert(rows)
-
-    return write
-
-
-def _spark(role: str, path: str, work: Path) -> Write:
-    """Return a function that writes by a PySpark job."""
+def _spark(role: str, path: str, work: Path) -> Prepare:
+    """Return a function that prepares writes by a PySpark job."""
     import hoodoo.spark
     from hoodoo.spark.session import local_session
 
     spark = local_session(role)
 
-    def write(rows: pa.Table, options: dict[str, str]) -> CommitResult:
+    def prepare(rows: pa.Table, options: dict[str, str]) -> Callable[[], CommitResult]:
         source = work / f"{role}.parquet"
         pq.write_table(rows, source)
         frame = spark.read.parquet(str(source))
-        frame.write.format("hoodoo").options(**options).mode("append").save(path)
-        result: CommitResult | None = hoodoo.spark.last_result(spark)
-        if result is None:
-            raise RuntimeError("the save left no result")
-        return result
 
-    return write
+        def write() -> CommitResult:
+            frame.write.format("hoodoo").options(**options).mode("append").save(path)
+            result: CommitResult | None = hoodoo.spark.last_result(spark)
+            if result is None:
+                raise RuntimeError("the save left no result")
+            return result
+
+        return write
+
+    return prepare
 
 
 if __name__ == "__main__":
