@@ -16,7 +16,7 @@ from filegroups.index.buckets import (
     refuse_other_buckets,
 )
 from filegroups.metadata_table.new_partitions import partition_warnings
-from filegroups.settings.known_keys import UNSUPPORTED_SERVICES, refuse_unsupported
+from filegroups.settings.known_keys import refuse_unsupported
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_old_version, refuse_unwritable
 from filegroups.writing.row_checks import bucket_range_text
@@ -240,11 +240,9 @@ def register_writer(
             expected, and they do not take this lock.
         UnsafeSetupError: The table's slots are in a slot store (SLOT-6).
         UnsupportedTableError: The table has version 6, which hoodoo does not write.
-        SettingError: An option would keep files that a service deletes.
     """
     known, _ = _entered.get(id(context), (None, 0))
     if known is None:
-        refuse_unsupported(properties, UNSUPPORTED_SERVICES)
         ports, prove = context.ports, None
         refuse_unshared_lock(settings, ports.lock, registry_for(properties))
         refuse_old_version(context.config)

@@ -139,18 +139,7 @@ _NO_INDEX: Final = (
     "RECORD_INDEX"
 )
 _SCHEMA_ON_READ: Final = "tables with column ids (schema on read) are read, not written"
-_CLEANS_ALL: Final = (
-    "a clean covers all partitions; use hoodie.clean.automatic=false to keep all files"
-)
 _PARQUET_ONLY: Final = "base files are written as Parquet only"
-
-#: Options of services: they would keep files that the service deletes here all the same.
-UNSUPPORTED_SERVICES: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
-    {
-        "hoodie.clean.partition.filter.regex": _unset(_CLEANS_ALL),
-        "hoodie.clean.partition.filter.selected": _unset(_CLEANS_ALL),
-    }
-)
 
 UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
@@ -192,7 +181,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.parquet.writelegacyformat.enabled": _off("only the current format is written"),
         "hoodie.parquet.write.config.injector.class": _unset("injected classes are not run"),
         # the write
-        **UNSUPPORTED_SERVICES,
         "hoodie.bulkinsert.user.defined.partitioner.class": _unset(
             "custom partitioners are not run"
         ),

@@ -15,6 +15,7 @@ from filegroups.metadata_table.file_group_contents import IndexedTable
 from filegroups.reading.read import known_schema
 from filegroups.writing.metadata_update import ServiceUpdate
 from tableservices.cleaning.plan import (
+    PARTITIONS_CLEANED,
     SAVEPOINTED,
     CleaningPolicy,
     CleaningSettings,
@@ -368,7 +369,7 @@ def _cleaner_plan(
             partition: tuple(CleanFileInfo(file_path=locate(path)) for path in paths)
             for partition, paths in plan.files.items()
         },
-        extra_metadata={**_extra(gathered), **plan_version_entry(Action.CLEAN)},
+        extra_metadata={**_extra(gathered, settings), **plan_version_entry(Action.CLEAN)},
     )
 
 
@@ -390,7 +391,7 @@ def _metadata(
         last_completed_commit_timestamp=_last_completed(gathered),
         partition_metadata=deleted_files(plan.files, settings.policy.value),
         # The identity outlives the slot, which archiving removes.
-        extra_metadata={**_extra(gathered), **context.ports.ids.identity().as_metadata},
+        extra_metadata={**_extra(gathered, settings), **context.ports.ids.identity().as_metadata},
     )
 
 
@@ -399,8 +400,12 @@ def _last_completed(gathered: CollectedCleanInput) -> InstantTime:
     return completed[-1].requested_time if completed else ""
 
 
-def _extra(gathered: CollectedCleanInput) -> dict[str, str]:
-    return {SAVEPOINTED: ",".join(gathered.savepoints)} if gathered.savepoints else {}
+def _extra(gathered: CollectedCleanInput, settings: CleaningSettings) -> dict[str, str]:
+    entries = {
+        SAVEPOINTED: ",".join(gathered.savepoints),
+        PARTITIONS_CLEANED: settings.partition_filter,
+    }
+    return {key: text for key, text in entries.items() if text}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -589,7 +594,12 @@ def _input_without_effect(
         MalformedNameError: A planned file exists, and a reader, writer or savepoint may need it.
     """
     loosest = settings.model_copy(
-        update={"policy": CleaningPolicy.VERSIONS, "versions_retained": 1}
+        update={
+            "policy": CleaningPolicy.VERSIONS,
+            "versions_retained": 1,
+            "partitions_regex": None,  # the plan is another engine's, with its own filter
+            "partitions_selected": (),
+        }
     )
     gathered = collect_clean_input(context, context.snapshot(), loosest)
     needless = set(plan_clean(gathered.clean_input, loosest).paths)

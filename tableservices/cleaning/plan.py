@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,7 +33,7 @@ from timeline.model.table_config import TableConfig
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.ports.ports import ObjectMissingError, Storage
-from timeline.properties.options import OptionSettings, option
+from timeline.properties.options import Expression, OptionSettings, option
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import FailedWritesPolicy
 from timeline.reader_lease import deferred_deletes
@@ -46,6 +47,8 @@ from timeline.truncation import slots_since_snapshot
 
 #: Key of the extra metadata from which the next clean sees that a savepoint was removed.
 SAVEPOINTED = "savepointed_timestamps"
+#: Key of the extra metadata from which the next clean sees that this one left partitions out.
+PARTITIONS_CLEANED = "hoodoo.clean.partitions"
 _HOUR_MS = 3_600_000
 _UNSHOWN_FAR = 2  # commits with a slot and without their completed file, at any time (PUB-3)
 
@@ -154,11 +157,12 @@ def collect_clean_input(
     if settings.policy is not CleaningPolicy.VERSIONS:
         if line is None:
             partitions = []
-        elif settings.incremental:
+        elif settings.incremental and not settings.partition_filter:
             partitions = _written_since_last_clean(context, snapshot, named)
     if partitions is None:
         ports = context.ports
         partitions = list_partition_paths(ports.storage, together=ports.concurrently)
+    partitions = [path for path in partitions if settings.cleans(path)]
     compactions = pending_compactions(context, active)
     view = FileSystemView(
         storage=context.ports.storage,
@@ -244,6 +248,8 @@ def _written_since_last_clean(
     line = last.earliest_commit_to_retain
     recorded = tuple(filter(None, last.extra_metadata.get(SAVEPOINTED, "").split(",")))
     if first > line or sorted(recorded) != sorted(savepoints):
+        return None
+    if PARTITIONS_CLEANED in last.extra_metadata:
         return None
     touched: set[str] = set()
     for instant in snapshot.active.completed_writes:
@@ -621,6 +627,19 @@ class CleaningSettings(OptionSettings):
         "Check only partitions written since the earliest retained commit of the last clean.",
         aliases=("hoodie.clean.incremental.enabled",),
     )
+    partitions_regex: Expression = option(
+        "hoodie.clean.partition.filter.regex",
+        None,
+        "Clean only partition paths that match this expression as a whole; such a clean checks all "
+        "of them.",
+        aliases=("hoodie.cleaner.partition.filter.regex",),
+    )
+    partitions_selected: tuple[str, ...] = option(
+        "hoodie.clean.partition.filter.selected",
+        (),
+        "Clean only these partition paths; the expression then does not count.",
+        aliases=("hoodie.cleaner.partition.filter.selected",),
+    )
     failed_writes: FailedWritesPolicy | None = option(
         "hoodie.clean.failed.writes.policy",
         None,
@@ -632,3 +651,15 @@ class CleaningSettings(OptionSettings):
     def rolls_back(self) -> bool:
         """Return whether a clean first rolls back writers with an expired heartbeat."""
         return self.failed_writes in (None, FailedWritesPolicy.LAZY)
+
+    @property
+    def partition_filter(self) -> str:
+        """The partitions that are cleaned, as they were set; empty for all."""
+        return ",".join(self.partitions_selected) or self.partitions_regex or ""
+
+    def cleans(self, partition_path: str) -> bool:
+        """Return whether a clean covers a partition; a list counts before an expression."""
+        if self.partitions_selected:
+            return partition_path in self.partitions_selected
+        wanted = self.partitions_regex
+        return not wanted or re.fullmatch(wanted, partition_path) is not None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import Annotated, Final, NoReturn, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from tableservices.clustering.curves import COLUMNS_MAX, Curve
 from tableservices.planned_service import PlannedServiceSettings
 from timeline.errors import SettingError
-from timeline.properties.options import OptionKind, option
+from timeline.properties.options import Expression, OptionKind, option
 
 # ---- Hudi's class names of clustering: fixed tables, never an import (SEC4)
 #
@@ -232,7 +231,7 @@ class ClusteringSettings(PlannedServiceSettings):
         0,
         "Number of last partitions that mode RECENT_DAYS skips.",
     )
-    partitions_regex: str | None = option(
+    partitions_regex: Expression = option(
         f"{_PLAN}.partition.regex.pattern",
         None,
         "Only partition paths that match this expression as a whole.",
@@ -256,15 +255,6 @@ class ClusteringSettings(PlannedServiceSettings):
         "Leave out file groups that a live writer announced to change, not only those"
         " that it changed.",
     )
-
-    @field_validator("partitions_regex")
-    @classmethod
-    def _refuse_bad_regex(cls, text: str | None) -> str | None:
-        try:
-            re.compile(text or "")
-        except re.error as error:
-            raise ValueError(f"not a regular expression ({error})") from None
-        return text
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:

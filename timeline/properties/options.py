@@ -8,17 +8,17 @@ error about a text names its layer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum, StrEnum
-from re import compile as pattern
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, Union
 from typing import get_args as arguments_of
 from typing import get_origin as origin_of
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from timeline.errors import SettingError
@@ -31,7 +31,7 @@ TABLE_LAYER: Final = "hoodie.properties"  # the table's own file
 
 OptionValue = str | int | float | bool | tuple[str, ...] | None
 
-_INTEGER: Final = pattern(r"[+-]?[0-9]{1,19}")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _TRUE_FALSE: Final = {"true": True, "false": False}
 
 
@@ -47,6 +47,17 @@ class OptionKind(StrEnum):
     ENUM = "enum"
     LIST = "list"
 
+
+def _checked_expression(text: str | None) -> str | None:
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise ValueError(f"not a regular expression ({error})") from None
+    return text
+
+
+#: Type of an option that is a regular expression.
+Expression = Annotated[str | None, AfterValidator(_checked_expression)]
 
 _ACCEPTED: Final[Mapping[OptionKind, str]] = {
     OptionKind.TEXT: "a text",

@@ -287,8 +287,6 @@ def test_settings_travel_between_processes() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hoodie.clean.partition.filter.regex", "a.*"),
-        ("hoodie.cleaner.partition.filter.selected", "a"),
         ("hoodie.avro.schema.externalTransformation", "true"),
         ("hoodie.schema.on.read.enable", "true"),
         ("hoodie.bootstrap.base.path", "old"),

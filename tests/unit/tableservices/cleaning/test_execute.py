@@ -93,6 +93,40 @@ def test_a_later_clean_lists_only_partitions_written_since(bench: Any) -> None:
     assert "q/q1_9-9-9_20200101000000000.parquet" in third.files
 
 
+def test_a_filtered_clean_leaves_other_partitions_to_the_next_clean_without_a_filter(
+    bench: Any,
+) -> None:
+    bench.commit("q1", partition="q")
+    bench.commit("q1", partition="q")
+    times = bench.commits(5)
+    only_p = CleaningSettings(commits_retained=2, partitions_regex="p")
+    first = clean(bench.context, only_p)
+    assert first is not None
+    assert bench.times_left() == times[2:]
+    assert len(bench.times_left("q1", "q")) == 2
+    (completed,) = bench.timeline_names(".clean")
+    done = decode_clean(bench.storage.read(f".hoodie/timeline/{completed}"))
+    assert done.extra_metadata["hoodoo.clean.partitions"] == "p"
+    assert set(done.partition_metadata) == {"p"}
+    bench.commit("f1")
+    second = clean(bench.context, TWO)
+    assert second is not None
+    assert len(bench.times_left("q1", "q")) == 1
+
+
+def test_a_filtered_clean_checks_partitions_that_no_recent_write_touched(bench: Any) -> None:
+    bench.commit("q1", partition="q")
+    bench.commit("q1", partition="q")
+    bench.commits(5)
+    assert clean(bench.context, CleaningSettings(commits_retained=2, partitions_selected=("p",)))
+    bench.commit("f1")
+    late = CleaningSettings(commits_retained=2, partitions_selected=("q",))
+    result = clean(bench.context, late)
+    assert result is not None
+    assert all(path.startswith("q/") for path in result.files)
+    assert len(bench.times_left("q1", "q")) == 1
+
+
 def test_a_later_clean_lists_partitions_of_a_deleted_savepoint(bench: Any) -> None:
     kept = bench.commit("q1", partition="q")
     bench.commit("q1", partition="q")

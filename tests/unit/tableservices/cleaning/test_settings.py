@@ -54,3 +54,32 @@ def test_eager_policy_leaves_dead_writers_to_the_writers() -> None:
 def test_a_retention_of_zero_is_refused(value: str) -> None:
     with pytest.raises(SettingError, match=r"hoodie\.clean\.commits\.retained"):
         CleaningSettings.from_properties({"hoodie.clean.commits.retained": value})
+
+
+@pytest.mark.parametrize(
+    ("properties", "cleaned"),
+    [
+        ({}, ["2024-01", "2024-02", "2025-01", "a,b"]),
+        ({"hoodie.clean.partition.filter.regex": "2024-.*"}, ["2024-01", "2024-02"]),
+        ({"hoodie.clean.partition.filter.regex": "2024"}, []),
+        ({"hoodie.cleaner.partition.filter.selected": "2025-01,none"}, ["2025-01"]),
+        (
+            {
+                "hoodie.clean.partition.filter.regex": "2024-.*",
+                "hoodie.clean.partition.filter.selected": "2025-01",
+            },
+            ["2025-01"],
+        ),
+    ],
+)
+def test_a_filter_names_the_partitions_that_are_cleaned(
+    properties: dict[str, str], cleaned: list[str]
+) -> None:
+    settings = CleaningSettings.from_properties(properties)
+    partitions = ["2024-01", "2024-02", "2025-01", "a,b"]
+    assert [path for path in partitions if settings.cleans(path)] == cleaned
+
+
+def test_a_filter_that_is_no_expression_is_refused() -> None:
+    with pytest.raises(SettingError, match="not a regular expression"):
+        CleaningSettings.from_properties({"hoodie.clean.partition.filter.regex": "("})
