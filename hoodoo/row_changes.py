@@ -39,9 +39,9 @@ from filegroups.writing.merge_clauses import (
     joined_schema,
 )
 from filegroups.writing.retry import rerun_until_unchanged
+from filegroups.writing.stored_forms import with_stored_forms
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult, WriteRequest
-from filegroups.writing.write_schema import with_stored_forms
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from timeline.context import TableContext
 from timeline.errors import ConflictError, InvalidInputError, RolledBackError

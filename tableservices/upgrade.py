@@ -17,8 +17,8 @@ from filegroups.reading.read import plan_scan, view_of
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
+from filegroups.writing.stored_forms import forms_of
 from filegroups.writing.write_request import FileRules
-from filegroups.writing.write_schema import forms_of
 from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.compaction.execute import (
     execute_compaction,

@@ -278,9 +278,10 @@ class TableContext:
     batches: BatchCache = field(default_factory=BatchCache)
     metadata_table: MetadataTableCache = field(default_factory=MetadataTableCache)
     # By file, and "" for the table: the forms of keys that may have two
-    # (``filegroups.writing.write_schema``).
+    # (``filegroups.writing.stored_forms``).
     key_encodings: dict[str, frozenset[bool]] = field(default_factory=dict)
-    # For "", the table: how its folders show timestamps (``filegroups.writing.write_schema``).
+    # How timestamps are shown: for "" in the table's folders, for "key" in its record keys
+    # (``filegroups.writing.stored_forms``).
     timestamp_texts: dict[str, TimestampTexts] = field(default_factory=dict)
 
     @staticmethod

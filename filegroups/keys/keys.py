@@ -29,6 +29,7 @@ from timeline.model.instant import NUMBERS, TimestampForm, TimestampTexts
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
+_ENCODE_KEY = "hoodie.datasource.write.partitionpath.urlencode"
 _NULL_KEY, _EMPTY_KEY = "__null__", "__empty__"
 _PREFIXED_SINGLE_KEY_VERSION = 9  # COMPLEX with one field: prefixed from this version on
 _SEGMENT_BYTES_MAX = 255
@@ -78,7 +79,7 @@ class KeySpec:
 
     ``partition_types`` has one entry per partition field of a CUSTOM generator: ``SIMPLE``,
     ``TIMESTAMP``, or None if no property says it. ``times`` says how TIMESTAMP fields become
-    folders, ``moments`` how timestamp columns do. ``prefixes_single_key`` chooses the encoding of a
+    folders, ``moments`` how timestamp columns do, ``key_moments`` how they become record keys. ``prefixes_single_key`` chooses the encoding of a
     COMPLEX key of one field; None uses that of the table version.
     """
 
@@ -92,6 +93,8 @@ class KeySpec:
     partition_types: tuple[str | None, ...] = ()
     times: TimestampKeys | None = None
     moments: TimestampTexts = NUMBERS
+    key_moments: TimestampTexts = NUMBERS
+    shows_moments: bool | None = None  # the option, if set; it must agree with stored keys
     prefixes_single_key: bool | None = None
     stores_keys: bool = True  # hoodie.populate.meta.fields
     stored_prefix: bool | None = None  # ``prefixes_single_key`` as in stored keys; it wins
@@ -269,6 +272,11 @@ def field_type(schema: pa.Schema, name: str) -> pa.DataType | None:
     return None if column is None else column.type
 
 
+def is_moment(kind: pa.DataType | None) -> bool:
+    """Return whether a type is a timestamp with a zone; others are always written as numbers."""
+    return kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None
+
+
 def record_keys(table: pa.Table, spec: KeySpec) -> pa.Array:
     """
     Compute each row's record key.
@@ -283,13 +291,18 @@ def record_keys(table: pa.Table, spec: KeySpec) -> pa.Array:
     """
     if spec.automatic:
         return pa.nulls(table.num_rows, pa.string())
-    return _key_texts(table, spec.record_key_fields, prefixed=spec.prefixes_keys)
+    fields = spec.record_key_fields
+    return _key_texts(table, fields, prefixed=spec.prefixes_keys, moments=spec.key_moments)
 
 
-def _key_texts(table: pa.Table, fields: Sequence[str], *, prefixed: bool) -> pa.Array:
+def _key_texts(
+    table: pa.Table, fields: Sequence[str], *, prefixed: bool, moments: TimestampTexts = NUMBERS
+) -> pa.Array:
     columns = [_column(table, name, "record key", "missing_key_column") for name in fields]
     texts = [
-        java_texts(column, name, "unsupported_key_type")
+        timestamp_texts(one_array(column), moments, name)
+        if moments != NUMBERS and is_moment(column.type)
+        else java_texts(column, name, "unsupported_key_type")
         for column, name in zip(columns, fields, strict=True)
     ]
     if not prefixed:
@@ -319,7 +332,7 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
             type without a folder name (``unsupported_partition_type``); a value would leave the
             table, is not a time or gives no folder name (``bad_partition_value``; fields
             ``column``, ``value``); or the format of time folders is not known (``no_time_format``).
-        SettingError: As ``refuse_untyped``.
+        SettingError: As ``refuse_untyped`` and ``refuse_colons``.
     """
     if spec.key_generator in _WITHOUT_PARTITIONS or not spec.partition_fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
@@ -330,6 +343,8 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
         if is_time:
             segments.append(_time_segments(column, name, spec))
             continue
+        if is_moment(column.type) and spec.shows_moments and spec.moments == NUMBERS:
+            refuse_colons(spec, name)
         codes = one_array(column.dictionary_encode(null_encoding="encode"))
         texts, plain = _texts(codes.dictionary, name, spec)
         folders = [_segment(value, name, plain) for value in texts.to_pylist()]
@@ -337,6 +352,25 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
     if len(segments) == 1:
         return segments[0]
     return pc.binary_join_element_wise(*segments, "/")
+
+
+def refuse_colons(spec: KeySpec, name: str) -> None:
+    """
+    Refuse a new table whose folders would have colons, because Java Hudi fails on their paths.
+
+    Raises:
+        SettingError: Folder names are not encoded (``setting_missing``).
+    """
+    if not spec.url_encode:
+        raise SettingError(
+            "folders would show timestamps with colons, which Java Hudi cannot write or read: create "
+            f"the table with {_ENCODE_KEY}=true, or partition by another column: column={name!r}",
+            kind="setting_missing",
+            key=_ENCODE_KEY,
+            value="false",
+            layer="hoodie.properties",
+            suggestion="true",
+        )
 
 
 def refuse_untyped(spec: KeySpec) -> None:
@@ -364,7 +398,7 @@ def refuse_untyped(spec: KeySpec) -> None:
 def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpec]:
     """Return values as folders show them, and the spec; timestamps may be escaped already."""
     kind = values.type
-    if pa.types.is_timestamp(kind) and kind.tz and spec.moments.form is not TimestampForm.NUMBER:
+    if is_moment(kind) and spec.moments.form is not TimestampForm.NUMBER:
         escaped = spec.moments.form is TimestampForm.SQL
         texts = timestamp_texts(values, spec.moments, name)
         return texts, replace(spec, url_encode=False) if escaped else spec

@@ -293,7 +293,9 @@ def bad_partition_value(name: str, value: str, why: str) -> InvalidInputError:
 
 def timestamp_texts(moments: pa.Array, how: TimestampTexts, name: str) -> pa.Array:
     """
-    Format timestamps with a zone as folder names; nulls stay.
+    Format timestamps with a zone for keys and folder names; nulls stay.
+
+    Java's ``Timestamp`` of them has whole milliseconds, counted from 1970 in both directions.
 
     Shapes: (n,) timestamps -> (n,) texts, colons of the SQL form escaped.
 
@@ -318,9 +320,9 @@ def timestamp_texts(moments: pa.Array, how: TimestampTexts, name: str) -> pa.Arr
 
 
 def _texts_in(moments: pa.Array, form: TimestampForm, zone: str, name: str) -> pa.Array:
-    fine = pc.cast(moments, pa.timestamp("us", moments.type.tz))
+    fine = pc.cast(moments, pa.timestamp("ms", moments.type.tz), safe=False)
     try:
-        clock = pc.local_timestamp(pc.cast(fine, pa.timestamp("us", zone)))
+        clock = pc.local_timestamp(pc.cast(fine, pa.timestamp("ms", zone)))
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
             "the table's folders show times in a time zone that this host does not know: set TZ "

@@ -162,6 +162,13 @@ class KeySettings(LayeredSettings):
         "(false, as in 0.14.0 and older). Version 9 has field:value only. The keys of"
         " an existing table decide; the other form is refused.",
     )
+    consistent_timestamps: bool = option(
+        "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled",
+        False,
+        "In new tables, keys and folders show a timestamp as the time of the writer's zone, to the "
+        "millisecond (2023-03-10 12:30:00.0), instead of a number. The keys and folders of an "
+        "existing table decide; the other form is refused.",
+    )
     populate_meta_fields: bool = option(
         "hoodie.populate.meta.fields",
         True,
@@ -325,6 +332,12 @@ class KeySettings(LayeredSettings):
                 twice = "a field is named twice"
                 self.refuse(field, twice, "name each field once", "setting_value")
         self._refuse_generator()
+        if self.consistent_timestamps and not self.populate_meta_fields:
+            self.refuse(
+                "consistent_timestamps",
+                "keys that files do not store show timestamps as numbers",
+                "omit it, or store the meta columns",
+            )
         left_out = set(self.partition_fields if self.drop_partition_columns else ())
         needed = set(self.ordering_fields)
         if not self.populate_meta_fields:
@@ -507,6 +520,9 @@ def key_spec_of(settings: KeySettings, config: TableConfig) -> KeySpec:
         ordering_fields=config.ordering_fields if config.merge.orders else (),
         times=settings.timestamp_keys,
         prefixes_single_key=None if bare is None else not bare,
+        shows_moments=settings.consistent_timestamps
+        if settings.origin("consistent_timestamps") != DEFAULT_LAYER
+        else None,
         stores_keys=config.populate_meta_fields,
     )
 
@@ -565,6 +581,8 @@ def key_properties_of(settings: KeySettings) -> dict[str, str]:
     if bare is not None and settings.table_version == 8 and len(settings.record_key_fields) == 1:
         # Java reads this key with the same meaning, as a write option.
         kept[KeySettings.options["complex_key_bare"].key] = "true" if bare else "false"
+    if settings.consistent_timestamps:
+        kept[KeySettings.options["consistent_timestamps"].key] = "true"
     return kept
 
 

@@ -166,19 +166,12 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.datasource.write.slash.separated.date.partitioning": _off(
             "date folders are not supported"
         ),
-        "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": _off(
-            "keys of timestamp fields are written as numbers"
-        ),
         "hoodie.index.type": _only(*(index.value for index in IndexType), reason=_NO_INDEX),
         "hoodie.index.class": _unset("custom indexes are not supported"),
         # schema
         "hoodie.schema.on.read.enable": _off(_SCHEMA_ON_READ),
         "hoodie.internal.schema": _unset(_SCHEMA_ON_READ),
         "hoodie.avro.schema.external.transformation": _off("schemas are not transformed"),
-        "hoodie.parquet.outputtimestamptype": _only(
-            "TIMESTAMP_MICROS", reason="timestamps are written in microseconds"
-        ),
-        "hoodie.parquet.writelegacyformat.enabled": _off("only the current format is written"),
         "hoodie.parquet.write.config.injector.class": _unset("injected classes are not run"),
         # the write
         "hoodie.bulkinsert.user.defined.partitioner.class": _unset(

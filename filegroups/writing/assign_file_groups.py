@@ -40,6 +40,7 @@ from filegroups.writing.row_checks import (
     refuse_updates_in_foreign_buckets,
     rows_to_write,
 )
+from filegroups.writing.stored_forms import refuse_other_forms
 from filegroups.writing.workload import (
     NewGroups,
     OnePassWorkload,
@@ -47,7 +48,6 @@ from filegroups.writing.workload import (
     WorkloadProfile,
 )
 from filegroups.writing.write_request import FileRules, RowRules
-from filegroups.writing.write_schema import refuse_other_forms
 from timeline.context import TableContext
 from timeline.model.commit_metadata import (
     WHOLE_TABLE,

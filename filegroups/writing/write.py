@@ -39,6 +39,7 @@ from filegroups.writing.retry import (
     rebase_tasks,
     wait_for_rate_limit,
 )
+from filegroups.writing.stored_forms import with_stored_forms
 from filegroups.writing.workload import OnePassWorkload, Workload
 from filegroups.writing.write_request import CommitResult, RowCounts, WriteRequest
 from filegroups.writing.write_schema import (
@@ -46,7 +47,6 @@ from filegroups.writing.write_schema import (
     refuse_other_key_types,
     rows_schema,
     schema_for,
-    with_stored_forms,
 )
 from timeline.commit.begin import StartedWrite, begin
 from timeline.commit.cancel_plan import cancel_blocking_plans

@@ -39,9 +39,9 @@ from filegroups.group_commit.messages import (
     WasCommitted,
     offer_of,
 )
+from filegroups.writing.stored_forms import with_stored_forms
 from filegroups.writing.write import PreparedWrite
 from filegroups.writing.write_request import CommitResult, WriteRequest
-from filegroups.writing.write_schema import with_stored_forms
 from hoodoo.committer.client import answer_ms, release
 from hoodoo.committer.sockets import SocketChannel, SocketListener
 from hoodoo.table import Table

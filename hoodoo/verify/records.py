@@ -23,7 +23,11 @@ from filegroups.reading.read import plan_scan, read_schema, view_of
 from filegroups.schema.schema import KEY_COLUMN
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.write_schema import folders_as_stored, stored_forms
+from filegroups.writing.stored_forms import (
+    folders_as_stored,
+    key_moments_as_stored,
+    stored_forms,
+)
 from hoodoo.verify.timestamps import doubtful_timestamps
 from hoodoo.write_requests import may_misplace_rows
 from timeline.context import TableContext
@@ -91,13 +95,14 @@ def keys_of_table(
     if config.drop_partition_columns or elsewhere:
         keys = replace(keys, partition_fields=(), partition_types=())
     keys = folders_as_stored(context, snapshot, keys)
-    if not keys.has_two_forms:
-        return keys
-    forms, asked = stored_forms(context, snapshot, keys), keys.prefixes_single_key
-    if len(forms) == 1 and asked is None:
-        return replace(keys, stored_prefix=next(iter(forms)))
-    newest = config.table_version >= 9
-    return replace(keys, stored_prefix=True if asked is None or newest else asked)
+    if keys.has_two_forms:
+        forms, asked = stored_forms(context, snapshot, keys), keys.prefixes_single_key
+        newest = config.table_version >= 9
+        prefix = True if asked is None or newest else asked
+        if len(forms) == 1 and asked is None:
+            prefix = next(iter(forms))
+        keys = replace(keys, stored_prefix=prefix)
+    return key_moments_as_stored(context, snapshot, keys)
 
 
 def addresses_of(rows: pa.Table, partition_path: str | pa.ChunkedArray, keys: KeySpec) -> Addresses:

@@ -72,7 +72,7 @@ LATEST = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
 #: Types that Java 1.2.0 cannot compare behind a first ordering field.
 UNORDERED = ("date", "decimal")
 
-#: By it Java cuts timestamps to milliseconds in base files; we refuse to.
+#: It has no effect in Java Hudi 1.2; ours would warn.
 MILLIS = "hoodie.parquet.outputtimestamptype"
 
 #: Begins the line of a table whose steps ended early because an engine refuses by name.

@@ -138,6 +138,11 @@ def test_keys_of_one_reason_are_reported_together() -> None:
         ("hoodie.keygen.timebased.nonsense", "x", True),
         ("HOODIE.EMBED.TIMELINE.SERVER", "true", False),
         ("hoodie.upsert.shuffle.parallelism", "2", False),
+        ("hoodie.parquet.outputtimestamptype", "TIMESTAMP_MICROS", False),
+        ("hoodie.parquet.outputtimestamptype", "TIMESTAMP_MILLIS", True),
+        ("hoodie.parquet.outputtimestamptype", "INT96", True),
+        ("hoodie.parquet.writelegacyformat.enabled", "true", True),
+        ("hoodie.parquet.writelegacyformat.enabled", "false", False),
         ("path", "x", False),
     ],
 )

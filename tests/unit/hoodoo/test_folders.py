@@ -1,4 +1,4 @@
-"""Folders as other engines make them: levels inside of a value, metadata files of Parquet."""
+"""Folders and keys as other engines make them: levels, metadata files of Parquet, timestamps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
-from filegroups.keys.keys import KeySpec, partition_paths
-from filegroups.writing.write_schema import folders_as_stored
+from filegroups.keys.keys import KeySpec, partition_paths, record_keys
+from filegroups.writing.stored_forms import folders_as_stored, key_moments_as_stored
 from hoodoo.verify.verify import verify
 from timeline.context import TableContext
 from timeline.errors import (
@@ -395,3 +395,136 @@ def test_a_table_that_is_only_read_names_a_next_step(
         assert table.to_arrow(["id"]).num_rows == 1
         with pytest.raises(HoodooError, match="copy its rows into a new table"):
             table.upsert([row("a", "x")])
+
+
+# ---- hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled
+
+CONSISTENT = "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled"
+ENCODED = "hoodie.datasource.write.partitionpath.urlencode"
+OF_TIMES = pa.schema(
+    [
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("v", pa.int64()),
+    ]
+)
+FINE = dt.datetime(2023, 3, 10, 12, 30, 0, 123_456, tzinfo=dt.UTC)
+
+
+def of_times(moment: dt.datetime, v: int) -> dict[str, object]:
+    return {"at": moment, "local": moment.replace(tzinfo=None), "day": moment.date(), "v": v}
+
+
+def table_of_times(
+    folder: Path, key: str, partition_by: str, consistent: str | None
+) -> hoodoo.Table:
+    return hoodoo.create_table(
+        folder / "t",
+        schema=OF_TIMES,
+        record_key=key.split(","),
+        partition_by=partition_by,
+        ordering="v",
+        properties={ENCODED: "true", **({} if consistent is None else {CONSISTENT: consistent})},
+    )
+
+
+def addresses(table: hoodoo.Table) -> list[tuple[str, str, int]]:
+    rows = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
+    return [(one["_hoodie_record_key"], one["_hoodie_partition_path"], one["v"]) for one in rows]
+
+
+@pytest.mark.parametrize(
+    ("consistent", "key", "partition_by", "address"),
+    [
+        ("true", "at", "day", ("2023-03-10 12:30:00.123", "2023-03-10")),
+        ("true", "local", "at", ("1678451400123456", "2023-03-10 12%3A30%3A00.123")),
+        ("true", "at,day", "at", ("at:2023-03-10 12:30:00.123,day:2023-03-10", "2023-03-10 12%3A30%3A00.123")),
+        ("true", "day", "local", ("2023-03-10", "1678451400123456")),
+        ("false", "at", "at", ("1678451400123456", "1678451400123456")),
+        (None, "at,day", "day", ("at:1678451400123456,day:2023-03-10", "2023-03-10")),
+    ],
+)  # fmt: skip
+def test_keys_and_folders_show_timestamps_as_the_option_says(
+    tmp_path: Path, consistent: str | None, key: str, partition_by: str, address: tuple[str, str]
+):
+    with table_of_times(tmp_path, key, partition_by, consistent) as table:
+        table.upsert([of_times(FINE, 1)])
+        assert table.upsert([of_times(FINE, 2)]).rows_updated == 1
+        assert addresses(table) == [(*address, 2)]
+        assert verify(table.context, all_columns=True).problems == ()
+    with hoodoo.open_table(tmp_path / "t") as table:  # without the option
+        assert table.upsert([of_times(FINE, 3)]).rows_updated == 1
+        assert addresses(table) == [(*address, 3)]
+
+
+def test_new_folders_that_java_cannot_read_are_refused(tmp_path: Path):
+    options = {CONSISTENT: "true"}
+    with pytest.raises(SettingError, match=ENCODED):
+        hoodoo.create_table(
+            tmp_path / "t", schema=OF_TIMES, record_key="v", partition_by="at", properties=options
+        )
+    assert not (tmp_path / "t").exists()
+    with hoodoo.create_table(
+        tmp_path / "t", record_key="v", partition_by="at", properties=options
+    ) as table:
+        with pytest.raises(SettingError, match=ENCODED):
+            table.upsert(pa.Table.from_pylist([of_times(FINE, 1)], OF_TIMES))
+        assert not any((tmp_path / "t").glob("2023*"))
+
+
+@pytest.mark.parametrize(("stored", "asked"), [("true", "false"), ("false", "true")])
+@pytest.mark.parametrize(("key", "partition_by"), [("at", "day"), ("day", "at")])
+def test_the_other_form_of_stored_timestamps_is_refused(
+    tmp_path: Path, stored: str, asked: str, key: str, partition_by: str
+):
+    with table_of_times(tmp_path, key, partition_by, stored) as table:
+        table.upsert([of_times(FINE, 1)])
+    with hoodoo.open_table(tmp_path / "t", properties={CONSISTENT: asked}) as table:
+        with pytest.raises(InvalidInputError, match=CONSISTENT) as caught:
+            table.upsert([of_times(FINE, 2)])
+        assert caught.value.kind == "setting_against_table"
+        assert table.to_arrow(["v"]).to_pylist() == [{"v": 1}]
+
+
+def test_keys_of_a_table_of_another_engine_are_made_as_it_stored_them(tmp_path: Path):
+    with table_of_times(tmp_path, "at", "day", "true") as table:
+        table.upsert([of_times(FINE, 1)])
+        properties = tmp_path / "t/.hoodie/hoodie.properties"
+    text = properties.read_text(encoding="utf-8")  # Java stores the option nowhere
+    kept = [line for line in text.splitlines() if not line.startswith(CONSISTENT)]
+    assert len(kept) < len(text.splitlines())
+    properties.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert table.upsert([of_times(FINE, 2)]).rows_updated == 1
+        assert table.upsert([of_times(SUMMER, 3)]).rows_inserted == 1
+        assert ("2023-07-01 12:00:00.0", "2023-07-01", 3) in addresses(table)
+
+
+def test_keys_in_a_zone_that_this_process_does_not_have_are_refused(tmp_path: Path):
+    kolkata = TimestampTexts(TimestampForm.TIMESTAMP, "Asia/Kolkata")
+    with table_of_times(tmp_path, "at", "day", "true") as table:
+        table.context.timestamp_texts["key"] = kolkata  # as another writer there
+        table.upsert([of_times(FINE, 1)])
+        assert addresses(table)[0][0] == "2023-03-10 18:00:00.123"
+    with hoodoo.open_table(tmp_path / "t") as table:
+        with pytest.raises(UnsupportedTableError) as caught:
+            table.upsert([of_times(FINE, 2)])
+        assert caught.value.kind == "key_form"
+        zone = TimelineZone("Asia/Kolkata", ZoneInfo("Asia/Kolkata"))
+        context = replace(table.context, ports=replace(table.context.ports, zone=lambda: zone))
+        keys = KeySpec(record_key_fields=("at",), partition_fields=("day",))
+        found = key_moments_as_stored(context, context.snapshot(), keys)
+        assert found.key_moments == kolkata
+
+
+def test_the_zone_of_keys_that_fit_two_zones_is_not_guessed(tmp_path: Path):
+    with table_of_times(tmp_path, "at", "day", "true") as table:
+        table.upsert([of_times(WINTER, 1)])
+        context = in_london(table)
+        keys = KeySpec(record_key_fields=("at",), partition_fields=("day",))
+        keys = key_moments_as_stored(context, context.snapshot(), keys)
+        rows = pa.Table.from_pylist([of_times(SUMMER, 2)], OF_TIMES)
+        with pytest.raises(UnsupportedTableError) as caught:
+            record_keys(rows, keys)
+        assert caught.value.kind == "partition_zone"
