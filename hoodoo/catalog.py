@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from contextlib import suppress
+from pathlib import Path, PurePath
 
 import pyarrow as pa
 
@@ -34,14 +35,21 @@ from hoodoo.table import Table
 from hoodoo.write_requests import bucket_rules
 from tableservices.metadata_table.build import build_partitions
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError
+from timeline.errors import InvalidInputError, StorageUnavailableError
 from timeline.model.commit_metadata import TableType
-from timeline.model.file_names import HOODIE, PROPERTIES, SLOTS, TIMELINE, listed
+from timeline.model.file_names import (
+    HOODIE,
+    PROPERTIES,
+    PROPERTIES_BACKUP,
+    SLOTS,
+    TIMELINE,
+    listed,
+)
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import EventSink
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
-from timeline.writer_registry import registered_writers
+from timeline.writer_registry import refuse_with_writers, registered_writers
 
 Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
@@ -165,6 +173,43 @@ def delete_unwritten_table(path: str | os.PathLike[str], properties: Properties)
         return
     storage.delete(PROPERTIES)
     storage.delete_folder(HOODIE)
+
+
+def drop_table(path: str | os.PathLike[str], *, properties: Properties = None) -> None:
+    """
+    Delete a table with everything in its folder.
+
+    Its properties are deleted first, so an interrupted drop leaves no readable table. A writer that
+    has the table open gets ``TableReplacedError`` (SLOT-9).
+
+    Args:
+        path: Path or URI.
+        properties: As of ``open_table``.
+
+    Raises:
+        TableNotFoundError: The path holds no table.
+        InvalidInputError: A writer of the table is live (``writers_at_work``).
+        StorageUnavailableError: A file cannot be deleted; the rest must be deleted by hand.
+    """
+    context, _, _ = open_context(path, to_layers(properties))
+    refuse_with_writers(context)
+    storage = context.ports.storage
+    storage.delete(PROPERTIES_BACKUP)
+    storage.delete(PROPERTIES)
+    try:
+        entries = storage.list("")
+        folders = {HOODIE, *(entry.name for entry in entries if entry.is_folder)}
+        context.ports.for_each(storage.delete_folder, sorted(folders))
+        files = [entry.name for entry in entries if not entry.is_folder]
+        context.ports.for_each(storage.delete, files)
+    except StorageUnavailableError as error:
+        raise StorageUnavailableError(
+            f"the table is dropped, delete the rest of its folder by hand: {error.message}"
+        ) from error
+    root = storage.capabilities.local_root
+    if root is not None:
+        with suppress(OSError):  # another process put a file there
+            Path(root).rmdir()
 
 
 def preview_create(

@@ -35,7 +35,7 @@ from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.metadata import MetadataPartitions
 from hoodoo.services import Services
 from hoodoo.verify.verify import Verification, verify
-from hoodoo.write_requests import operation_of, write_request_of
+from hoodoo.write_requests import operation_of, with_patterns, write_request_of
 from hoodoo.writer import TableWriter
 from tableservices.archiving.execute import archive
 from tableservices.archiving.plan import ArchiveRules
@@ -368,7 +368,19 @@ class Table(TableReader):
         batch_id: str | None = None,
         reads: ReadSet | None = None,
     ) -> CommitResult:
-        """Delete whole partitions by path, at least one of them. Errors: as ``upsert``."""
+        """
+        Delete whole partitions, at least one of them.
+
+        Args:
+            partitions: Partition paths. As in Java, ``*`` stands for any characters; each attempt
+                of the write matches the partitions that exist then.
+            batch_id: As of ``upsert``.
+            reads: As of ``upsert``.
+
+        Raises:
+            InvalidInputError: No partition is named, or none matches (``no_partition``). Others: as
+                ``upsert``.
+        """
         named, operation = named_partitions(partitions), WriteOperation.DELETE_PARTITION
         return self._run(operation, None, batch_id=batch_id, delete_partitions=named, reads=reads)
 
@@ -381,7 +393,7 @@ class Table(TableReader):
         reads: ReadSet | None = None,
     ) -> CommitResult:
         """Write by the configured operation (``hoodie.datasource.write.operation``)."""
-        chosen = operation_of(self._settings, self.config.record_key_fields, operation)
+        chosen = operation_of(self._settings, operation)
         if not chosen.traits.takes_rows:
             named = self._partitions_to_delete(data)
             return self.delete_partitions(named, batch_id=batch_id, reads=reads)
@@ -411,10 +423,12 @@ class Table(TableReader):
             UnsupportedTableError, MissingFileError: As the write itself.
         """
         self._writer.refuse()
-        chosen = operation_of(self._settings, self.config.record_key_fields, operation)
+        chosen = operation_of(self._settings, operation)
         deletes, context = not chosen.traits.takes_rows, self._context
         named = named_partitions(self._settings.partitions_to_delete) if deletes else ()
         plan = write_request_of(self._settings, self.config, chosen, delete_partitions=named)
+        if deletes:
+            plan = with_patterns(context, plan)
         workload = None if deletes else self._workload(data)
         return dry_run_write(context, plan, workload)
 
@@ -484,6 +498,8 @@ class Table(TableReader):
             partial=partial,
             reads=reads,
         )
+        if operation is WriteOperation.DELETE_PARTITION:
+            plan = with_patterns(self._context, plan)
         try:
             return self._writer.write(plan, workload)
         except (ConflictError, RolledBackError) as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import accumulate
 
 from filegroups.files.bloom import BloomSettings
@@ -11,19 +13,17 @@ from filegroups.files.parquet import ParquetSettings
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec
-from filegroups.reading.read import ReadSet
+from filegroups.reading.read import ReadSet, view_of
 from filegroups.schema.evolution import MissingColumns, SchemaRules
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import FileRules, RowRules, WriteRequest
 from hoodoo.inputs import Operation, to_write_operation
-from timeline.errors import HoodooError
+from timeline.context import TableContext
+from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.commit_metadata import MergeMode, Replaced, WriteOperation
 from timeline.model.table_config import TableConfig
-from timeline.properties.options import (
-    DEFAULT_LAYER,
-)
 from timeline.properties.setting_enums import (
     GLOBAL_INDEXES,
     RECORD_INDEXES,
@@ -32,6 +32,7 @@ from timeline.properties.setting_enums import (
     IndexType,
     InsertDuplicates,
 )
+from timeline.snapshot import Snapshot
 
 
 def write_request_of(
@@ -88,6 +89,37 @@ def write_request_of(
     )
 
 
+def with_patterns(context: TableContext, plan: WriteRequest) -> WriteRequest:
+    """
+    Return the request that also deletes the partitions that match the patterns of its names.
+
+    As in Java, ``*`` stands for any characters. Each attempt matches the partitions of its base
+    snapshot.
+
+    Raises:
+        InvalidInputError: Each attempt raises it if no partition matches (``no_partition``).
+    """
+    named = plan.delete_partitions
+    patterns = [
+        re.compile(".*".join(map(re.escape, one.split("*")))) for one in named if "*" in one
+    ]
+    if not patterns:
+        return plan
+
+    def chosen(snapshot: Snapshot) -> tuple[str, ...]:
+        found = view_of(context, snapshot).partition_paths()
+        matching = {path for path in found if any(one.fullmatch(path) for one in patterns)}
+        matching.update(one for one in named if "*" not in one)
+        if not matching:
+            raise InvalidInputError(
+                f"no partition matches: name partitions that exist: {list(named)}",
+                kind="no_partition",
+            )
+        return tuple(sorted(matching))
+
+    return replace(plan, choose_partitions=chosen)
+
+
 def _sort(settings: WriteSettings, operation: WriteOperation) -> BulkInsertSort | None:
     """Return the sort mode of a bulk insert, also of one that Spark's mode made an overwrite."""
     bulk = WriteOperation.BULK_INSERT
@@ -119,22 +151,14 @@ def _partial_columns(
         )
 
 
-def operation_of(
-    settings: WriteSettings, record_key_fields: Sequence[str], operation: Operation = None
-) -> WriteOperation:
+def operation_of(settings: WriteSettings, operation: Operation = None) -> WriteOperation:
     """
     Return the operation that the caller names, else the configured one.
-
-    Rows without keys are inserted by default.
 
     Raises:
         InvalidInputError: There is no such operation.
     """
-    if operation is not None:
-        return to_write_operation(operation)
-    if not record_key_fields and settings.origin("operation") == DEFAULT_LAYER:
-        return WriteOperation.INSERT  # as Java does
-    return settings.operation
+    return settings.operation if operation is None else to_write_operation(operation)
 
 
 def _schema_rules(settings: WriteSettings, config: TableConfig, keys: KeySpec) -> SchemaRules:

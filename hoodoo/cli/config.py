@@ -126,9 +126,7 @@ def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
         with invocation.open_table(address) as opened:
             context, settings = opened.context, opened.settings
             # The checks of each write, with the configured operation.
-            write_request_of(
-                settings, opened.config, operation_of(settings, opened.config.record_key_fields)
-            )
+            write_request_of(settings, opened.config, operation_of(settings))
             refuse_unshared_lock(settings, context.ports.lock, registry_for(opened.properties))
             context.identity.assert_decided_here(context.ports)
             agreement = agreement_of(settings, context.ports, context.zone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import click
 import pyarrow as pa
 
 from filegroups.schema.schema import drop_meta, hudi_type_name
-from hoodoo.catalog import create_table, preview_create
+from hoodoo.catalog import create_table, drop_table, preview_create
 from hoodoo.cli.invocation import PROBLEMS_FOUND, CommandGroup, Invocation, changing, reading
 from hoodoo.cli.printing import count_text, size_text
 from hoodoo.input_files import read_rows
@@ -28,7 +27,6 @@ from tableservices.upgrade import upgrade as upgrade_table
 from timeline.entries import timeline_entries
 from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError, counted
 from timeline.rollback.end_bad_slot import end_slot, find_bad_slot
-from timeline.storage.folder_walker import system_call_error
 from timeline.writer_registry import refuse_with_writers, reset_copied_table
 
 _HOUR_MS = 3_600_000
@@ -474,30 +472,15 @@ def drop(invocation: Invocation, *, address: str) -> None:
     """
     with invocation.open_table(address) as opened:
         storage = opened.context.ports.storage
-        root = storage.capabilities.local_root
-        if root is None:
-            raise UnsupportedTableError(
-                f"only a table on a local disk can be dropped here: {address}", kind="drop"
-            )
+        root = str(storage.capabilities.local_root or storage.base_uri)
         refuse_with_writers(opened.context)
-        document = {"dropped": str(root), "name": opened.config.name}
+        document = {"dropped": root, "name": opened.config.name}
         if invocation.dry_run:
             invocation.printer.result(
-                {**document, "dropped": None, "would_drop": str(root)},
+                {**document, "dropped": None, "would_drop": root},
                 f"would delete table {opened.config.name} at {root}",
             )
             return
         invocation.confirm(f"delete table {opened.config.name} with all its data at {root}?")
-    _delete(Path(root))
+    drop_table(address, properties=invocation.layers)
     invocation.printer.result(document, f"deleted table {document['name']} at {root}")
-
-
-def _delete(folder: Path) -> None:
-    doing = "dropping the table"
-    try:
-        # The properties are deleted first: an interrupted drop leaves no readable table.
-        (folder / ".hoodie" / "hoodie.properties").unlink()
-        doing = "the table is dropped, delete the rest of its folder by hand: deleting"
-        shutil.rmtree(folder)
-    except OSError as error:
-        raise system_call_error(error, str(error.filename or folder), doing) from error

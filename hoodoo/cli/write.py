@@ -28,7 +28,7 @@ from hoodoo.cli.printing import count_text
 from hoodoo.input_files import read_files
 from hoodoo.inputs import named_partitions, refuse_other_types
 from hoodoo.table import Table
-from hoodoo.write_requests import write_request_of
+from hoodoo.write_requests import with_patterns, write_request_of
 from hoodoo.writer import TableWriter
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
@@ -252,6 +252,8 @@ def _would_do(
     document = nothing_to_do(_action_of(operation), operation.value)
     deleted = named_partitions(settings.partitions_to_delete) if rows is None else ()
     plan = write_request_of(settings, table.config, operation, delete_partitions=deleted)
+    if rows is None:
+        plan = with_patterns(table.context, plan)
     workload = None if rows is None else LocalWorkload(table.context.ports, rows)
     conflicts = dry_run_write(table.context, plan, workload)
     if rows is not None and workload is not None:

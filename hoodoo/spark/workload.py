@@ -157,7 +157,7 @@ class SparkWorkload:
         shuffle_tasks: int = 0,
         bulk_insert_tasks: int = 0,
     ) -> None:
-        self._df = df
+        self.df = df
         self._spark = df.sparkSession
         _refuse_speculation(self._spark)
         self._address = StorageAddress(
@@ -192,7 +192,7 @@ class SparkWorkload:
         """See ``Workload.is_empty``. Before a count, Spark searches for a first row."""
         if self._is_counted:
             return not self._counts
-        return bool(self._df.isEmpty())
+        return bool(self.df.isEmpty())
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """See ``Workload.prepare``. Each file group's task combines duplicates later."""
@@ -241,7 +241,7 @@ class SparkWorkload:
         if rules.combine:
             return self._in_few_files(rows, rules).sortWithinPartitions(*by_key, ORDER), True
         if sort is BulkInsertSort.NONE:
-            return self._df, False
+            return self.df, False
         if sort is BulkInsertSort.PARTITION_SORT:
             return rows.sortWithinPartitions(PARTITION, KEY), True
         if sort is None:
@@ -255,7 +255,7 @@ class SparkWorkload:
         """Send the rows of a key to one task, and those of a partition path to few tasks."""
         if rules.lookup.whole_table and rules.combine:
             return rows.repartition(KEY)
-        known, is_known = source_bytes(self._df)
+        known, is_known = source_bytes(self.df)
         most = self._width(2**31)
         salts = min(most, -(-known // _SALT_BYTES)) if is_known else _UNKNOWN_SALTS
         if not rules.keys.partition_fields:
@@ -270,7 +270,7 @@ class SparkWorkload:
         return [self._bulk_insert_tasks] if self._bulk_insert_tasks else []
 
     def _is_deterministic(self) -> bool:
-        plan = self._df._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+        plan = self.df._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
         return bool(plan.deterministic())
 
     def _fitted_keys(self, rules: RowRules) -> Any:
@@ -279,17 +279,17 @@ class SparkWorkload:
         wanted = {part for name in fields for part in (name, name.partition(".")[0])}
         if rules.keys.carried:
             wanted |= {KEY, PARTITION}
-        named = [F.col(f"`{name}`") for name in self._df.columns if name in wanted]
+        named = [F.col(f"`{name}`") for name in self.df.columns if name in wanted]
         schema = self._table.arrow
         shape = spark_schema_of(prepared_schema(rules, schema, keys_only=True))
         keys = PrepareRows(rules=rules, schema=schema, keys_only=True)
-        return self._df.select(*named or self._df.columns).mapInArrow(keys, shape)
+        return self.df.select(*named or self.df.columns).mapInArrow(keys, shape)
 
     def _fitted(self) -> Any:
         """Return the rows in the table's columns, with keys, by one Python task."""
         rules, schema = self._required_rules(), self._table.arrow
         shape = spark_schema_of(prepared_schema(rules, schema))
-        return self._df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
+        return self.df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
 
     def _count(self) -> None:
         """

@@ -75,6 +75,7 @@ class Wanted:
         """The command that runs it once more."""
         more = f" --mutant {self.mutant}" if self.mutant else ""
         more += " --all-services" if self.all_services else ""
+        more += " --metadata" if self.metadata else ""
         more += f" --acknowledged {self.acknowledged}" if self.acknowledged else ""
         return (
             f"make chaos ARGS='--lock {self.lock} --seconds {self.seconds:g} --seed {self.seed} "

@@ -36,8 +36,9 @@ def test_rows_without_keys_are_added_and_never_updated(spark: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+@pytest.mark.parametrize("operation", ["upsert", None])
 def test_read_rows_are_written_back_without_key_fields(
-    spark: Any, tmp_path: Path, table_type: str
+    spark: Any, tmp_path: Path, table_type: str, operation: str | None
 ) -> None:
     path = tmp_path / "t"
     options = {
@@ -50,18 +51,18 @@ def test_read_rows_are_written_back_without_key_fields(
     def read() -> Any:
         return spark.read.format("hoodoo").load(str(path))
 
-    def write_back(df: Any, operation: str) -> None:
+    def write_back(df: Any, operation: str | None) -> None:
         named = {"hoodie.datasource.write.operation": operation}
         df.write.format("hoodoo").options(**named).mode("append").save(str(path))
 
     write_back(read().select("id", "region").limit(0), "delete")  # no rows need no keys
     changed = read().where("id <> 'b'").withColumn("val", F.lit(9.0))
     assert "_hoodie_record_key" in changed.columns
-    write_back(changed, "upsert")
+    write_back(changed, operation)
     write_back(read().where("id = 'c'").select("_hoodie_record_key", "region"), "delete")
     rows = read().select("id", "val").collect()
     assert sorted(map(tuple, rows)) == [("a", 9.0), ("b", 1.0)]
-    write_back(spark.createDataFrame([("d", "eu", 1, 1.0)], COLUMNS), "upsert")
+    write_back(spark.createDataFrame([("d", "eu", 1, 1.0)], COLUMNS), operation)
     assert read().count() == 3
 
 

@@ -98,12 +98,91 @@ def test_delete_partition_deletes_the_partitions_of_the_rows(save: Any, rows: An
     assert rows() == [(3, "tue", 10, 3.0)]
 
 
+def test_delete_partition_matches_patterns(save: Any, rows: Any) -> None:
+    save(THREE)
+    named = "hoodie__datasource__write__partitions__to__delete"
+    save([(0, "x", 0, 0.0)], **{OPERATION: "delete_partition", named: "m*,t?e"})
+    assert rows() == [(3, "tue", 10, 3.0)], "only * is special"
+    with pytest.raises(InvalidInputError) as caught:
+        save([(0, "x", 0, 0.0)], **{OPERATION: "delete_partition", named: "x*"})
+    assert caught.value.kind == "no_partition"
+
+
 def test_mode_overwrite_replaces_all_rows_and_keeps_earlier_snapshots(save: Any, rows: Any) -> None:
     before = save(THREE)
     result = save([(9, "wed", 2, 9.0), (9, "wed", 1, 8.0)], mode="overwrite")
     assert result.operation == "insert_overwrite_table"
     assert rows() == [(9, "wed", 2, 9.0)]
     assert len(rows(as__of__instant=before.requested_time)) == 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "options"),
+    [
+        ("id long, day string, at long", (9, "wed", 2), {}),
+        ("id long, day string, at long, amount boolean", (9, "wed", 2, True), {}),
+        (COLUMNS, (9, "wed", 2, 9.0), {"hoodie__datasource__write__recordkey__field": "id,day"}),
+        (COLUMNS, (9, "wed", 2, 9.0), {"hoodie__datasource__write__table__type": "MERGE_ON_READ"}),
+    ],
+)
+def test_mode_overwrite_with_another_key_or_schema_replaces_the_table(
+    save: Any, rows: Any, path: str, columns: str, row: tuple[Any, ...], options: dict[str, str]
+) -> None:
+    save(THREE)
+    result = save([row], mode="overwrite", columns=columns, **options)
+    assert result.operation == "insert_overwrite_table"
+    assert rows() == [row]
+    with hoodoo.open_table(path) as table:
+        assert len(table.history()) == 1, "the timeline of the other table is gone"
+        assert table.verify().ok
+
+
+def test_a_table_in_use_is_not_replaced(save: Any, rows: Any, path: str) -> None:
+    save(THREE)
+    with hoodoo.open_table(path) as writer:
+        writer.upsert([{"id": 4, "day": "tue", "at": 1, "amount": 4.0}])  # registers the writer
+        with pytest.raises(InvalidInputError) as caught:
+            save([(9, "wed", 2)], mode="overwrite", columns="id long, day string, at long")
+    assert caught.value.kind == "writers_at_work"
+    pending = Path(path) / ".hoodie" / "timeline" / "20200101000000000.commit.requested"
+    pending.touch()
+    with pytest.raises(InvalidInputError) as caught:
+        save([(9, "wed", 2)], mode="overwrite", columns="id long, day string, at long")
+    assert caught.value.kind == "writers_at_work"
+    pending.unlink()
+    assert len(rows()) == 4
+
+
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_rows_of_the_table_itself_replace_it_only_from_memory(
+    save: Any, rows: Any, spark: Any, path: str, table_type: str
+) -> None:
+    save(THREE, hoodie__datasource__write__table__type=table_type)
+    save([(2, "mon", 11, 22.0)])  # a log file if the table is merge-on-read
+    df = spark.read.format("hoodoo").load(path).select("id", "day", "at")
+    writer = df.write.format("hoodoo").options(**OPTIONS).mode("overwrite")
+    if spark.conf.get(f"spark.{DRIVER_BYTES}") == "0":
+        with pytest.raises(InvalidInputError) as caught:
+            writer.save(path)
+        assert caught.value.kind == "overwrites_its_source"
+        assert len(rows()[0]) == 4
+    else:
+        writer.save(path)
+        assert rows() == [(1, "mon", 10), (2, "mon", 11), (3, "tue", 10)]
+
+
+def test_bad_rows_do_not_replace_a_table(save: Any, rows: Any) -> None:
+    save(THREE)
+    with pytest.raises(InvalidInputError):
+        save([(None, "wed", 2)], mode="overwrite", columns="id long, day string, at long")
+    assert rows() == THREE
+
+
+def test_java_s_payload_without_rows_deletes(save: Any, rows: Any) -> None:
+    save(THREE)
+    payload = "org.apache.hudi.common.model.EmptyHoodieRecordPayload"
+    save([(2, "mon", 11, None)], hoodie__datasource__write__payload__class=payload)
+    assert rows() == [THREE[0], THREE[2]]
 
 
 def test_modes_ignore_and_errorifexists_leave_a_table_unchanged(save: Any, rows: Any) -> None:
