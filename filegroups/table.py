@@ -100,7 +100,7 @@ def _chosen_slices(
     query_type: str,
     condition: Filter,
     skip: SkipPartitions | None = None,
-) -> list[FileSlice]:
+) -> Sequence[FileSlice]:
     """Return the slices of ``TableSnapshot.file_slices``, without partitions that ``skip`` leaves out."""
     if partitions is not None:
         partitions = listed(partitions, "partitions")
@@ -195,8 +195,8 @@ class TableSnapshot:
             InvalidInputError: The query type is unknown, or ``partitions`` is a text and not a
                 list.
         """
-        return _chosen_slices(
-            self._context, self, partitions, query_type=query_type, condition=filter
+        return list(
+            _chosen_slices(self._context, self, partitions, query_type=query_type, condition=filter)
         )
 
     def plan(

@@ -51,6 +51,8 @@ _MEMSTORE_VERSION: Final = (1).to_bytes(4, "big")
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of blocks whose entries are found at once
 _GUESSES_MAX: Final = 3
+_MANY_KEYS: Final = 4  # one of so many blocks has a wanted key, so all are read
+_FEW_BLOCKS: Final = 8
 
 Integers = npt.NDArray[np.int64]
 
@@ -95,6 +97,10 @@ class _Blocks:
     size_bytes: int
     path: str
     compression: int
+
+    def ahead(self) -> _Blocks:
+        """Return an access that reads from one end to the other, in large pieces."""
+        return replace(self, source=_ReadAhead(self.source))
 
     def content(self, offset: int, magics: tuple[bytes, ...], size_bytes: int = 0) -> bytes:
         """Return the content of a block; ``size_bytes`` is its size with head, if it is known."""
@@ -200,10 +206,15 @@ class HFile:
         Raises:
             CorruptTableError: The file is damaged.
 
-        Outside: 1 read for each block that may hold one of the keys.
+        Outside: 1 read for each block that may hold one of the keys; 1 for each 4 MiB between the
+        first and the last of many keys.
         """
         ranges = _Ranges.of(keys, by_prefix=by_prefix)
-        wanted = self._blocks_of(ranges, self._root, max(1, self._trailer.levels))
+        blocks, levels = self._blocks, max(1, self._trailer.levels)
+        is_dense = _MANY_KEYS * len(ranges.starts) >= self._trailer.index_entries > _FEW_BLOCKS
+        if is_dense and levels == 1:
+            blocks = blocks.ahead()
+        wanted = _blocks_of(blocks, ranges, self._root, levels)
         batches = self._batches(wanted) if self.entry_count else ()
         return pa.Table.from_batches(
             (self._selected(batch, ranges) for batch in batches), schema=_ENTRIES
@@ -212,25 +223,13 @@ class HFile:
     def _all_blocks(self) -> Iterator[bytes]:
         """Yield the contents of all data blocks."""
         at, end = self._trailer.first_data, self._trailer.last_data
-        ahead = replace(self._blocks, source=_ReadAhead(self._blocks.source))
+        ahead = self._blocks.ahead()
         while at <= end:
             stored = ahead.stored(at)
             magic, size, *_ = ahead.head(stored, at)
             if magic not in _INLINE_MAGICS:
                 yield ahead.unpacked(stored, at, _DATA_MAGICS)
             at += _HEAD.size + size
-
-    def _blocks_of(self, ranges: _Ranges, index: _Index, levels: int) -> Iterator[bytes]:
-        """Yield the contents of the data blocks that may hold keys of some ranges, in order."""
-        if list(index.keys) != sorted(index.keys):
-            raise _damaged(self.path, "its index is not in the order of the keys")
-        for child in index.children(ranges):
-            offset, size = index.offsets[child], index.sizes[child]
-            if levels > 1:
-                below = _index_block(self._blocks.content(offset, _INDEX_MAGICS, size), self.path)
-                yield from self._blocks_of(ranges, below, levels - 1)
-            else:
-                yield self._blocks.content(offset, _DATA_MAGICS, size)
 
     def _batches(self, blocks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
         """Yield the entries of blocks: those of many small blocks at once."""
@@ -285,6 +284,19 @@ class HFile:
             _slices(content, value_at, value_at + lengths[1]),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=_ENTRIES)
+
+
+def _blocks_of(blocks: _Blocks, ranges: _Ranges, index: _Index, levels: int) -> Iterator[bytes]:
+    """Yield the contents of the data blocks that may hold keys of some ranges, in order."""
+    if list(index.keys) != sorted(index.keys):
+        raise _damaged(blocks.path, "its index is not in the order of the keys")
+    for child in index.children(ranges):
+        offset, size = index.offsets[child], index.sizes[child]
+        if levels > 1:
+            below = _index_block(blocks.content(offset, _INDEX_MAGICS, size), blocks.path)
+            yield from _blocks_of(blocks, ranges, below, levels - 1)
+        else:
+            yield blocks.content(offset, _DATA_MAGICS, size)
 
 
 class _ReadAhead:

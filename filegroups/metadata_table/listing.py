@@ -9,12 +9,11 @@ from typing import TypeVar
 import pyarrow as pa
 
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
-from filegroups.schema.casting import codes_of, rows_by_number
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, SnapshotExpiredError, UnsupportedTableError
 from timeline.model.metadata_table import PartitionKind
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import FileStat, Ports, Stats
+from timeline.ports.ports import Ports
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import Snapshot
 
@@ -44,14 +43,9 @@ class MetadataListing:
         """Return the partitions, sorted. Outside: as ``MetadataTable.partition_paths``."""
         return self._ask(lambda table: table.partition_paths())
 
-    def files(self, partition_paths: Sequence[str]) -> dict[str, Stats] | None:
-        """
-        Return the files of partitions, by partition path.
-
-        Their times of change are 0. Outside: as ``MetadataTable.files_of``.
-        """
-        found = self._ask(lambda table: table.files_of(partition_paths))
-        return None if found is None else _by_partition(found, partition_paths)
+    def files(self, partition_paths: Sequence[str]) -> pa.Table | None:
+        """Return the files of partitions. Shapes, calls outside: as ``MetadataTable.files_of``."""
+        return self._ask(lambda table: table.files_of(partition_paths))
 
     @property
     def has_statistics(self) -> bool:
@@ -137,21 +131,3 @@ def metadata_listing(
     if not wanted or not config.metadata_table_on:
         return None
     return MetadataListing(ports=context.ports, config=config, snapshot=snapshot)
-
-
-def _by_partition(files: pa.Table, partition_paths: Sequence[str]) -> dict[str, Stats]:
-    found: dict[str, Stats] = {path: [] for path in partition_paths}
-    codes, paths = codes_of(files.column("partition_path"))
-    names, sizes = (files.column(name).to_pylist() for name in ("name", "size"))
-    for code, rows in rows_by_number(codes).items():
-        found[paths[code]] = [
-            FileStat(
-                name=names[row],
-                is_folder=False,
-                size_bytes=sizes[row],
-                modified_ms=0,
-                version="metadata table",
-            )
-            for row in rows.tolist()
-        ]
-    return found

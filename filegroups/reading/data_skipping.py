@@ -22,7 +22,7 @@ bounds of it, and its rows have nulls there. Meta columns have no statistics in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
@@ -38,6 +38,7 @@ from filegroups.files.parquet import works_without
 from filegroups.metadata_table.keys import column_stats_keys, partition_stats_keys
 from filegroups.metadata_table.listing import MetadataListing, metadata_listing
 from filegroups.metadata_table.records import ValueType
+from filegroups.reading.file_slices import FileSlices, Integers
 from filegroups.reading.file_system_view import guarantees_that_allow
 from filegroups.reading.read import Filter, ScanPlan, known_schema, to_expression
 from filegroups.schema.casting import one_array
@@ -106,7 +107,10 @@ def skip_slices(
         allowed = guarantees_that_allow(condition, schema, _guarantees(columns, len(plan.slices)))
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return plan  # a value that fails here fails again when rows are read
-    return replace(plan, slices=tuple(plan.slices[number] for number in allowed))
+    slices = plan.slices
+    if isinstance(slices, FileSlices):
+        return replace(plan, slices=slices.take(allowed))
+    return replace(plan, slices=tuple(slices[number] for number in allowed))
 
 
 def skip_partitions(
@@ -199,8 +203,12 @@ class _Bounds:
 
 
 def _files_of(slices: Sequence[FileSlice], *, merges_values: bool) -> _Files:
+    of_base_files: list[tuple[Integers, pa.Array, pa.Array]] = []
+    others: Iterable[tuple[int, FileSlice]] = enumerate(slices)
+    if isinstance(slices, FileSlices):
+        of_base_files, others = [slices.plain], slices.others
     numbers, paths, names = [], [], []
-    for number, one in enumerate(slices):
+    for number, one in others:
         if one.log_files and merges_values:
             continue  # a merger of the table's owner may compute values
         files: list[BaseFile | LogFile] = [*one.log_files]
@@ -209,8 +217,12 @@ def _files_of(slices: Sequence[FileSlice], *, merges_values: bool) -> _Files:
             numbers.append(number)
             paths.append(one.file_group.partition_path)
             names.append(file.name)
+    made = np.array(numbers, np.int64), pa.array(paths, pa.string()), pa.array(names, pa.string())
+    every = list(zip(*of_base_files, made, strict=True))
     return _Files(
-        np.array(numbers, np.int64), pa.array(paths, pa.string()), pa.array(names, pa.string())
+        np.concatenate(every[0]),
+        one_array(pa.chunked_array(every[1])),
+        one_array(pa.chunked_array(every[2])),
     )
 
 

@@ -26,25 +26,17 @@ from filegroups.keys.generators import TimestampKeys
 from filegroups.keys.keys import DEFAULT_PARTITION
 from filegroups.keys.timestamp_keys import span_of_folder
 from filegroups.metadata_table.listing import MetadataListing
+from filegroups.reading.file_slices import ListedFiles, SliceRules, newest_slices
 from filegroups.schema.schema import PARTITION_COLUMN
-from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import (
-    BaseFile,
-    FileSlice,
-    LogFile,
-    check_partition_path,
-    is_partition_file,
-    merged_slice,
-    slice_files,
-)
+from timeline.model.file_names import FileSlice, check_partition_path, is_partition_file
 from timeline.model.instant import InstantTime
 from timeline.partitions import list_partition_paths
 from timeline.ports.ports import Stats, Storage
 from timeline.snapshot import Snapshot
 
 _LISTED_AT_ONCE = 32  # partitions, on a high-latency store
-_LISTED_BY_METADATA = 10_000  # partitions; the metadata table is read once for them
+_COLUMNS_MIN = 512  # files; below, objects are made as fast
 
 
 #: Leaves out partitions by their statistics.
@@ -69,7 +61,7 @@ class FileSystemView:
     include_replaced: bool = False
     together: Callable[..., tuple[Any, ...]] | None = None
     by_metadata: MetadataListing | None = None
-    _listed: dict[str, Stats] = field(default_factory=dict)
+    _listed: dict[str, tuple[ListedFiles, int]] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
     _marked: set[str] = field(default_factory=set)
     _parents: set[str] = field(default_factory=set)
@@ -88,9 +80,10 @@ class FileSystemView:
         """Return the slices of each visible file group, oldest first. Outside: 1 list."""
         known = self._slices.get(partition_path)
         if known is None:
-            if partition_path not in self._listed:
-                self._list_by_metadata([partition_path])
-            known = self._slices[partition_path] = self._build(partition_path)
+            self._list([partition_path])
+            files, number = self._listed[partition_path]
+            known = self._rules.slices(partition_path, files.files(number))
+            self._slices[partition_path] = known
         return known
 
     @property
@@ -100,7 +93,7 @@ class FileSystemView:
 
     def not_listed(self, partition_paths: Iterable[str]) -> list[str]:
         """Return those of the partitions that are neither listed nor ``marked`` so far."""
-        seen = self._slices.keys() | self._marked
+        seen = self._listed.keys() | self._marked
         return [path for path in partition_paths if path not in seen]
 
     def note_metadata_files(self, partition_paths: Iterable[str]) -> None:
@@ -109,7 +102,7 @@ class FileSystemView:
 
     def has_visible_files(self, partition_path: str) -> bool:
         """Return whether a partition was listed and has visible files."""
-        return bool(self._slices.get(partition_path))
+        return partition_path in self._listed and bool(self.slices(partition_path))
 
     @property
     def parents(self) -> frozenset[str]:
@@ -121,7 +114,7 @@ class FileSystemView:
         partitions: Iterable[str] | None = None,
         pruner: PartitionPruner | None = None,
         skip: SkipPartitions | None = None,
-    ) -> list[FileSlice]:
+    ) -> Sequence[FileSlice]:
         """
         Return the slice with the newest rows of each visible file group, by path and file id.
 
@@ -129,27 +122,35 @@ class FileSystemView:
         result has the base file of the slice below and the logs of both (fmt 6.2). A pruner chooses
         among the partitions, then ``skip`` among those left.
         """
+        chosen = self._chosen(partitions, pruner, skip)
+        files = self._many_files(chosen)
+        if files is not None:
+            return newest_slices(files, self._rules)
         return [
-            merged_slice(slices, self._pending(group))
-            for partition_path in self._chosen(partitions, pruner, skip)
-            for group, slices in self.slices(partition_path).items()
+            self._rules.newest(slices)
+            for partition_path in chosen
+            for slices in self.slices(partition_path).values()
             if slices
         ]
 
     def latest_slice(self, file_group: FileGroupId) -> FileSlice | None:
         """Return the slice of ``latest_slices`` for one file group; None if it is not visible."""
         slices = self.slices(file_group.partition_path).get(file_group)
-        return merged_slice(slices, self._pending(file_group)) if slices else None
+        return self._rules.newest(slices) if slices else None
 
     def base_slices(
         self,
         partitions: Iterable[str] | None = None,
         pruner: PartitionPruner | None = None,
         skip: SkipPartitions | None = None,
-    ) -> list[FileSlice]:
+    ) -> Sequence[FileSlice]:
         """Return the newest base file of each visible file group, without logs (read optimized)."""
+        chosen = self._chosen(partitions, pruner, skip)
+        files = self._many_files(chosen)
+        if files is not None:
+            return newest_slices(files, self._rules, base_only=True)
         found = []
-        for partition_path in self._chosen(partitions, pruner, skip):
+        for partition_path in chosen:
             for slices in self.slices(partition_path).values():
                 newest = next((one for one in reversed(slices) if one.base_file), None)
                 if newest is not None:
@@ -161,118 +162,68 @@ class FileSystemView:
         partitions: Iterable[str] | None,
         pruner: PartitionPruner | None,
         skip: SkipPartitions | None,
-    ) -> Iterator[str]:
+    ) -> list[str]:
         if partitions is None:
             chosen = self.partition_paths(pruner)
         else:
             chosen = sorted(set(partitions))
             chosen = chosen if pruner is None else pruner.partitions(chosen)
-        if skip is not None:
-            chosen = [*skip(chosen)]
-        step = _LISTED_AT_ONCE if self.by_metadata is None else _LISTED_BY_METADATA
-        for start in range(0, len(chosen), step):
-            some = chosen[start : start + step]
-            self._list([path for path in some if path not in self._slices])
-            yield from some
+        return chosen if skip is None else [*skip(chosen)]
 
-    def _list_by_metadata(self, partition_paths: list[str]) -> bool:
-        """List partitions by the metadata table; return whether it can be trusted."""
-        if self.by_metadata is None:
-            return False
-        for path in partition_paths:
-            check_partition_path(path)
-        found = self.by_metadata.files(partition_paths)
-        self._listed.update(found or {})
-        return found is not None
+    def _many_files(self, partition_paths: Sequence[str]) -> ListedFiles | None:
+        """List partitions; return their files, or None for few, which columns do not make faster."""
+        self._list(partition_paths)
+        chosen: dict[int, tuple[ListedFiles, list[int]]] = {}
+        for files, number in map(self._listed.__getitem__, partition_paths):
+            chosen.setdefault(id(files), (files, []))[1].append(number)
+        parts = [files.of_partitions(numbers) for files, numbers in chosen.values()]
+        if sum(len(part.sizes) for part in parts) < _COLUMNS_MIN:
+            return None
+        return ListedFiles.joined(parts)
 
-    def _list(self, partition_paths: list[str]) -> None:
-        """List partitions in parallel, if the store has a high latency."""
-        if partition_paths and self._list_by_metadata(partition_paths):
+    def _list(self, partition_paths: Iterable[str]) -> None:
+        """List the partitions that are not listed."""
+        new = [path for path in partition_paths if path not in self._listed]
+        if not new:
             return
+        for path in new:
+            check_partition_path(path)
+        known = None if self.by_metadata is None else self.by_metadata.files(new)
+        if known is None:
+            folders = zip(new, self._folders(new), strict=True)
+            found = ListedFiles.of({path: self._noted(path, some) for path, some in folders})
+        else:
+            found = ListedFiles.of_table(known, new)
+        for number, path in enumerate(found.paths):
+            self._listed[path] = found, number
+
+    def _folders(self, partition_paths: Sequence[str]) -> Iterator[Stats]:
+        """Yield what each folder contains; on a high-latency store many are listed in parallel."""
         if self.together is None or not self.storage.capabilities.high_latency:
+            yield from map(self.storage.list, partition_paths)
             return
-        for path in partition_paths:
-            check_partition_path(path)
-        listings = self.together(*(partial(self.storage.list, path) for path in partition_paths))
-        self._listed.update(zip(partition_paths, listings, strict=True))
+        for start in range(0, len(partition_paths), _LISTED_AT_ONCE):
+            some = partition_paths[start : start + _LISTED_AT_ONCE]
+            yield from self.together(*(partial(self.storage.list, path) for path in some))
 
-    def _pending(self, file_group: FileGroupId) -> list[InstantTime]:
-        return self.pending_compactions.get(file_group, [])
-
-    def _build(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
-        check_partition_path(partition_path)
-        bases: dict[tuple[FileGroupId, InstantTime], list[BaseFile]] = {}
-        logs: list[LogFile] = []
-        replaced = {} if self.include_replaced else self.snapshot.replaced
-        whole = self._whole
-        listed = self._listed.pop(partition_path, None)
-        for entry in self.storage.list(partition_path) if listed is None else listed:
+    def _noted(self, partition_path: str, entries: Stats) -> list[tuple[str, int]]:
+        """Return names and sizes of the files; note folders and the partition's metadata file."""
+        files = []
+        for entry in entries:
             if entry.is_folder:
                 self._parents.add(partition_path)
-                continue
-            if is_partition_file(entry.name):
+            elif is_partition_file(entry.name):
                 self._marked.add(partition_path)
-                continue
-            base = BaseFile.found(partition_path, entry.name, entry.size_bytes)
-            if base is not None:
-                group = base.file_group
-                if group not in replaced and whole.shows(base):
-                    bases.setdefault((group, base.requested_time), []).append(base)
-                continue
-            log = LogFile.found(partition_path, entry.name, entry.size_bytes)
-            if log is not None and log.file_group not in replaced and whole.shows(log):
-                logs.append(log)
-        found = slice_files(
-            [self._only(candidates) for candidates in bases.values()],
-            logs,
-            completion_of=lambda time: (
-                whole.completions.get(time) or whole.archived.completions.get(time)
-            ),
-            pending_compactions=self.pending_compactions,
-            slicing=whole.slicing,
-        )
-        return found if whole is self.snapshot else self._as_of(found)
+            else:
+                files.append((entry.name, entry.size_bytes))
+        return files
 
     @cached_property
-    def _whole(self) -> Snapshot:
-        """
-        The snapshot without an ``as_of`` time, which decides the slices (fmt 6.5).
-
-        A log that completed after a later base file was requested belongs to that file's slice.
-        """
-        return self.snapshot if self.snapshot.as_of is None else replace(self.snapshot, as_of=None)
-
-    def _as_of(
-        self, found: dict[FileGroupId, list[FileSlice]]
-    ) -> dict[FileGroupId, list[FileSlice]]:
-        """Return the slices without files requested after the snapshot's time."""
-        time = self.snapshot.as_of or ""
-        kept: dict[FileGroupId, list[FileSlice]] = {}
-        for group, slices in found.items():
-            for one in slices:
-                if one.base_instant_time > time:
-                    continue
-                logs = [log for log in one.log_files if log.instant_time <= time]
-                if one.base_file is not None or logs:
-                    kept.setdefault(group, []).append(replace(one, log_files=tuple(logs)))
-        return kept
-
-    def _only(self, candidates: list[BaseFile]) -> BaseFile:
-        """Return the one base file of an instant and file group that commit metadata names."""
-        if len(candidates) == 1:
-            return candidates[0]
-        first = candidates[0]
-        instant = self.snapshot.active.find(first.requested_time)
-        if instant is not None and instant.completed:
-            named = self.snapshot.commits.read(instant).written_paths()
-            kept = [pending_commit for pending_commit in candidates if pending_commit.path in named]
-            if len(kept) == 1:
-                return kept[0]
-        raise CorruptTableError(
-            "two base files of one instant have the same file group: keep the file that the "
-            "commit's metadata names, and move the other out of the table: "
-            f"{[pending_commit.path for pending_commit in candidates]}",
-            path=first.path,
+    def _rules(self) -> SliceRules:
+        return SliceRules(
+            snapshot=self.snapshot,
+            pending_compactions=self.pending_compactions,
+            include_replaced=self.include_replaced,
         )
 
 

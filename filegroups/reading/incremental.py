@@ -180,7 +180,7 @@ def _changed(
                 files.add(partition_path, stat, requested_time)
     for requested_time in joins:
         _add_joined(context, snapshot, files, requested_time, found[requested_time].metadata)
-    slices: list[FileSlice] = []
+    slices: Sequence[FileSlice] = []
     whole_file_groups: WholeFileGroups | None = None
     if archived and context.config.timeline_layout_version > 1:
         context.ports.events.emit("changes.archived", since=since, first=min(archived))

@@ -18,6 +18,7 @@ from filegroups.keys.generators import KeyGenerator
 from filegroups.keys.keys import DroppedPartitionColumns, KeySpec, VirtualKeys
 from filegroups.keys.timestamp_keys import folders_of_texts
 from filegroups.merge.rules import MergeRules
+from filegroups.reading.file_slices import with_files, with_logs
 from filegroups.reading.file_system_view import FileSystemView, PartitionField, PartitionPruner
 from filegroups.schema.schema import (
     META_COLUMNS,
@@ -97,7 +98,7 @@ class ReadSet:
 class ScanPlan:
     """The file slices of a scan, and how to read each of them."""
 
-    slices: tuple[FileSlice, ...]
+    slices: Sequence[FileSlice]
     read: SliceRead
 
     @property
@@ -110,7 +111,7 @@ class ScanPlan:
     @property
     def merged(self) -> tuple[FileSlice, ...]:
         """The slices with log files."""
-        return tuple(one for one in self.slices if one.log_files)
+        return tuple(with_logs(self.slices))
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -245,11 +246,11 @@ def plan_scan(
         )
     wanted = to_expression(filter, schema)
     rules = MergeRules(definition=context.config.merge)
-    if any(one.log_files for one in slices):
+    if any(True for _ in with_logs(slices)):
         rules = MergeRules.of(context.config.merge, table_schema.avro_json)
         visible = VisibleInstants.of(snapshot) if visible is None else visible
     return ScanPlan(
-        slices=tuple(one for one in slices if one.base_file is not None or one.log_files),
+        slices=with_files(slices),
         read=SliceRead(
             file_schema=schema,
             columns=names,
@@ -380,8 +381,6 @@ def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     for one in plan.slices:
         yield from read_slice(context.ports.storage, context.ports.events, one, plan.read)
 
-
-# ---- Scan file slices as a stream under a reader lease, and detect a clean race (RDL-2)
 
 # ---- Clean races (RDL-2)
 #

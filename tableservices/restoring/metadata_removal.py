@@ -8,7 +8,7 @@ an update: the difference between the metadata table and the table without the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -161,7 +161,7 @@ class MetadataRemoval:
             return {}
         metadata = replace(metadata, is_newer=False)  # it counts what a compaction merged
         groups, view = self._groups(snapshot, merged, table), view_of(context, then)
-        slices: list[FileSlice] = []
+        slices: Sequence[FileSlice] = []
         if table.indexes_keys and groups is None:
             slices = view.latest_slices()
         elif table.indexes_keys and groups is not None:

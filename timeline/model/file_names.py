@@ -214,11 +214,14 @@ _COMPLETED_BY_SUFFIX = {
 _INSTANT = re.compile(r"(\d{14}|\d{17})(?:_(\d{14}|\d{17}))?((?:\.[a-z]+){1,2})", re.ASCII)
 _FILE_ID = r"[^._/\\\x00-\x1f]+"
 _TOKEN = r"\d+-\d+-\d+"  # noqa: S105 - a file name part
-_BASE = re.compile(rf"({_FILE_ID})_({_TOKEN})_(\d{{14}}|\d{{17}})\.parquet", re.ASCII)
-_LOG = re.compile(
-    rf"\.({_FILE_ID})_(\d{{14}}|\d{{17}})\.(log|archive)\.(\d+)(?:_({_TOKEN})(\.cdc)?)?",
-    re.ASCII,
+#: The grammar of base and log file names, for Python and for RE2.
+BASE_FILE_PATTERN = rf"(?P<id>{_FILE_ID})_(?P<token>{_TOKEN})_(?P<time>\d{{14}}|\d{{17}})\.parquet"
+LOG_FILE_PATTERN = (
+    rf"\.(?P<id>{_FILE_ID})_(?P<time>\d{{14}}|\d{{17}})\.(?:log|archive)\.(?P<version>\d+)"
+    rf"(?:_(?P<token>{_TOKEN})(?P<cdc>\.cdc)?)?"
 )
+_BASE = re.compile(BASE_FILE_PATTERN, re.ASCII)
+_LOG = re.compile(LOG_FILE_PATTERN, re.ASCII)
 _MARKER = re.compile(r"(.+)\.marker\.(CREATE|MERGE|APPEND)")
 
 
@@ -340,7 +343,7 @@ def parse_log_file_name(name: str) -> LogFileName | None:
     match = _LOG.fullmatch(name)
     if match is None:
         return None
-    file_id, instant, _, version, token, cdc = match.groups()
+    file_id, instant, version, token, cdc = match.groups()
     return LogFileName(file_id, instant, int(version), token or "", is_cdc=cdc is not None)
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from filegroups.metadata_table.index_definitions import IndexDefinition, write_index_definitions
 from filegroups.metadata_table.keys import IndexVersion, split_secondary_keys
-from filegroups.metadata_table.listing import _by_partition as by_partition
 from filegroups.metadata_table.new_partitions import MetadataTableSettings
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.reading.read import view_of
@@ -200,7 +199,7 @@ class ListedByMetadata:
         return self.metadata.partition_paths()
 
     def files(self, partition_paths: Any) -> Any:
-        return by_partition(self.metadata.files_of(partition_paths), partition_paths)
+        return self.metadata.files_of(partition_paths)
 
 
 def copied(table: TableReader) -> TableReader:
