@@ -186,7 +186,7 @@ class HFile:
 
         Outside: 1 read for each 4 MiB.
         """
-        batches = self._batches(self._all_blocks()) if self.entry_count else ()
+        batches = self._batches(self.all_blocks()) if self.entry_count else ()
         found = pa.Table.from_batches(batches, schema=_ENTRIES)
         if found.num_rows != self.entry_count:
             raise _damaged(self.path, f"{found.num_rows} entries instead of {self.entry_count}")
@@ -220,7 +220,7 @@ class HFile:
             (self._selected(batch, ranges) for batch in batches), schema=_ENTRIES
         )
 
-    def _all_blocks(self) -> Iterator[bytes]:
+    def all_blocks(self) -> Iterator[bytes]:
         """Yield the contents of all data blocks."""
         at, end = self._trailer.first_data, self._trailer.last_data
         ahead = self._blocks.ahead()
@@ -239,31 +239,17 @@ class HFile:
             some.append(content)
             held_bytes += len(content)
             if held_bytes >= _BATCH_BYTES:
-                yield self._entries(some)
+                yield self.entries_of(some)[0]
                 some, held_bytes = [], 0
         if some:
-            yield self._entries(some)
+            yield self.entries_of(some)[0]
 
-    def _selected(self, entries: pa.RecordBatch, ranges: _Ranges) -> pa.RecordBatch:
-        """Return the entries in some ranges of keys."""
-        held = entries.column(0)
-        if pc.any(pc.greater(held[:-1], held[1:])).as_py():
-            raise _damaged(self.path, "the keys of its blocks do not ascend")
-        keys = held.to_pylist()
-        first = bisect_right(ranges.ends, keys[0]) if keys else 0
-        last = bisect_right(ranges.starts, keys[-1]) if keys else 0
-        low = np.array([bisect_left(keys, one) for one in ranges.starts[first:last]], np.int64)
-        high = np.array([bisect_left(keys, one) for one in ranges.ends[first:last]], np.int64)
-        lengths = high - low
-        firsts = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
-        return entries.take(pa.array(firsts + np.arange(int(lengths.sum()))))
-
-    def _entries(self, blocks: Sequence[bytes]) -> pa.RecordBatch:
+    def entries_of(self, blocks: Sequence[bytes]) -> tuple[pa.RecordBatch, Integers]:
+        """Return the entries of some blocks, and how many entries end with each block."""
         content = b"".join(blocks)
-        # HBase's writer, and Hudi's after it, may put a version after each value.
-        versioned = self.info.get(_MEMSTORE_KEY) == _MEMSTORE_VERSION
         data = np.frombuffer(content, np.uint8)
         block_ends = np.cumsum([len(block) for block in blocks])
+        versioned = self.is_versioned
         starts = _entry_starts(data, block_ends, versioned=versioned)
         if starts is None:
             walked = (_walked(block, self.path, versioned=versioned) for block in blocks)
@@ -283,7 +269,27 @@ class HFile:
             _slices(content, row_at, row_ends),
             _slices(content, value_at, value_at + lengths[1]),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=_ENTRIES)
+        found = pa.RecordBatch.from_arrays(columns, schema=_ENTRIES)
+        return found, np.searchsorted(starts, block_ends)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether a version follows each value, as in files of HBase's writer, and of Hudi's."""
+        return self.info.get(_MEMSTORE_KEY) == _MEMSTORE_VERSION
+
+    def _selected(self, entries: pa.RecordBatch, ranges: _Ranges) -> pa.RecordBatch:
+        """Return the entries in some ranges of keys."""
+        held = entries.column(0)
+        if pc.any(pc.greater(held[:-1], held[1:])).as_py():
+            raise _damaged(self.path, "the keys of its blocks do not ascend")
+        keys = held.to_pylist()
+        first = bisect_right(ranges.ends, keys[0]) if keys else 0
+        last = bisect_right(ranges.starts, keys[-1]) if keys else 0
+        low = np.array([bisect_left(keys, one) for one in ranges.starts[first:last]], np.int64)
+        high = np.array([bisect_left(keys, one) for one in ranges.ends[first:last]], np.int64)
+        lengths = high - low
+        firsts = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
+        return entries.take(pa.array(firsts + np.arange(int(lengths.sum()))))
 
 
 def _blocks_of(blocks: _Blocks, ranges: _Ranges, index: _Index, levels: int) -> Iterator[bytes]:
@@ -297,6 +303,26 @@ def _blocks_of(blocks: _Blocks, ranges: _Ranges, index: _Index, levels: int) -> 
             yield from _blocks_of(blocks, ranges, below, levels - 1)
         else:
             yield blocks.content(offset, _DATA_MAGICS, size)
+
+
+def read_together(files: Sequence[HFile]) -> pa.Table | None:
+    """
+    Return the entries of small files, one file after the other; None if a file is damaged.
+
+    Shapes, calls outside: as ``HFile.read_all``, whose error names the damage.
+    """
+    if len({one.is_versioned for one in files}) != 1:
+        return pa.concat_tables(one.read_all() for one in files)
+    try:
+        contents = [list(one.all_blocks()) if one.entry_count else [] for one in files]
+        blocks = [block for some in contents for block in some]
+        found, ends = files[0].entries_of(blocks) if blocks else (None, [])
+    except CorruptTableError:
+        return None
+    counts = np.diff(np.concatenate([[0], ends])[np.cumsum([0, *map(len, contents)])])
+    if counts.tolist() != [one.entry_count for one in files]:
+        return None
+    return pa.Table.from_batches([] if found is None else [found], schema=_ENTRIES)
 
 
 class _ReadAhead:

@@ -60,9 +60,13 @@ def encode_records(records: pa.Table, record_type: RecordType, *, table_version:
         InvariantError: A file name repeats under one key.
     """
     shape, nest, field_name = _KINDS[record_type]
-    rows = records.select(shape.names).cast(shape).combine_chunks()
+    rows = records.select(shape.names)
+    # Each step takes as long as the encoding of a few rows, so it is left out if it changes nothing.
+    rows = (rows if rows.schema.equals(shape) else rows.cast(shape)).combine_chunks()
     keys = one_array(rows.column("key")).cast(pa.binary())
-    rows = rows.set_column(0, "key", keys).take(pc.sort_indices(keys))
+    rows = rows.set_column(0, "key", keys)
+    if pc.any(pc.greater(keys[:-1], keys[1:])).as_py():
+        rows = rows.take(pc.sort_indices(keys))
     schema = parse_schema(metadata_record_schema(table_version, with_meta_columns=True), path="")
     parts = []
     for keys, types, nested in nest(rows, record_type):

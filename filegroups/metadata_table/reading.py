@@ -18,13 +18,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from io import BytesIO
-from typing import IO, Final, TypeVar
+from itertools import groupby
+from typing import IO, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.log_files import InputFiles, VisibleInstants, opened, read_blocks
-from filegroups.metadata_table.decode import SHAPE_OF_KIND, decode_block, decode_hfile
+from filegroups.metadata_table.decode import (
+    SHAPE_OF_KIND,
+    decode_block,
+    decode_hfile,
+    decode_together,
+)
 from filegroups.metadata_table.index_definitions import (
     IndexDefinition,
     bad_definitions_error,
@@ -48,6 +54,7 @@ from filegroups.metadata_table.records import (
 )
 from filegroups.schema.casting import one_array, rows_by_number
 from timeline.archived import ArchivedTimeline
+from timeline.codecs.log_blocks import BlockType, LogBlock
 from timeline.errors import (
     CorruptTableError,
     MissingFileError,
@@ -97,6 +104,10 @@ _LOG: Final = re.compile(rf"\.({_FILE_ID})_(\d{{17}})\.log\.(\d+)_({_TOKEN})", r
 _WHOLE_BYTES_MAX: Final = 1024 * 1024
 _WHOLE_FILES_MAX: Final = 64
 
+#: Bytes of log blocks of a file group that are in memory undecoded, to decode them at once.
+_TOGETHER_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_SmallBlock: TypeAlias = tuple[LogBlock, bytes]
 _One = TypeVar("_One")
 _Two = TypeVar("_Two")
 
@@ -359,14 +370,22 @@ class MetadataTable:
                 layers.append(
                     decode_hfile(source, size, shape, keys, by_prefix=by_prefix, path=path)
                 )
-        layers += read_blocks(
-            files,
-            NullEvents(),
-            one.log_files,
-            self.visible,
-            partial(decode_block, shape=shape, keys=keys, by_prefix=by_prefix),
-            base_time=base_time,
+        small_bytes = 0
+
+        def decode(block: LogBlock, content: bytes) -> pa.Table | pa.Array | _SmallBlock:
+            nonlocal small_bytes
+            is_data = block.block_type is BlockType.HFILE_DATA
+            if is_data and not by_prefix and small_bytes + len(content) <= _TOGETHER_BYTES_MAX:
+                small_bytes += len(content)
+                return block, content
+            return decode_block(block, content, shape, keys, by_prefix=by_prefix)
+
+        found = read_blocks(
+            files, NullEvents(), one.log_files, self.visible, decode, base_time=base_time
         )
+        for are_small, run in groupby(found, key=lambda one: isinstance(one, tuple)):
+            some = list(run)
+            layers += [decode_together(some, shape, keys)] if are_small else some
         return merge_layers(layers, shape)
 
     def _fetched(self, one: FileSlice) -> InputFiles:

@@ -345,6 +345,8 @@ class RowWriter:
 
 def shortest_bytes(decimals: pa.Decimal128Array) -> pa.Array:
     """Return decimals as two's complement in the fewest bytes, as Java writes them."""
+    if decimals.null_count == len(decimals):
+        return pa.nulls(len(decimals), pa.binary())
     _, content = decimals.buffers()
     little = np.frombuffer(content, np.uint8).reshape(-1, 16)
     big = little[decimals.offset : decimals.offset + len(decimals), ::-1]

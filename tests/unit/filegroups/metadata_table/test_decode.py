@@ -6,16 +6,24 @@ import io
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from filegroups.files.avro_columns import decode_datums
 from filegroups.files.delete_block import encode_deletes
-from filegroups.metadata_table.decode import SHAPE_OF_KIND, decode_block, decode_hfile
+from filegroups.files.hfile import open_hfile
+from filegroups.metadata_table.decode import (
+    SHAPE_OF_KIND,
+    decode_block,
+    decode_hfile,
+    decode_together,
+)
 from filegroups.metadata_table.records import (
     BOUND,
     COLUMN_STATS,
@@ -163,6 +171,39 @@ def data_blocks(name: str, partition: str) -> Iterator[tuple[LogBlock, bytes]]:
             for block in iter_blocks(source, len(data), path=LOG):
                 if block.block_type is BlockType.HFILE_DATA:
                     yield block, read_content(source, block)
+
+
+def several_blocks(partition: str) -> list[tuple[LogBlock, bytes]]:
+    """Return the data blocks of a partition in each table of Java's, those without records too."""
+    names = golden_tables.metadata_names()
+    return [one for name in names for one in data_blocks(name, partition)]
+
+
+@pytest.mark.parametrize("partition", ["files", "column_stats", "record_index"])
+def test_blocks_decoded_together_are_those_decoded_one_by_one(partition: str) -> None:
+    shape = shape_of(partition)
+    by_schema: dict[bytes, list[tuple[LogBlock, bytes]]] = {}
+    for block, content in several_blocks(partition):
+        file = open_hfile(BytesSource(content), len(content), path=block.path)
+        by_schema.setdefault(file.info.get(b"schema", b""), []).append((block, content))
+    runs = [*by_schema.values(), several_blocks(partition)]
+    assert max(map(len, by_schema.values())) > 2
+    for blocks in runs:
+        alone = [decode_block(block, content, shape) for block, content in blocks]
+        assert decode_together(blocks, shape).equals(pa.concat_tables(alone))
+        keys = pa.array([*pc.unique(alone[0].column("key")).to_pylist()[::2], "no key"])
+        chosen = [decode_block(block, content, shape, keys) for block, content in blocks]
+        assert decode_together(blocks, shape, keys).equals(pa.concat_tables(chosen))
+
+
+def test_of_blocks_decoded_together_the_damaged_one_is_named() -> None:
+    shape = shape_of("files")
+    (first, content), (second, other), *_ = several_blocks("files")
+    end = other.index(b"DATABLK*") + 33
+    for damaged in (other[:end] + b"\xff" * 40 + other[end + 40 :], other[:-4200]):
+        with pytest.raises(CorruptTableError) as caught:
+            decode_together([(first, content), (replace(second, path="bad.log"), damaged)], shape)
+        assert "bad.log" in caught.value.message
 
 
 def test_a_block_of_another_type_is_refused() -> None:
