@@ -33,6 +33,7 @@ Live = npt.NDArray[np.bool_] | None
 
 _SHORTS_BYTES_MAX: Final = 64  # laid out at once, per row: fits the cache
 _WORD_BYTES: Final = 8
+_TWO_BYTES_MIN: Final = 128  # the least number that a varint writes in more than one byte
 _SLACK_BYTES: Final = 16  # the last value of a row is written eight or sixteen bytes wide
 _FIFTY_SIX: Final = np.uint64(56)
 # Spread 56 bits over eight bytes: the reverse of the reader's joins.
@@ -98,12 +99,13 @@ class _Shorts:
     def __init__(self) -> None:
         self._puts: list[tuple[Any, Any, Any]] = []
         self._constant_bytes = 0  # of the last put, if it is the same in each row
+        self._are_constant = True
         self.most = 0
 
     def put(self, words: Any, width: Any, most: int, tail: Any) -> None:
         """Add eight bytes per row of which `width` (at most `most`) are kept."""
         self._puts.append((words, width, tail))
-        self._constant_bytes = 0
+        self._constant_bytes, self._are_constant = 0, False
         self.most += most
 
     def constant(self, byte: int) -> None:
@@ -119,6 +121,11 @@ class _Shorts:
 
     def array(self, rows: int) -> pa.Array:
         """Return the kept bytes as one array with a value per row."""
+        if self._are_constant:
+            same = b"".join(
+                int(word).to_bytes(_WORD_BYTES, "little")[:width] for word, width, _ in self._puts
+            )
+            return pa.repeat(pa.scalar(same, pa.binary()), rows)
         stride = self.most + _SLACK_BYTES
         content = np.zeros(rows * stride + _SLACK_BYTES, np.uint8)
         words_at: Any = np.ndarray((len(content) - 7,), "<u8", content.data, strides=(1,))
@@ -166,11 +173,14 @@ class RowWriter:
     def number(self, value: int) -> None:
         """Write the same number in every row: the branch of a union, or a count of items."""
         if value < 64:
-            if self._shorts.most > _SHORTS_BYTES_MAX:
-                self.pieces()
-            self._shorts.constant(2 * value)
+            self._constant(2 * value)
         else:
             self._varint(np.full(self._rows, value, np.int64), None)
+
+    def _constant(self, byte: int) -> None:
+        if self._shorts.most > _SHORTS_BYTES_MAX:
+            self.pieces()
+        self._shorts.constant(byte)
 
     def rows(self) -> pa.Array:
         """Return the bytes of every row."""
@@ -179,6 +189,9 @@ class RowWriter:
     def _varint(self, numbers: Integers, live: Live) -> None:
         unsigned = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
         most = int(unsigned.max(initial=0))
+        if live is None and most < _TWO_BYTES_MIN and (unsigned == most).all():
+            self._constant(most)
+            return
         width = np.ones(len(unsigned), np.int64)
         for bits in range(7, most.bit_length(), 7):
             width += unsigned >> np.uint64(bits) != 0
