@@ -39,7 +39,7 @@ from filegroups.metadata_table.keys import column_stats_keys, partition_stats_ke
 from filegroups.metadata_table.listing import MetadataListing, metadata_listing
 from filegroups.metadata_table.records import ValueType
 from filegroups.reading.file_slices import FileSlices, Integers
-from filegroups.reading.file_system_view import guarantees_that_allow
+from filegroups.reading.partition_pruning import guarantees_that_allow
 from filegroups.reading.read import Filter, ScanPlan, known_schema, to_expression
 from filegroups.schema.casting import one_array
 from filegroups.schema.schema import META_COLUMNS, schema_history, with_meta

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.slice_reader import WholeFileGroups
 from filegroups.reading.cdc import SlicesAtTime
-from filegroups.reading.file_system_view import PartitionPruner
+from filegroups.reading.partition_pruning import PartitionPruner
 from filegroups.reading.read import (
     Filter,
     assert_not_cleaned,

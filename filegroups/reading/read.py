@@ -19,7 +19,8 @@ from filegroups.keys.keys import DroppedPartitionColumns, KeySpec, VirtualKeys
 from filegroups.keys.timestamp_keys import folders_of_texts
 from filegroups.merge.rules import MergeRules
 from filegroups.reading.file_slices import with_files, with_logs
-from filegroups.reading.file_system_view import FileSystemView, PartitionField, PartitionPruner
+from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.partition_pruning import PartitionField, PartitionPruner, partition_field
 from filegroups.schema.schema import (
     META_COLUMNS,
     PARTITION_COLUMN,
@@ -27,7 +28,6 @@ from filegroups.schema.schema import (
     schema_history,
     with_meta,
 )
-from filegroups.settings.time_settings import stored_times_of
 from timeline.context import TableContext
 from timeline.errors import (
     InstantNotFoundError,
@@ -39,7 +39,6 @@ from timeline.errors import (
 from timeline.model.file_names import BaseFile, FileSlice
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import CleanMetadata
-from timeline.model.table_config import TableConfig
 from timeline.pending_plans import pending_compactions
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows
 from timeline.reader_lease import ReaderLease, read_clean
@@ -293,52 +292,49 @@ def pruner_of(
         named.discard(PARTITION_COLUMN)
     if not named:
         return None
-    # The context may be older than the property that says rows can be misplaced: load it again.
-    config = load_config(context.ports.storage)
-    fields: list[PartitionField | None] = [None for _ in config.partition_fields]
-    if not may_have_misplaced_rows(context.ports.storage, config):
-        left_out = () if folders is None else folders.dropped
-        made = [
-            _field(config, schema, number, from_folder=name in left_out)
-            for number, name in enumerate(config.partition_fields)
-        ]
-        fields = [_bounded(one, condition, schema) for one in made]
+    fields = _folder_fields(context, schema, folders)
     return PartitionPruner(
         condition=expression,
         schema=schema,
         named=frozenset(named),
-        fields=tuple(fields),
+        fields=tuple(_bounded(one, condition, schema) for one in fields),
         names=config.partition_fields,
         hive_style=config.hive_style_partitioning,
         url_encode=config.url_encode_partitioning,
     )
 
 
-def _field(
-    config: TableConfig, schema: pa.Schema, number: int, *, from_folder: bool
-) -> PartitionField | None:
-    """Return how a field's values become folders; None if the table's properties do not say."""
-    name = config.partition_fields[number]
-    head, *rest = name.split(".")
-    if head not in schema.names:
-        return None
-    inner = schema.field(head).type
-    for step in rest:
-        if not pa.types.is_struct(inner) or inner.get_field_index(step) < 0:
-            return None
-        inner = inner.field(step).type
-    if from_folder:
-        return PartitionField(name=name, type=inner, from_folder=True)
-    generator = (config.key_generator_type or "").removesuffix("_AVRO")
-    if generator == KeyGenerator.CUSTOM.value:
-        generator = config.partition_field_types[number] or ""
-    if generator == KeyGenerator.TIMESTAMP.value:
-        times = stored_times_of(config)
-        return None if times is None else PartitionField(name=name, type=inner, times=times)
-    is_plain = generator in (KeyGenerator.SIMPLE.value, KeyGenerator.COMPLEX.value)
-    if not is_plain or config.slash_separated_dates:
-        return None
-    return PartitionField(name=name, type=inner)
+def folder_values(context: TableContext, snapshot: Snapshot) -> PartitionPruner:
+    """Return the pruner whose ``exact_values`` are those of the partition columns in any row."""
+    config = context.config
+    table_schema, folders = _schema_and_folders(context, snapshot)
+    schema = with_meta(table_schema.arrow)
+    return PartitionPruner(
+        condition=pc.scalar(True),
+        schema=schema,
+        named=frozenset(name.partition(".")[0] for name in config.partition_fields),
+        fields=_folder_fields(context, schema, folders),
+        names=config.partition_fields,
+        hive_style=config.hive_style_partitioning,
+        url_encode=config.url_encode_partitioning,
+    )
+
+
+def _folder_fields(
+    context: TableContext, schema: pa.Schema, folders: DroppedPartitionColumns | None
+) -> tuple[PartitionField | None, ...]:
+    """Return how the values of each partition field become folders. Outside: as ``pruner_of``."""
+    if not context.config.partition_fields:
+        return ()
+    # The context may be older than the property that says rows can be misplaced: load it again.
+    config = load_config(context.ports.storage)
+    if may_have_misplaced_rows(context.ports.storage, config):
+        return (None,) * len(config.partition_fields)
+    left_out = () if folders is None else folders.dropped
+    return tuple(
+        partition_field(config, schema, number, from_folder=name in left_out)
+        for number, name in enumerate(config.partition_fields)
+    )
 
 
 def _bounded(

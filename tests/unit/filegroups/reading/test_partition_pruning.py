@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from filegroups.files.parquet import works_without
 from filegroups.keys.generators import KeyGenerator, TimestampKeys, TimestampType, TimeUnit
 from filegroups.keys.keys import KeySpec, partition_paths
-from filegroups.reading.file_system_view import PartitionField, PartitionPruner
+from filegroups.reading.partition_pruning import PartitionField, PartitionPruner
 from filegroups.schema.schema import PARTITION_COLUMN
 from timeline.errors import InvalidInputError
 
@@ -298,3 +298,31 @@ def test_timestamps_of_an_unknown_clock_keep_the_folders_of_a_day() -> None:
     noon = datetime(2024, 5, 7, 12, tzinfo=UTC)
     condition = pc.field("t") == pa.scalar(noon, t.type)
     assert kept_of(paths, condition, t) == [paths[6], *paths[-3:]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "exact"),
+    [
+        (pa.string(), "a b", ("a b",)),
+        (pa.string(), "a/b", ("a/b",)),
+        (pa.string(), "a%2Fb", None),
+        (pa.string(), "__HIVE_DEFAULT_PARTITION__", None),
+        (pa.int64(), "-7", (-7,)),
+        (pa.int64(), "x", None),
+        (pa.int64(), "__HIVE_DEFAULT_PARTITION__", (None,)),
+        (pa.date32(), "1970-01-03", (2,)),
+        (pa.timestamp("us"), "2026-01-02 03:04:05", None),
+        (pa.string(), "", None),
+    ],
+)
+def test_the_only_values_of_a_partition_are_known_or_none(
+    kind: pa.DataType, path: str, exact: tuple[Any, ...] | None
+) -> None:
+    pruner = PartitionPruner(
+        condition=pc.scalar(True),
+        schema=pa.schema([("d", kind)]),
+        named=frozenset({"d"}),
+        fields=(PartitionField(name="d", type=kind),),
+        names=("d",),
+    )
+    assert pruner.exact_values(path) == exact
