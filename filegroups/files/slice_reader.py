@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +20,7 @@ from filegroups.files.log_files import LogRead, find_blocks, read_logs
 from filegroups.files.parquet import filter_columns, read_base_file, read_batches
 from filegroups.keys.keys import DroppedPartitionColumns, VirtualKeys, set_keys
 from filegroups.merge.merging import Changes, MergeOutcome, merge_changes
-from filegroups.merge.rules import MergeRules
+from filegroups.merge.rules import MergeRules, Positions
 from filegroups.schema.casting import promote, schema_mismatch_error
 from filegroups.schema.schema import KEY_COLUMN, Renaming, SchemaHistory
 from timeline.errors import InstantNotFoundError, InvalidInputError
@@ -29,6 +30,7 @@ from timeline.model.instant import InstantTime
 from timeline.ports.ports import EventSink, Storage
 
 _BATCH_ROWS = 65_536
+_NUMBER = "_hoodoo_number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,78 @@ def _whole(one: FileSlice, whole_file_groups: WholeFileGroups) -> FileSlice:
         kind="changes_cleaned",
         path=one.log_files[0].path,
     )
+
+
+def split_by_logs(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> tuple[Positions, pa.Table]:
+    """
+    Return which rows of a base file its logs hide, and the merged rows in their place.
+
+    The other rows of the file are rows of the slice, for any reader of Parquet files. Memory is
+    that of the logs, of the base rows with their keys, and of one batch.
+
+    Args:
+        storage: Storage of the table.
+        events: Receives corrupt blocks.
+        one: A slice with logs.
+        read: All rows of the slice: neither filters nor columns of folders.
+
+    Returns:
+        Ascending positions in the base file, and the rows in the wanted columns. The positions
+        are the same whatever columns are wanted.
+
+    Errors and calls outside: as ``read_slice``.
+    """
+    changes = _changes(storage, events, one, read)
+    if changes is None:
+        return np.zeros(0, np.intp), read.output_schema.empty_table()
+    # A record in the logs replaces its base row whole or not at all. Then the key and the order of
+    # the base row suffice. A merge of single values or by a plug-in reads whole base rows.
+    rules = read.rules
+    by_values = rules.merger is not None or rules.reads_values or rules.retains_missing_columns
+    wholly = not by_values and changes.partial_keys is None
+    wanted = replace(read, columns=(KEY_COLUMN,)) if wholly else read
+    touched, base = _base_rows_of(storage, one, wanted, changes.rows.column(KEY_COLUMN))
+    hidden = touched
+    if wholly:
+        # Number the rows of both sides, and merge the numbers.
+        base = base.append_column(_NUMBER, pa.array(~touched))
+        numbers = pa.array(np.arange(changes.rows.num_rows))
+        numbered = replace(changes, rows=changes.rows.append_column(_NUMBER, numbers))
+        merged = np.asarray(merge_changes(base, numbered, rules).table.column(_NUMBER))
+        hidden = np.setdiff1d(touched, ~merged[merged < 0], assume_unique=True)
+        rows = changes.rows.take(pa.array(merged[merged >= 0]))
+    else:
+        rows = merge_changes(base, changes, rules).table
+    if read.keys is not None:
+        rows = set_keys(rows, pa.nulls(rows.num_rows, pa.string()))
+    return hidden, rows.select(list(read.columns))
+
+
+def _base_rows_of(
+    storage: Storage, one: FileSlice, read: SliceRead, keys: pa.ChunkedArray
+) -> tuple[Positions, pa.Table]:
+    """Return the rows of a base file that have one of the keys, and their positions in the file."""
+    schema = _merge_schema(read)
+    found, positions, start = [schema.empty_table()], [np.zeros(0, np.intp)], 0
+    if one.base_file is None:
+        return positions[0], found[0]
+    for batch in read_batches(
+        storage,
+        one.base_file.path,
+        schema=read.file_schema,
+        columns=schema.names,
+        renaming=read.renaming_for(one.base_file),
+    ):
+        rows = pa.Table.from_batches([batch])
+        if read.keys is not None:
+            rows = read.keys.fill(rows)
+        chosen = pc.is_in(rows.column(KEY_COLUMN), value_set=keys)
+        found.append(rows.filter(chosen))
+        positions.append(start + np.flatnonzero(chosen))
+        start += rows.num_rows
+    return np.concatenate(positions), pa.concat_tables(found)
 
 
 def merge_slice(

@@ -18,7 +18,7 @@ from filegroups.files.avro_columns import encode_records
 from filegroups.files.delete_block import encode_deletes
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import write_base_file
-from filegroups.files.slice_reader import SliceRead, read_slice
+from filegroups.files.slice_reader import SliceRead, read_slice, split_by_logs
 from filegroups.keys.keys import VirtualKeys
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.schema import (
@@ -122,9 +122,25 @@ class Group:
             base_file=self.base,
             log_files=tuple(sorted(self.logs, key=lambda log: log.order)),
         )
-        batches = list(read_slice(self.storage, self.events, one, read))
+        found = self.tuples(one, read)
+        if read.filter is None and read.base_filter is None:
+            assert self.split(one, read) == sorted(found, key=repr), "another reader reads the base"
+        return found
+
+    def tuples(self, one: FileSlice, read: SliceRead) -> list[tuple]:
+        batches = list(read_slice(self.storage, Heard(), one, read))
         table = pa.Table.from_batches(batches, schema=read.output_schema)
         return [tuple(row.values()) for row in table.to_pylist()]
+
+    def split(self, one: FileSlice, read: SliceRead) -> list[tuple]:
+        """Return the rows of the base file that no log hides, and those of the logs, sorted."""
+        hidden, changed = split_by_logs(self.storage, self.events, one, read)
+        key_only = replace(read, columns=(KEY,))
+        assert split_by_logs(self.storage, Heard(), one, key_only)[0].tolist() == hidden.tolist()
+        assert changed.schema == read.output_schema
+        base = self.tuples(replace(one, log_files=()), read)
+        shown = [row for number, row in enumerate(base) if number not in hidden]
+        return sorted([*shown, *(tuple(row.values()) for row in changed.to_pylist())], key=repr)
 
 
 def header(at: int, schema: str | None = None, **more: str) -> Mapping[int, str]:
