@@ -192,7 +192,9 @@ UNSUPPORTED_READS: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.datasource.read.schema.use.end.instanttime": _off(
             "a range is read with the newest schema; name the columns that you want"
         ),
-        "hoodie.datasource.read.paths": _unset("a load has one path; pass it to load()"),
+        "hoodie.datasource.read.paths": _unset(
+            "only spark.read.option(..).load() takes several paths; pass partitions elsewhere"
+        ),
         "hoodie.datasource.read.incr.path.glob": _unset(
             "a range is not limited by folders; filter by the partition columns"
         ),

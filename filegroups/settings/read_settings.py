@@ -78,6 +78,15 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
         False,
         "Use the schema at the end of the range instead of the newest.",
     )
+    spark_hidden_log_bytes_max: Annotated[int, OptionKind.BYTES, Field(ge=0, le=2**63 - 1)] = (
+        option(
+            "hoodoo.spark.read.hidden.log.max.bytes",
+            33_554_432,
+            "Spark's own reader reads the unchanged rows of file groups with up to this size of "
+            "logs in all, and each task has the positions of the changed rows in memory. Tasks "
+            "merge the other file groups whole; 0 for all.",
+        )
+    )
 
     @classmethod
     def from_properties(cls, properties: PropertySet | Mapping[str, object]) -> Self:

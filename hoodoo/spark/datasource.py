@@ -28,12 +28,12 @@ from hoodoo.spark.options import layers_without_session, path_of
 from hoodoo.spark.read import (
     PinnedBatch,
     PinnedTask,
-    ReadSlices,
     SparkReadPlan,
     arrow_shape,
     plan_load,
 )
 from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.slices import ReadSlices
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.model.instant import EARLIEST
@@ -105,7 +105,7 @@ class _PlannedFiles:
             return
         address, one, read, moment = partition.value
         shape = arrow_shape(self._schema)
-        work = ReadSlices(address=address, slices=(one,), read=read, shape=shape)
+        work = ReadSlices(address=address, packs=((one,),), read=read, shape=shape)
         with self._pin_while_read(moment):
             yield from work.rows(one)
 

@@ -13,6 +13,7 @@ from timeline.properties.options import TABLE_LAYER, as_property_set
 from timeline.storage.object_client import is_storage_key
 
 _OF_SESSION = ("spark.hoodie.", "spark.hoodoo.", "spark.hadoop.fs.")
+_READ_PATHS = "hoodie.datasource.read.paths"
 _NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
 
 
@@ -31,6 +32,26 @@ def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
             f"a hoodoo table has one path: pass it to {doing}: {found!r}", kind="path"
         )
     return found
+
+
+def paths_of(paths: object, options: Mapping[str, object]) -> tuple[list[str], dict[str, object]]:
+    """
+    Return the paths of a load, and its other options.
+
+    The paths are those of the argument or of the option ``path``, then those of
+    ``hoodie.datasource.read.paths``.
+
+    Raises:
+        InvalidInputError: There is no path, or one is empty.
+    """
+    given = {key: value for key, value in options.items() if key.lower() != _READ_PATHS}
+    listed = next((str(value) for key, value in options.items() if key not in given), "")
+    more = [each.strip() for each in listed.split(",") if each.strip()]
+    if isinstance(paths, list | tuple) and paths:
+        return [*(path_of(path, {}, "load()") for path in paths), *more], given
+    if more and paths is None and not any(key.lower() == "path" for key in given):
+        return more, given
+    return [path_of(paths, given, "load()"), *more], given  # type: ignore[arg-type]
 
 
 def layers_for(spark: Any, options: Mapping[str, object], *, warns: bool = True) -> Layers:

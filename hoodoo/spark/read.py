@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from inspect import signature
 from typing import Any, Self
 
@@ -17,15 +17,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from filegroups.files.cdc_log import CdcRead, CdcUnit, read_cdc
 from filegroups.files.parquet import read_footer
-from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.merge.change_images import AFTER, BEFORE, CHANGE_TIME, OPERATION
 from filegroups.reading.cdc import plan_cdc
 from filegroups.reading.incremental import plan_incremental_read
+from filegroups.reading.partition_pruning import PartitionField, PartitionPruner
 from filegroups.reading.read import (
     Filter,
     ReadSet,
     ScanPlan,
     assert_not_cleaned,
+    folder_values,
     may_be_cleaned,
     plan_scan,
 )
@@ -33,10 +34,21 @@ from filegroups.schema.evolution import canonical_type, needs_repair
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.table import TableSnapshot
-from hoodoo.catalog import open_table
+from hoodoo.spark.base_files import SparkFile, as_spelled, read_base_files
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.options import layers_for, storage_properties
+from hoodoo.spark.paths import PathSelection, open_selected
 from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.slices import (
+    ReadHidden,
+    ReadReplacements,
+    ReadSlices,
+    packed,
+    read_packs,
+    spelled,
+    splittable,
+    without_hidden,
+)
 from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
 from timeline.context import TableContext
@@ -47,6 +59,7 @@ from timeline.ports.ports import Ticker
 from timeline.properties.options import PropertySet
 from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import LONG_READ_MS, ReaderLease
+from timeline.snapshot import Snapshot
 from timeline.system import LoggingEvents, ThreadTicker
 
 # ---- Reader leases for the reads of Spark, while its tasks may read the files (RDL-1)
@@ -212,20 +225,14 @@ def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = 
 
 # ---- Loading a table as a DataFrame: files that Spark reads, and slices that tasks merge
 # A slice without logs is one Parquet file, so Spark's reader gets the visible files by path. It
-# brings column pruning, filter push-down and vectorised decoding. A task of hoodoo reads a slice
-# with logs and merges it by the function that all readers use.
+# brings column pruning, filter push-down and vectorised decoding. It also reads the base file of a
+# slice with logs, without the rows that the logs hide (``slices.py``). If it cannot, a task of
+# hoodoo reads the slice and merges it by the function that all readers use.
 
-_PATTERN = re.compile(r"[\[\]{}*?\\]")
+#: Several small slices share a task up to this size, as files in Spark.
+_TASK_BYTES = 128 << 20
 #: From this table version on, each release stores timestamps under the right label.
 _RIGHT_LABELS = 9
-# Session settings for other files would drop rows or move days before 1582 by a week. They would
-# do so only in the base files that Spark reads, not in those that tasks of hoodoo read.
-_AS_WRITTEN = {
-    "datetimeRebaseMode": "CORRECTED",
-    "int96RebaseMode": "CORRECTED",
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,8 +242,11 @@ class SparkReadPlan:
 
     Args:
         plan: All slices, and how they are read.
-        paths: Absolute paths of the base files that Spark reads.
+        files: The base files that Spark reads whole.
+        split: Slices whose unchanged rows Spark reads, and tasks the others.
+        split_files: Their base files.
         merged: The slices that tasks read.
+        partition_columns: The columns of ``SparkFile.values``.
         times: Requested times of an incremental read; None for all rows.
         address: The storage of the table, for tasks.
         lease: Keeps the files from cleaning after the first call of its ``beat``.
@@ -244,8 +254,11 @@ class SparkReadPlan:
     """
 
     plan: ScanPlan
-    paths: tuple[str, ...]
+    files: tuple[SparkFile, ...]
+    split: tuple[FileSlice, ...]
+    split_files: tuple[SparkFile, ...]
     merged: tuple[FileSlice, ...]
+    partition_columns: pa.Schema
     times: tuple[str, ...] | None
     address: StorageAddress
     lease: ReaderLease
@@ -257,42 +270,9 @@ class SparkReadPlan:
         return self.plan.file_schema
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSlices:
-    """Read slices by their number, in the columns and types of a DataFrame."""
-
-    address: StorageAddress
-    slices: tuple[FileSlice, ...]
-    read: SliceRead
-    shape: pa.Schema
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the slices that the batches number; runs in a worker."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self.rows(self.slices[number])
-
-    def rows(self, one: FileSlice) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one slice."""
-        # As Spark's reader: names match in any case, and a missing column is null.
-        known = self.read.file_schema.names
-        named = [_spelled(name, known) for name in self.shape.names]
-        read = replace(self.read, columns=tuple(filter(None, dict.fromkeys(named))) or (known[0],))
-        try:
-            for batch in read_slice(self.address.open(), LoggingEvents(), one, read):
-                columns = [
-                    batch.column(name) if name else pa.nulls(batch.num_rows, field.type)
-                    for name, field in zip(named, self.shape, strict=True)
-                ]
-                found = pa.RecordBatch.from_arrays(columns, names=self.shape.names)
-                yield found.cast(self.shape)
-        except HoodooError as error:
-            raise TaskFailedError(error) from error
-
-
 def load_dataframe(
     spark: Any,
-    path: str,
+    paths: Sequence[str],
     options: Mapping[str, object],
     *,
     schema: Any = None,
@@ -303,7 +283,7 @@ def load_dataframe(
 
     Args:
         spark: The session.
-        path: The table's path.
+        paths: The table's path, or paths of folders below it (``open_selected``).
         options: ``as.of.instant``, ``hoodie.datasource.query.type`` and its range.
         schema: A Spark schema (or its text) instead of the table's, for fewer columns.
         warns: Warn of options that do nothing.
@@ -314,23 +294,31 @@ def load_dataframe(
         ``ts_ms``, ``before`` and ``after``, the last two as JSON.
 
     Raises:
+        InvalidInputError: A path selects no partition, or is not below the table (``path``).
         TableNotFoundError, SettingError, InstantNotFoundError, UnsupportedTableError: See
             ``hoodoo.open_table``, ``as_of`` and ``changes``.
     """
     layers = layers_for(spark, options, warns=warns)
-    with open_table(path, properties=layers) as table:
+    table, path, selection = open_selected(paths, layers)
+    with table:
         settings = ReadSettings.from_properties(table.properties)
         if settings.is_cdc:
+            if selection is not None:
+                raise InvalidInputError(
+                    "a load of changes takes the table's path only: load that, then filter by "
+                    f"the partition columns in before and after: {list(paths)}",
+                    kind="path",
+                )
             changes, lease = load_cdc(spark, table, settings, arrow_shape)
             wanted = () if schema is None else spark.createDataFrame([], schema).columns
             df = changes.select(*wanted) if wanted else changes
             if lease is not None:
                 pin_while_read(spark, table.context, lease, df)
             return attach_read_state(df, None)
-        found = plan_load(table, table.properties)
+        found = plan_load(table, table.properties, selection)
         context = table.context
     df = _dataframe(spark, path, found, schema)
-    if found.paths or found.merged:
+    if found.plan.slices:
         pin_while_read(spark, context, found.lease, df)
     return df
 
@@ -350,37 +338,43 @@ def load_state(spark: Any, path: str, table: Table, state: TableSnapshot) -> Any
 
 def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any) -> Any:
     shape = schema if schema is not None else spark_schema_of(found.schema)
-    if not found.paths and not found.merged:
+    if not found.plan.slices:
         return attach_read_state(spark.createDataFrame([], shape), found.state)
     parts = []
     wanted = spark.createDataFrame([], shape).schema
-    if found.paths:
-        files = [_no_pattern(_as_spelled(p, path)) for p in found.paths]
-        parts.append(_read_by_spark(spark, files, wanted, found.times))
+    if found.files:
+        parts.append(_read_by_spark(spark, path, found, found.files, wanted))
+    tasks = spark.sparkContext.defaultParallelism
+    common: dict[str, Any] = {"address": found.address, "read": found.plan.read}
+    shape = arrow_shape(wanted)
+    if found.split:
+        packs = packed(found.split, tasks, _TASK_BYTES)
+        base = _read_by_spark(spark, path, found, found.split_files, wanted)
+        parts.append(without_hidden(base, ReadHidden(packs=packs, **common)))
+        replacing = ReadReplacements(packs=packs, shape=shape, **common)
+        parts.append(read_packs(spark, replacing, wanted))
     if found.merged:
-        count = len(found.merged)
-        work = ReadSlices(
-            address=found.address,
-            slices=found.merged,
-            read=found.plan.read,
-            shape=arrow_shape(wanted),
-        )
-        parts.append(spark.range(0, count, 1, count).mapInArrow(work, wanted))
-    df = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+        packs = packed(found.merged, tasks, _TASK_BYTES)
+        parts.append(read_packs(spark, ReadSlices(packs=packs, shape=shape, **common), wanted))
+    df = reduce(lambda one, other: one.unionByName(other), parts)
+    if df.columns != wanted.names:
+        df = df.select(*(f"`{name}`" for name in wanted.names))
     return attach_read_state(df, found.state)
 
 
 def _read_by_spark(
-    spark: Any, files: Sequence[str], wanted: Any, times: Sequence[str] | None
+    spark: Any, path: str, found: SparkReadPlan, files: Sequence[SparkFile], wanted: Any
 ) -> Any:
     """Read the rows of base files that have one of the requested times; None for all rows."""
-    reader = spark.read.format("parquet").options(**_AS_WRITTEN)
-    if times is None:
-        return reader.schema(wanted).load(files)
-    hidden = _spelled(COMMIT_TIME_COLUMN, wanted.names) is None
+    spelled_files = [replace(one, path=as_spelled(one.path, path)) for one in files]
+    columns, events = found.partition_columns, LoggingEvents()
+    if found.times is None:
+        return read_base_files(spark, spelled_files, wanted, columns, events)
+    hidden = spelled(COMMIT_TIME_COLUMN, wanted.names) is None
     added = [StructField(COMMIT_TIME_COLUMN, StringType())] if hidden else []
-    df = reader.schema(StructType([*wanted.fields, *added])).load(files)
-    df = df.where(F.col(COMMIT_TIME_COLUMN).isin(list(times)))
+    wanted = StructType([*wanted.fields, *added])
+    df = read_base_files(spark, spelled_files, wanted, columns, events)
+    df = df.where(F.col(COMMIT_TIME_COLUMN).isin(list(found.times)))
     return df.drop(COMMIT_TIME_COLUMN) if hidden else df
 
 
@@ -390,27 +384,16 @@ def arrow_shape(schema: Any) -> pa.Schema:
     return to_arrow_schema(schema, **zone)
 
 
-def _spelled(name: str, known: Sequence[str]) -> str | None:
-    """Return the known column of this name, or else the first that differs in case only."""
-    alike = [each for each in known if each.lower() == name.lower()]
-    return name if name in alike else next(iter(alike), None)
-
-
-def _as_spelled(file: str, table: str) -> str:
-    """Return a file's path with the S3 scheme of the table's path, which the cluster supports."""
-    scheme, _, rest = file.partition("://")
-    spelled = table.partition("://")[0].lower()
-    return f"{spelled}://{rest}" if scheme == "s3" and spelled in ("s3a", "s3n") else file
-
-
-def _no_pattern(path: str) -> str:
-    """Escape the characters of a path that Spark would read as a pattern."""
-    return _PATTERN.sub(r"\\\g<0>", path)
-
-
-def plan_load(table: Table, properties: PropertySet) -> SparkReadPlan:
+def plan_load(
+    table: Table, properties: PropertySet, selection: PathSelection | None = None
+) -> SparkReadPlan:
     """
     Plan a load by the read options. Other errors: as ``load_dataframe``.
+
+    Args:
+        table: The open table.
+        properties: The read options.
+        selection: The partitions to read; None for all.
 
     Raises:
         SnapshotExpiredError: A clean may have deleted files of the snapshot or the range.
@@ -418,23 +401,23 @@ def plan_load(table: Table, properties: PropertySet) -> SparkReadPlan:
     settings = ReadSettings.from_properties(properties)
     refuse_cdc(settings)
     if settings.query_type is QueryType.INCREMENTAL:
-        return _changed(table, settings)
+        return _changed(table, settings, selection)
     if settings.as_of is None:
-        return _newest(table, settings.query_type)
+        return _newest(table, settings.query_type, selection)
     state = table.as_of(settings.as_of)
-    found = _of_state(table, state, settings.query_type)
+    found = _of_state(table, state, settings.query_type, selection)
     assert_not_cleaned(table.context, state.snapshot, found.lease)
     return found
 
 
-def _newest(table: Table, query_type: QueryType) -> SparkReadPlan:
+def _newest(table: Table, query_type: QueryType, selection: PathSelection | None) -> SparkReadPlan:
     """Plan the newest snapshot; pin it and plan again if a clean was faster (RDL-2)."""
     state = table.current_state()
-    found = _of_state(table, state, query_type)
+    found = _of_state(table, state, query_type, selection)
     if not may_be_cleaned(table.context, state.snapshot, found.lease):
         return found
     with table.pin_if_allowed() as held:
-        found = _of_state(table, held, query_type)
+        found = _of_state(table, held, query_type, selection)
         if held.is_pinned:
             found.lease.acquire()  # before the lease of the pin ends
         else:
@@ -442,16 +425,28 @@ def _newest(table: Table, query_type: QueryType) -> SparkReadPlan:
     return found
 
 
-def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> SparkReadPlan:
-    plan = state.plan(with_hoodie_columns=True, query_type=query_type.value)
-    found = _load(table, plan, None, ReaderLease(table.context, state.snapshot))
+def _of_state(
+    table: Table,
+    state: TableSnapshot,
+    query_type: QueryType,
+    selection: PathSelection | None = None,
+) -> SparkReadPlan:
+    chosen = None if selection is None else selection.partitions(state.view.partition_paths())
+    plan = state.plan(partitions=chosen, with_hoodie_columns=True, query_type=query_type.value)
+    lease = ReaderLease(table.context, state.snapshot)
+    found = _load(table, plan, None, lease, state.snapshot)
     # Base files alone may be older than the snapshot, so no write may be made from them.
     return replace(found, state=state) if query_type is QueryType.SNAPSHOT else found
 
 
-def _changed(table: Table, settings: ReadSettings) -> SparkReadPlan:
+def _changed(
+    table: Table, settings: ReadSettings, selection: PathSelection | None
+) -> SparkReadPlan:
     start, end = settings.range_in(table.context.zone)
-    changed = plan_incremental_read(table.context, start, end, ahead=True)
+    chosen = None
+    if selection is not None:
+        chosen = selection.partitions(table.current_state().view.partition_paths())
+    changed = plan_incremental_read(table.context, start, end, partitions=chosen, ahead=True)
     plan = plan_scan(
         table.context,
         changed.snapshot,
@@ -464,28 +459,67 @@ def _changed(table: Table, settings: ReadSettings) -> SparkReadPlan:
     )
     lease = ReaderLease(table.context, changed.snapshot, until=changed.until)
     assert_not_cleaned(table.context, changed.snapshot, lease)
-    return _load(table, plan, sorted(changed.instants), lease)
+    return _load(table, plan, sorted(changed.instants), lease, changed.snapshot)
 
 
 def _load(
-    table: Table, plan: ScanPlan, times: Sequence[str] | None, lease: ReaderLease
+    table: Table,
+    plan: ScanPlan,
+    times: Sequence[str] | None,
+    lease: ReaderLease,
+    snapshot: Snapshot,
 ) -> SparkReadPlan:
     storage = table.context.ports.storage
     # Spark finds columns by their present names and types. Tasks of hoodoo read files with older
     # ones, and files without a column whose value is in the partition path.
     files = _in_types_of_now(table, plan) if plan.read.base_file_suffices else frozenset()
-    theirs = [one for one in plan.slices if one.base_file in files and not one.log_files]
-    ours = [one for one in plan.slices if one.base_file not in files or one.log_files]
+    theirs = [one for one in plan.slices if one.base_file in files]
+    split: list[FileSlice] = []
+    if times is None and not any(name.lower() == "_metadata" for name in plan.file_schema.names):
+        limit = ReadSettings.from_properties(table.properties).spark_hidden_log_bytes_max
+        split = splittable([one for one in theirs if one.log_files], limit)
+    plain = [one for one in theirs if not one.log_files]
+    rest = {*plan.slices} - {*plain, *split}
+    pruner = folder_values(table.context, snapshot)
+    columns = _partition_columns(pruner)
+
+    def located(slices: Iterable[FileSlice]) -> tuple[SparkFile, ...]:
+        return tuple(
+            SparkFile(
+                path=storage.locate(one.base_file.path),
+                size_bytes=one.base_file.size_bytes,
+                values=pruner.exact_values(one.file_group.partition_path) if columns else None,
+            )
+            for one in slices
+            if one.base_file is not None
+        )
+
     return SparkReadPlan(
         plan=plan,
-        paths=tuple(storage.locate(one.base_file.path) for one in theirs if one.base_file),
-        merged=tuple(ours),
+        files=located(plain),
+        split=tuple(split),
+        split_files=located(split),
+        partition_columns=columns,
+        merged=tuple(one for one in plan.slices if one in rest),
         times=None if times is None else tuple(times),
         address=StorageAddress(
             base_uri=storage.base_uri, options=tuple(storage_properties(table.properties).items())
         ),
         lease=lease,
     )
+
+
+def _partition_columns(pruner: PartitionPruner) -> pa.Schema:
+    """Return the partition columns if folders give exact values of all; else no column."""
+    fields = [each for each in pruner.fields if each is not None and _gives_values(each)]
+    every = len(fields) == len(pruner.fields) == len({each.name.lower() for each in fields})
+    return pa.schema([(each.name, each.type) for each in fields] if every else [])
+
+
+def _gives_values(one: PartitionField) -> bool:
+    types = pa.types
+    plain = types.is_string(one.type) or types.is_integer(one.type) or types.is_date32(one.type)
+    return plain and one.times is None and not one.from_folder and "." not in one.name
 
 
 def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
@@ -510,7 +544,10 @@ def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
             if each.name in written.names
         )
 
-    files = sorted(plan.files, key=lambda base: base.requested_time)
+    found = (one.base_file for one in plan.slices)
+    files = sorted(
+        (base for base in found if base is not None), key=lambda base: base.requested_time
+    )
     if not files or (fits(files[0]) and not relabelled):
         return frozenset(files)
     fitting = ports.executor.map(fits, files)

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 from filegroups.writing.write_request import CommitResult
 from hoodoo.services import warn_ignored_keys
 from hoodoo.spark.executor import SparkExecutor, spark_executor
-from hoodoo.spark.options import layers_for, path_of, session_settings
+from hoodoo.spark.options import layers_for, path_of, paths_of, session_settings
 from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.write import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError, UnsafeSetupError
@@ -248,11 +248,9 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         """Load as Spark does."""
         if not serves(self._spark, format or self._given_format):
             return super().load(path, format, schema, **options)
-        given = self._options(options)
+        paths, given = paths_of(path, self._options(options))
         chosen = schema if schema is not None else self._given_schema
-        if isinstance(path, list | tuple) and len(path) == 1:
-            path = path[0]
-        return load_dataframe(self._spark, path_of(path, given, "load()"), given, schema=chosen)
+        return load_dataframe(self._spark, paths, given, schema=chosen)
 
 
 class HoodooStreamWriter(_GivenOptions, DataStreamWriter):

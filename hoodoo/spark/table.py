@@ -96,7 +96,7 @@ class SparkTable(Table):
     def to_df(self, **options: object) -> Any:
         """Return the table as a DataFrame; ``options`` are those of the reader."""
         given = {**self._options, **options}
-        return load_dataframe(self.spark, self.path, given, warns=bool(options))
+        return load_dataframe(self.spark, [self.path], given, warns=bool(options))
 
     def pin(self) -> SparkSnapshot:
         """

@@ -21,8 +21,8 @@ from hoodoo.configuration import Layers
 from hoodoo.factory import compose_ports, open_context, properties_of_table
 from hoodoo.spark.few_rows import collect_few
 from hoodoo.spark.options import layers_for, reader_properties, storage_properties
-from hoodoo.spark.read import ReadSlices
 from hoodoo.spark.schema import arrow_schema_of
+from hoodoo.spark.slices import ReadReplacements, ReadSlices
 from hoodoo.spark.table import SparkTable
 from hoodoo.spark.workload import SparkWorkload
 from hoodoo.write_requests import operation_of, write_request_of
@@ -46,7 +46,12 @@ _PAYLOAD_KEYS = frozenset(
 _EMPTY_PAYLOAD = "EmptyHoodieRecordPayload"
 _LOCAL = re.compile("^file:/+")
 #: In the text of a plan of Spark: the tasks and the data sources that read tables.
-_SOURCES = (ReadSlices.__name__, "] hoodoo", "] hudi", "] org.apache.hudi")
+_SOURCES = (
+    *(work.__name__ for work in (ReadSlices, ReadReplacements)),
+    "] hoodoo",
+    "] hudi",
+    "] org.apache.hudi",
+)
 _MODES = {
     "append": "append",
     "overwrite": "overwrite",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import hoodoo
+from hoodoo.spark.read import plan_load
 
 pytestmark = pytest.mark.spark
 
@@ -95,3 +96,50 @@ def test_a_range_of_partial_updates_returns_whole_rows(save: Any, rows: Any, pat
         "hoodie__datasource__read__begin__instanttime": since,
     }
     assert rows(**asked) == [(1, "mon", 12, 1.0)]
+
+
+HIDDEN_LOGS = "hoodoo__spark__read__hidden__log__max__bytes"
+MERGES = {
+    "event-time": {},
+    "commit-time": {"hoodie__record__merge__mode": "COMMIT_TIME_ORDERING"},
+    "values": {"hoodie__table__partial__update__mode": "IGNORE_DEFAULTS"},
+}
+
+
+@pytest.mark.parametrize("merge", MERGES.values(), ids=MERGES)
+def test_spark_reads_the_rows_that_no_log_changes(
+    spark: Any, save: Any, rows: Any, path: str, merge: dict[str, str]
+) -> None:
+    options = {**MERGE_ON_READ, **merge}
+    save([*START, (4, "mon", 10, 4.0), (5, "tue", 10, 5.0), (6, "sun", 10, 6.0)], **options)
+    save([(1, "mon", 11, None), (2, "mon", 9, 9.0), (5, "tue", 12, 55.0)], **options)
+    save([(4, "mon")], columns="id long, day string", **options, **{OPERATION: "delete"})
+    with hoodoo.open_table(path) as table:
+        table.upsert([{"id": 3, "day": "tue", "at": 13}], partial=True)
+        assert len(plan_load(table, table.properties).split) == 2
+        expected = sorted(tuple(row.values()) for row in table.scan().read_all().to_pylist())
+    assert rows() == expected
+    assert rows(**{HIDDEN_LOGS: "0"}) == expected
+    df = spark.read.format("hoodoo").load(path).where("at > 2").select("amount")
+    plan = df._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("ReadSchema: struct<at:bigint,amount:double") == 2
+    assert "LeftAnti" in plan
+
+
+def test_tasks_merge_file_groups_with_many_log_records_whole(
+    save: Any, rows: Any, path: str
+) -> None:
+    save(START, **MERGE_ON_READ)
+    save([(1, "mon", 11, 7.0)], **MERGE_ON_READ)
+    for at in (11, 12):
+        save([(3, "tue", at, 3.0)], **MERGE_ON_READ)
+    with hoodoo.open_table(path) as table:
+        sizes = [one.size_bytes - one.base_file.size_bytes for one in table.plan().merged]
+    assert max(sizes) > min(sizes)
+    limit = {HIDDEN_LOGS.replace("__", "."): str(min(sizes))}
+    with hoodoo.open_table(path, properties=limit) as table:
+        load = plan_load(table, table.properties)
+        assert [one.file_group.partition_path for one in load.split] == ["mon"]
+        assert [one.file_group.partition_path for one in load.merged] == ["tue"]
+    expected = [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 12, 3.0)]
+    assert rows(**{HIDDEN_LOGS: str(min(sizes))}) == expected

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hoodoo.spark.base_files import as_spelled
 from hoodoo.spark.options import storage_properties
-from hoodoo.spark.read import _as_spelled
 from timeline.properties.options import TABLE_LAYER, PropertySet
 
 
@@ -18,11 +18,11 @@ from timeline.properties.options import TABLE_LAYER, PropertySet
     ],
 )
 def test_files_on_s3_keep_the_scheme_of_the_table(table: str, read: str) -> None:
-    assert _as_spelled("s3://lake/t/p/f.parquet", table) == read
+    assert as_spelled("s3://lake/t/p/f.parquet", table) == read
 
 
 def test_local_files_keep_their_paths() -> None:
-    assert _as_spelled("file:/data/t/f.parquet", "/data/t") == "file:/data/t/f.parquet"
+    assert as_spelled("file:/data/t/f.parquet", "/data/t") == "file:/data/t/f.parquet"
 
 
 def test_executors_get_the_store_options_of_the_caller_and_none_of_the_table() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 import hoodoo
 import hoodoo.spark
@@ -199,7 +202,119 @@ def test_files_from_before_a_column_was_widened_are_promoted_as_hudi_does(
         table.insert(rows("b", "tue", pa.float64(), pa.float64()))
         load = plan_load(table, table.properties)
         assert [one.file_group.partition_path for one in load.merged] == ["mon"]
-        assert len(load.paths) == 1
+        assert len(load.files) == 1
     df = spark.read.format("hoodoo").load(path)
     found = {row["id"]: (row["n"], row["f"]) for row in df.collect()}
     assert found == {"a": (7.0, 0.1), "b": (7.0, 0.1)}
+
+
+def scans_of(df: Any) -> list[str]:
+    """Return the file scans of a DataFrame's plan, with all their filters."""
+    df.sparkSession.conf.set("spark.sql.maxMetadataStringLength", "2000")
+    plan = df._jdf.queryExecution().executedPlan().toString()
+    df.sparkSession.conf.unset("spark.sql.maxMetadataStringLength")
+    return [line for line in plan.splitlines() if "FileScan" in line]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("string", ["mon", "a b", "x=y", "e%20f", "__HIVE_DEFAULT_PARTITION__"]),
+        ("int", [-5, 0, 7]),
+        ("long", [5, None]),
+        ("date", [dt.date(2026, 4, 1), dt.date(2026, 4, 2), None]),
+    ],
+)
+@pytest.mark.parametrize(
+    "style", [{}, {"hoodie__datasource__write__hive_style_partitioning": "true"}]
+)
+def test_partition_columns_are_partitions_of_spark(
+    spark: Any, save: Any, path: str, kind: str, values: list[Any], style: dict[str, str]
+) -> None:
+    columns = f"id long, day {kind}, at long, amount double"
+    given = [(number, value, 10, 1.0) for number, value in enumerate(values)]
+    save(given, columns=columns, **style)
+    df = spark.read.format("hoodoo").load(path)
+    assert dict(df.dtypes)["day"] == spark.createDataFrame(given, columns).dtypes[1][1]
+    assert sorted(tuple(row) for row in df.select(*OWN).collect()) == sorted(given)
+    found = df.where(df.day == values[0])
+    assert [row.id for row in found.collect()] == [0]
+    assert "PartitionFilters: [isnotnull(day" in scans_of(found)[0]
+
+
+def test_files_of_other_partitions_are_not_opened(save: Any, spark: Any, path: str) -> None:
+    save(THREE)
+    for file in Path(path, "tue").glob("*.parquet"):
+        file.write_bytes(b"not a file of Parquet")
+    df = spark.read.format("hoodoo").load(path)
+    assert df.where("day = 'mon'").count() == 2
+    days = spark.createDataFrame([("mon", 1)], "day string, n int").where("n > 0")
+    assert df.join(F.broadcast(days), "day").count() == 2, "by dynamic pruning"
+    with pytest.raises(Exception, match=r"(?i)parquet"):
+        df.select("id").collect()
+
+
+def test_a_session_with_other_classes_reads_without_partitions(
+    save: Any, spark: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(THREE)
+
+    def missing(*_: Any) -> Any:
+        raise Py4JError("PartitionSpec does not exist in the JVM")
+
+    monkeypatch.setattr("hoodoo.spark.base_files._of_partitions", missing)
+    df = spark.read.format("hoodoo").load(path).where("day = 'mon'")
+    assert df.count() == 2
+    assert "PartitionFilters: []" in scans_of(df)[0]
+
+
+LOADS = {
+    "*": [1, 2, 3, 4],
+    "*/*": [1, 2, 3, 4],
+    "*/*/*.parquet": [1, 2, 3, 4],
+    "2026": [1, 2, 3],
+    "2026/04/": [1, 2],
+    "2026/0[3-4]/*": [1, 2],
+    "202?/{05,12}": [3, 4],
+}
+
+
+@pytest.mark.parametrize(("below", "ids"), LOADS.items())
+def test_folders_and_patterns_select_partitions(
+    save: Any, spark: Any, path: str, below: str, ids: list[int]
+) -> None:
+    days = ["2026/04", "2026/04", "2026/05", "2025/12"]
+    save([(number, day, 10, 1.0) for number, day in enumerate(days, 1)])
+    reader = spark.read.format("hudi")
+    found = reader.load(f"{path}/{below}")
+    assert sorted(row.id for row in found.select("id").collect()) == ids
+    asked = {"hoodie.datasource.query.type": "incremental"}
+    asked["hoodie.datasource.read.begin.instanttime"] = "earliest"
+    changed = reader.options(**asked).load(f"{path}/{below}")
+    assert sorted(row.id for row in changed.select("id").collect()) == ids
+
+
+def test_several_paths_are_read_together(save: Any, spark: Any, path: str) -> None:
+    save(THREE)
+    both = f"{path}/mon, {path}/tue/*"
+    reader = spark.read.format("hudi").option("hoodie.datasource.read.paths", both)
+    assert reader.load().count() == 3
+    assert spark.read.format("hudi").load([f"{path}/mon"]).count() == 2
+    assert spark.read.format("hudi").load([f"{path}/mon", f"{path}/tue"]).count() == 3
+
+
+@pytest.mark.parametrize(
+    ("paths", "wrong"),
+    [
+        (["{0}/wed"], "selects no partition"),
+        (["{0}/mon", "/elsewhere/t"], "not below it"),
+        (["{0}/mon", "{0}/tue/../../x"], "not below it"),
+        (["{0}/.hoodie"], "selects no partition"),
+    ],
+)
+def test_paths_that_select_nothing_are_refused(
+    save: Any, spark: Any, path: str, paths: list[str], wrong: str
+) -> None:
+    save(THREE)
+    with pytest.raises(InvalidInputError, match=wrong):
+        spark.read.format("hudi").load([each.format(path) for each in paths])

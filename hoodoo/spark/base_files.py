@@ -1,0 +1,187 @@
+"""
+Base files by Spark's own Parquet reader, with partition columns as Spark's partitions.
+
+Spark's public reader derives partitions from the names of folders below one root, and lists all of
+it. So a relation is made by Spark's inner classes: exactly the visible files, whose names and sizes
+are known, and the values of their partitions. Then Spark opens only the files of the partitions
+that a filter or a join leaves. A session whose classes differ reads the same files without
+partitions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.sql.types import StructType
+
+from hoodoo.spark.schema import spark_schema_of
+from timeline.ports.ports import EventSink
+
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
+# Session settings for other files would drop rows or move days before 1582 by a week. They would
+# do so only in the base files that Spark reads, not in those that tasks of hoodoo read.
+_AS_WRITTEN = {
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+_NAMED_FILES_MAX = 1_000  # Spark looks up more of them itself, in parallel
+_LOCAL_BLOCKS = ("hdfs:", "viewfs:")  # only a look-up says which machine has a file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkFile:
+    """
+    A base file that Spark reads.
+
+    Args:
+        path: Absolute path.
+        size_bytes: Its size.
+        values: The values of the partition columns in all its rows, as Arrow stores them; None if
+            they are not certain.
+    """
+
+    path: str
+    size_bytes: int
+    values: tuple[Any, ...] | None = None
+
+    @property
+    def folder(self) -> str:
+        """The folder of the file."""
+        return self.path.rpartition("/")[0]
+
+
+def read_base_files(
+    spark: Any, files: Sequence[SparkFile], wanted: Any, columns: pa.Schema, events: EventSink
+) -> Any:
+    """
+    Read base files.
+
+    Args:
+        spark: The session.
+        files: At least one file.
+        wanted: Spark's schema of the result, without its order.
+        columns: The partition columns, in the order of ``SparkFile.values``.
+        events: Hears of a session that cannot prune partitions (``spark.partitions_not_pruned``).
+    """
+    partition_schema = _partition_schema(columns, wanted)
+    known = [one for one in files if one.values is not None] if partition_schema else []
+    plain = [one for one in files if one.values is None] if partition_schema else list(files)
+    parts = []
+    if known and partition_schema is not None:
+        try:
+            parts.append(_of_partitions(spark, known, wanted, partition_schema))
+        except (Py4JError, TypeError) as error:
+            events.emit("spark.partitions_not_pruned", why=str(error)[:200])
+            plain = list(files)
+    if plain:
+        reader = spark.read.format("parquet").options(**_AS_WRITTEN).schema(wanted)
+        parts.append(reader.load([_no_pattern(one.path) for one in plain]))
+    return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _partition_schema(columns: pa.Schema, wanted: Any) -> Any:
+    """Return the partition columns in Spark's types; None unless all of them are wanted so."""
+    if not columns.names:
+        return None
+    fields = spark_schema_of(columns).fields
+    there = {each.name: each for each in wanted.fields}
+    same = all(one.name in there and there[one.name].dataType == one.dataType for one in fields)
+    return StructType([there[one.name] for one in fields]) if same else None
+
+
+def _of_partitions(
+    spark: Any, files: Sequence[SparkFile], wanted: Any, partition_schema: Any
+) -> Any:
+    jvm, session = spark._jvm, spark._jsparkSession  # noqa: SLF001
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    scala = jvm.org.apache.spark.api.python.PythonUtils
+    names = partition_schema.names
+
+    def structure(schema: Any) -> Any:
+        return jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+
+    own = StructType([each for each in wanted.fields if each.name not in names])
+    paths = [jvm.org.apache.hadoop.fs.Path(one.path) for one in files]
+    values = {one.folder: one.values or () for one in files}
+    rows = _internal_rows(spark, list(values.values()), partition_schema)
+    partitions = [
+        sources.PartitionPath(row, jvm.org.apache.hadoop.fs.Path(folder))
+        for folder, row in zip(values, rows, strict=True)
+    ]
+    spec = sources.PartitionSpec(structure(partition_schema), scala.toSeq(partitions))
+    options = scala.toScalaMap(dict(_AS_WRITTEN))
+    nothing = jvm.scala.Option.apply(None)
+    index = sources.InMemoryFileIndex(
+        session,
+        scala.toSeq(paths),
+        options,
+        nothing,
+        _named_files(spark, files, paths),
+        jvm.scala.Some(spec),
+        nothing,
+    )
+    relation = sources.HadoopFsRelation(
+        index,
+        structure(partition_schema),
+        structure(own),
+        nothing,
+        sources.parquet.ParquetFileFormat(),
+        options,
+        session,
+    )
+    return type(spark.range(0))(session.baseRelationToDataFrame(relation), spark)
+
+
+def _named_files(spark: Any, files: Sequence[SparkFile], paths: Sequence[Any]) -> Any:
+    """Return a cache of Spark with the files, which Spark then does not look up."""
+    jvm = spark._jvm  # noqa: SLF001
+    cache = jvm.org.apache.spark.sql.execution.datasources.FileStatusCache.getOrCreate(
+        spark._jsparkSession  # noqa: SLF001
+    )
+    if len(files) > _NAMED_FILES_MAX or files[0].path.startswith(_LOCAL_BLOCKS):
+        return cache
+    status = jvm.org.apache.hadoop.fs.FileStatus
+    for one, path in zip(files, paths, strict=True):
+        found = spark.sparkContext._gateway.new_array(status, 1)  # noqa: SLF001
+        found[0] = status(one.size_bytes, False, 1, 128 << 20, 0, path)
+        cache.putLeafFiles(path, found)
+    return cache
+
+
+def _internal_rows(spark: Any, values: Sequence[tuple[Any, ...]], schema: Any) -> list[Any]:
+    """Return partition values as rows inside Spark, by a query that needs no job."""
+    kinds = [each.dataType.simpleString() for each in schema.fields]
+    rows = ", ".join("(" + ", ".join(map(_literal, one, kinds)) + ")" for one in values)
+    text = f"SELECT * FROM VALUES {rows}"  # noqa: S608 - hexadecimal digits and numbers
+    plan = spark._jsparkSession.sql(text).queryExecution()  # noqa: SLF001
+    return list(plan.executedPlan().executeCollect())
+
+
+def _literal(value: Any, kind: str) -> str:
+    """Return a value as SQL; dates are days since 1970."""
+    if value is None:
+        return f"CAST(NULL AS {kind})"
+    if kind == "date":
+        return f"date_add(DATE'1970-01-01', {int(value)})"
+    # No setting of the session changes how hexadecimal digits are read.
+    return f"CAST(CAST(X'{str(value).encode().hex()}' AS STRING) AS {kind})"
+
+
+def as_spelled(file: str, table: str) -> str:
+    """Return a file's path with the S3 scheme of the table's path, which the cluster supports."""
+    scheme, _, rest = file.partition("://")
+    spelled = table.partition("://")[0].lower()
+    return f"{spelled}://{rest}" if scheme == "s3" and spelled in ("s3a", "s3n") else file
+
+
+def _no_pattern(path: str) -> str:
+    """Escape the characters of a path that Spark would read as a pattern."""
+    return _PATTERN.sub(r"\\\g<0>", path)
