@@ -456,6 +456,7 @@ class Table(TableReader):
         partial: bool = False,
         reads: ReadSet | None = None,
         overwritten: tuple[str, ...] = (),
+        metadata: Mapping[str, str] | None = None,
     ) -> CommitResult:
         workload = self._workload(data)
         try:
@@ -466,6 +467,7 @@ class Table(TableReader):
                 delete_partitions=overwritten,
                 partial=partial,
                 reads=reads,
+                metadata=metadata,
             )
         finally:
             workload.release()
@@ -479,6 +481,7 @@ class Table(TableReader):
         delete_partitions: tuple[str, ...] = (),
         partial: bool = False,
         reads: ReadSet | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> CommitResult:
         """
         Run a write of rows of this process or of a Spark cluster.
@@ -497,6 +500,7 @@ class Table(TableReader):
             delete_partitions=delete_partitions,
             partial=partial,
             reads=reads,
+            metadata=metadata,
         )
         if operation is WriteOperation.DELETE_PARTITION:
             plan = with_patterns(self._context, plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import accumulate
 
@@ -44,9 +44,14 @@ def write_request_of(
     delete_partitions: tuple[str, ...] = (),
     partial: bool = False,
     reads: ReadSet | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> WriteRequest:
     """
     Return the request of one write, from the table's configuration and the settings.
+
+    Args:
+        metadata: More texts for the commit, besides those of the settings.
+        Others: As the fields of ``WriteRequest``.
 
     Raises:
         SettingError: An option contradicts the table or has a wrong value.
@@ -81,7 +86,7 @@ def write_request_of(
         rules=rules,
         files=file_rules_of(settings),
         delete_partitions=delete_partitions or _overwritten(settings, operation),
-        extra_metadata=dict(settings.extra_metadata),
+        extra_metadata={**settings.extra_metadata, **(metadata or {})},
         batch_id=batch_id,
         reads=reads,
         detect_early=settings.early_conflict_detection,

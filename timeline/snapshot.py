@@ -660,6 +660,10 @@ class Snapshot:
         metadata = self.commits.read(instant)
         return metadata.decides_schema and bool(metadata.schema_json)
 
+    def commits_newest_first(self) -> Iterator[CommitMetadata]:
+        """Yield the metadata of the visible writes, the newest first. Outside: 1 get for each."""
+        return (self.commits.read(instant) for instant in self._newest_first())
+
     def _newest_first(self) -> list[Instant]:
         return sorted(self._visible_writes(), key=completion_order, reverse=True)
 

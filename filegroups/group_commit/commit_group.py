@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import (
     GROUP_KEY,
+    SINK_CHECKPOINT_KEY,
     CommitMetadata,
     FileGroupId,
     WriteSet,
@@ -169,10 +171,15 @@ def merged_profile(profiles: Sequence[CommitMetadata]) -> CommitMetadata:
 
 
 def merged_request(
-    first: WriteRequest, size: int, parts: Mapping[str, MemberResult]
+    first: WriteRequest, plans: Sequence[WriteRequest], parts: Mapping[str, MemberResult]
 ) -> WriteRequest:
     """Return the write request of all members together, without batch ids."""
-    metadata = {**first.extra_metadata, GROUP_KEY: str(size), **member_results_text(parts)}
+    metadata = {**first.extra_metadata, GROUP_KEY: str(len(plans)), **member_results_text(parts)}
+    entries = [plan.extra_metadata.get(SINK_CHECKPOINT_KEY) for plan in plans]
+    streams = [json.loads(entry) for entry in entries if entry is not None]
+    if streams:
+        merged = {name: number for stream in streams for name, number in stream.items()}
+        metadata[SINK_CHECKPOINT_KEY] = json.dumps(merged, separators=(",", ":"))
     return replace(first, batch_id=None, extra_metadata=metadata)
 
 
@@ -605,11 +612,11 @@ def _publish(
         batch for pending_commit, _ in files.values() for batch in pending_commit.batches
     )
     first = next(iter(members.values())).work.plan
-    size = sum(len(member.coalesced.works) for member in members.values())
+    plans = [one.plan for member in members.values() for one in member.coalesced.works]
     parts: dict[str, MemberResult] = {}
     for number, member in members.items() if named else ():
         parts |= member.coalesced.member_results(files[number][0].metadata)
-    shared = merged_request(first, size, parts)
+    shared = merged_request(first, plans, parts)
     pending_commit = MetadataWriter(context, begun).with_update(
         pending_commit_of(context, begun, shared, together, batches), together
     )
@@ -619,7 +626,7 @@ def _publish(
         context.ports.events.emit("group.refused", rt=begun.requested_time, why=why)
         return {}
     tidy_up = finish_commit(context, begun, outcome.slot)
-    context.ports.events.emit("group.done", rt=begun.requested_time, size=size)
+    context.ports.events.emit("group.done", rt=begun.requested_time, size=len(plans))
     later(tidy_up)
     receipts: dict[int, CommitResult] = {}
     for number, member in members.items():
@@ -627,6 +634,6 @@ def _publish(
         members_of = zip(joint.numbers, joint.works, joint.rows_of_each(whole), strict=True)
         for each, work, rows in members_of:
             receipts[each] = commit_result_of(
-                context, work.plan, whole, outcome, group=size, rows=rows
+                context, work.plan, whole, outcome, group=len(plans), rows=rows
             )
     return receipts

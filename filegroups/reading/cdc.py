@@ -54,7 +54,8 @@ from timeline.pending_plans import PendingCompactions, pending_compactions
 from timeline.snapshot import Snapshot
 
 _NEVER: Final = "9" * 17
-_MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
+#: Operations that move rows and change none.
+MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +233,7 @@ def _writes_between(
             instant.completion_time or time, time, snapshot.commits.read(instant)
         )
     return sorted(
-        write for write in found.values() if write.metadata.operation_type not in _MOVES_ROWS
+        write for write in found.values() if write.metadata.operation_type not in MOVES_ROWS
     )
 
 

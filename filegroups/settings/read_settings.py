@@ -11,6 +11,7 @@ from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
 from timeline.model.instant import InstantTime, TimelineZone
 from timeline.model.time_arguments import parse_range
 from timeline.properties.options import (
+    CODE_LAYER,
     LayeredSettings,
     OptionKind,
     PropertySet,
@@ -73,6 +74,21 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
         "earliest",
         "Start of a stream: earliest, latest (only later commits), or a time, not included.",
     )
+    stream_instants_max: _Positive | None = option(
+        "hoodoo.stream.max.instants",
+        None,
+        "Number of commits that a micro-batch of readStream reads at most (Spark 4.2 or later).",
+        aliases=(
+            "hoodie.streamer.source.hoodieincr.num_instants",
+            "hoodie.deltastreamer.source.hoodieincr.num_instants",
+        ),
+    )
+    stream_rows_max: _Positive | None = option(
+        "hoodoo.stream.max.rows",
+        None,
+        "Number of changed rows that a micro-batch of readStream reads at most (Spark 4.2 or "
+        "later). A commit is never split, so one larger commit is a micro-batch of its own.",
+    )
     schema_of_end_time: bool = option(
         "hoodie.datasource.read.schema.use.end.instanttime",
         False,
@@ -110,9 +126,36 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
                 )
         return cls(**values, origins=origins)
 
+    @classmethod
+    def of_stream(cls, properties: PropertySet | Mapping[str, object]) -> Self:
+        """
+        As ``from_properties``, for a stream; ``begin_time`` is its begin, or else its start offset.
+
+        Raises:
+            SettingError: As ``from_properties``; also, a time to travel to is given.
+        """
+        given = as_property_set(properties)
+        begin, start = cls.options["begin_time"], cls.options["start_offset"]
+        if given.find(begin) is None:
+            offset = given.get_option(start) or str(start.default)
+            given = given.with_layer(CODE_LAYER, {begin.key: offset})
+        settings = cls.from_properties(given)
+        if settings.as_of is not None:
+            settings.refuse(
+                "as_of",
+                "a stream reads later commits, not one time",
+                f"omit the option, or begin the stream at a time by {start.key}",
+            )
+        return settings
+
     def range_in(self, zone: TimelineZone) -> tuple[InstantTime, InstantTime | None]:
         """Return the range of an incremental query in this zone. Errors: as ``parse_range``."""
         return parse_range(self.begin_time or "earliest", self.end_time, zone)
+
+    @property
+    def has_stream_limit(self) -> bool:
+        """Whether an option limits the micro-batches of a stream."""
+        return self.stream_instants_max is not None or self.stream_rows_max is not None
 
     @property
     def is_cdc(self) -> bool:

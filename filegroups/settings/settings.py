@@ -458,6 +458,32 @@ class WriteSettings(KeySettings, LimitSettings):
         "(serializable).",
     )
 
+    stream_identifier: str = option(
+        "hoodie.datasource.write.streaming.checkpoint.identifier",
+        "default_single_writer",
+        "Name of a stream into the table, by which Java Hudi knows its batches: set one for each "
+        "stream that Java may continue.",
+    )
+    stream_attempts_max: _Positive = option(
+        "hoodie.datasource.write.streaming.retry.count",
+        3,
+        "Number of attempts to write a micro-batch, if a repetition may help.",
+    )
+    stream_retry_interval_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=86_400_000)] = option(
+        "hoodie.datasource.write.streaming.retry.interval.ms",
+        2_000,
+        "Pause before the second attempt of a micro-batch; each later pause is twice as long.",
+    )
+    stream_ignores_failed_batch: bool = option(
+        "hoodie.datasource.write.streaming.ignore.failed.batch",
+        False,
+        "Continue a stream after a micro-batch whose attempts all failed; its rows are lost.",
+    )
+    stream_disables_compaction: bool = option(
+        "hoodie.datasource.write.streaming.disable.compaction",
+        False,
+        "A stream does not compact in the background; a worker or another job does.",
+    )
     batch_id: str | None = option(
         "hoodoo.batch.id",
         None,

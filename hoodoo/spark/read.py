@@ -309,11 +309,10 @@ def load_dataframe(
                     f"the partition columns in before and after: {list(paths)}",
                     kind="path",
                 )
-            changes, lease = load_cdc(spark, table, settings, arrow_shape)
-            wanted = () if schema is None else spark.createDataFrame([], schema).columns
-            df = changes.select(*wanted) if wanted else changes
-            if lease is not None:
-                pin_while_read(spark, table.context, lease, df)
+            changes = plan_changes(table, settings)
+            df = with_columns_of(spark, _changes(spark, changes), schema)
+            if changes.units:
+                pin_while_read(spark, table.context, changes.lease, df)
             return attach_read_state(df, None)
         found = plan_load(table, table.properties, selection)
         context = table.context
@@ -321,6 +320,19 @@ def load_dataframe(
     if found.plan.slices:
         pin_while_read(spark, context, found.lease, df)
     return df
+
+
+def _changes(spark: Any, found: SparkCdcPlan) -> Any:
+    count = len(found.units)
+    if not count:
+        return with_json_images(spark.createDataFrame([], found.shape))
+    numbers = spark.range(0, count, 1, count)
+    return with_json_images(numbers.mapInArrow(found.work(found.units), found.shape))
+
+
+def with_columns_of(spark: Any, df: Any, schema: Any) -> Any:
+    """Return the columns of a DataFrame that a schema names; all without a schema."""
+    return df if schema is None else df.select(*spark.createDataFrame([], schema).columns)
 
 
 def load_state(spark: Any, path: str, table: Table, state: TableSnapshot) -> Any:
@@ -502,9 +514,7 @@ def _load(
         partition_columns=columns,
         merged=tuple(one for one in plan.slices if one in rest),
         times=None if times is None else tuple(times),
-        address=StorageAddress(
-            base_uri=storage.base_uri, options=tuple(storage_properties(table.properties).items())
-        ),
+        address=_address_of(table),
         lease=lease,
     )
 
@@ -520,6 +530,11 @@ def _gives_values(one: PartitionField) -> bool:
     types = pa.types
     plain = types.is_string(one.type) or types.is_integer(one.type) or types.is_date32(one.type)
     return plain and one.times is None and not one.from_folder and "." not in one.name
+
+
+def _address_of(table: Table) -> StorageAddress:
+    options = tuple(storage_properties(table.properties).items())
+    return StorageAddress(base_uri=table.context.ports.storage.base_uri, options=options)
 
 
 def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
@@ -572,32 +587,46 @@ class ReadCdcUnits:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the changes of the units that the batches number; runs in a worker."""
-        storage, events = self.address.open(), LoggingEvents()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.rows(self.units[number])
+
+    def rows(self, unit: CdcUnit) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of one unit."""
         try:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    unit = self.units[number]
-                    for changes in read_cdc(storage, events, unit, self.read):
-                        yield changes.cast(self.shape)
+            for changes in read_cdc(self.address.open(), LoggingEvents(), unit, self.read):
+                yield changes.cast(self.shape)
         except HoodooError as error:
             raise TaskFailedError(error) from error
 
 
-def load_cdc(
-    spark: Any, table: Table, settings: ReadSettings, arrow_shape: Any
-) -> tuple[Any, ReaderLease | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkCdcPlan:
+    """The changes of a range; ``lease`` keeps their files from cleaning after its first beat."""
+
+    units: tuple[CdcUnit, ...]
+    read: CdcRead
+    address: StorageAddress
+    lease: ReaderLease
+
+    @property
+    def shape(self) -> Any:
+        """The Spark schema of a change, whose images are structs."""
+        return spark_schema_of(self.read.output_schema)
+
+    def work(self, units: tuple[CdcUnit, ...]) -> ReadCdcUnits:
+        """Return the reading of some units, for tasks."""
+        shape = arrow_shape(self.shape)
+        return ReadCdcUnits(address=self.address, units=units, read=self.read, shape=shape)
+
+
+def plan_changes(table: Table, settings: ReadSettings) -> SparkCdcPlan:
     """
-    Load the changes of a range: ``op``, ``ts_ms``, ``before``, ``after``, all texts.
+    Plan the changes of a range.
 
     Args:
-        spark: The session.
         table: The open table; the result does not need it.
         settings: The range.
-        arrow_shape: Returns the Arrow form of a Spark schema.
-
-    Returns:
-        The DataFrame, and the lease that keeps its files from cleaning after its first ``beat``;
-        None if there are no changes.
 
     Raises:
         InstantNotFoundError: A file of the range was cleaned (``changes_cleaned``).
@@ -608,24 +637,13 @@ def load_cdc(
     plan = plan_cdc(context, start, end)
     lease = ReaderLease(context, plan.snapshot, since=start, until=end)
     assert_not_cleaned(context, plan.snapshot, lease)
-    shape = spark_schema_of(plan.output_schema)
-    storage = table.context.ports.storage
-    found = spark.createDataFrame([], shape)
-    if plan.units:
-        work = ReadCdcUnits(
-            address=StorageAddress(
-                base_uri=storage.base_uri,
-                options=tuple(storage_properties(table.properties).items()),
-            ),
-            units=plan.units,
-            read=plan.read,
-            shape=arrow_shape(found.schema),
-        )
-        count = len(plan.units)
-        found = spark.range(0, count, 1, count).mapInArrow(work, found.schema)
+    return SparkCdcPlan(units=plan.units, read=plan.read, address=_address_of(table), lease=lease)
+
+
+def with_json_images(changes: Any) -> Any:
+    """Return changes in Hudi's columns ``op``, ``ts_ms``, ``before``, ``after``, all texts."""
     images = [F.to_json(F.col(name), _JSON).alias(name) for name in (BEFORE, AFTER)]
-    changes = found.select(OPERATION, CHANGE_TIME, *images)
-    return changes, lease if plan.units else None
+    return changes.select(OPERATION, CHANGE_TIME, *images)
 
 
 def refuse_cdc(settings: ReadSettings) -> None:

@@ -17,13 +17,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
+from filegroups.settings.read_settings import ReadSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.services import warn_ignored_keys
 from hoodoo.spark.executor import SparkExecutor, spark_executor
 from hoodoo.spark.options import layers_for, path_of, paths_of, session_settings
-from hoodoo.spark.read import load_dataframe
+from hoodoo.spark.read import load_dataframe, with_columns_of, with_json_images
+from hoodoo.spark.stream_sink import StreamSink
 from hoodoo.spark.write import save_dataframe
-from timeline.errors import InvalidInputError, StorageCapabilityError, UnsafeSetupError
+from timeline.errors import InvalidInputError, StorageCapabilityError
 from timeline.ports.ports import Ports
 from timeline.system import LoggingEvents
 
@@ -257,6 +259,7 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
     """Spark's stream writer; each micro-batch in the format of hoodoo is one save."""
 
     _given_output: str | None = None
+    _given_name: str | None = None
     _given_partitions: tuple[str, ...] = ()
 
     def partitionBy(self, *cols: Any) -> Any:  # noqa: N802
@@ -267,6 +270,10 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
     def toTable(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
         self._pass_partitions_on()
         return super().toTable(*args, **kwargs)
+
+    def queryName(self, queryName: str) -> Any:  # noqa: N802, N803
+        self._given_name = queryName
+        return super().queryName(queryName)
 
     def outputMode(self, outputMode: str) -> Any:  # noqa: N802, N803
         self._given_output = outputMode
@@ -293,28 +300,16 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
         target = path_of(path, given, "start()")
         partitions = _names((partitionBy,)) if partitionBy else self._given_partitions
 
-        has_warned = False
+        name = queryName or self._given_name
+        sink = StreamSink(spark, target, given, partition_by=partitions, query_name=name)
 
         def save(batch: Any, number: int) -> None:
-            nonlocal has_warned
-            context = batch.sparkSession.sparkContext
-            query = context.getLocalProperty("sql.streaming.queryId")
-            if not query:
-                raise _no_query_id()
-            result = save_dataframe(
-                batch,
-                target,
-                given,
-                mode="append",
-                partition_by=partitions,
-                batch_id=f"{query}-{number}",
-                warns=not has_warned,
-            )
-            has_warned = True
-            setattr(spark, _LAST_RESULT, result)
+            setattr(spark, _LAST_RESULT, sink.save(batch, number))
 
         self.foreachBatch(save)
-        return super().start(outputMode=outputMode, queryName=queryName, **options)
+        query = super().start(outputMode=outputMode, queryName=queryName, **options)
+        sink.follow(query)
+        return query
 
     def _pass_partitions_on(self) -> None:
         if self._given_partitions:
@@ -324,6 +319,12 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
 class HoodooStreamReader(_GivenOptions, DataStreamReader):
     """Spark's stream reader; the format of hoodoo needs Spark 4.0 or later."""
 
+    _given_schema: Any = None
+
+    def schema(self, schema: Any) -> Any:
+        self._given_schema = schema
+        return super().schema(schema)
+
     def load(
         self,
         path: str | None = None,
@@ -332,16 +333,26 @@ class HoodooStreamReader(_GivenOptions, DataStreamReader):
         **options: Any,
     ) -> Any:
         """Load as Spark does, by the Python data source, which Spark has since 4.0."""
-        if serves(self._spark, format or self._given_format):
-            if not hasattr(self._spark, "dataSource"):
-                raise _unsupported("readStream before Spark 4.0")
-            format = FORMAT  # noqa: A001 - "hudi" too
-            warn_ignored_keys(
-                layers_for(self._spark, self._options(options)).load(), LoggingEvents()
-            )
-            # Spark runs the source in processes without a session.
-            options = {**session_settings(self._spark), **options}
-        return super().load(path, format, schema, **options)
+        chosen = schema if schema is not None else self._given_schema
+        if not serves(self._spark, format or self._given_format):
+            return super().load(path, format, chosen, **options)
+        if not hasattr(self._spark, "dataSource"):
+            raise _unsupported("readStream before Spark 4.0")
+        from hoodoo.spark.datasource import HAS_READ_LIMITS
+
+        given = self._options(options)
+        properties = layers_for(self._spark, given).load()
+        settings = ReadSettings.of_stream(properties)
+        if settings.has_stream_limit and not HAS_READ_LIMITS:
+            raise _unsupported("a limit of micro-batches before Spark 4.2")
+        warn_ignored_keys(properties, LoggingEvents())
+        # Spark runs the source in processes without a session.
+        options = {**session_settings(self._spark), **options}
+        if settings.is_cdc:  # by a reader without the given schema, which has texts for images
+            reader = DataStreamReader(self._spark).options(**given)
+            changes = with_json_images(reader.load(path, FORMAT, **options))
+            return with_columns_of(self._spark, changes, chosen)
+        return super().load(path, FORMAT, chosen, **options)
 
 
 def _unsupported(what: str) -> InvalidInputError:
@@ -350,15 +361,6 @@ def _unsupported(what: str) -> InvalidInputError:
         "read.load(path) and incremental reads",
         kind="unsupported_spark_call",
         call=what,
-    )
-
-
-def _no_query_id() -> UnsafeSetupError:
-    return UnsafeSetupError(
-        "a repeated micro-batch is known by the id of its query, and Python reads it only if "
-        "each Python thread has its own Java thread: unset PYSPARK_PIN_THREAD",
-        kind="unpinned_threads",
-        key="PYSPARK_PIN_THREAD",
     )
 
 

@@ -71,7 +71,7 @@ def save_dataframe(
     partition_by: Sequence[str] = (),
     batch_id: str | None = None,
     reads: ReadSet | None = None,
-    warns: bool = True,
+    metadata: Mapping[str, str] | None = None,
 ) -> CommitResult | None:
     """
     Save a DataFrame as Spark's writer does, and create the table if it is missing.
@@ -84,7 +84,7 @@ def save_dataframe(
         partition_by: Columns of the partition path for a new table, as of ``partitionBy``.
         batch_id: Idempotency id: a repeated save of the batch returns the first result.
         reads: The read set that the rows were made from (``hoodoo.spark.reads``).
-        warns: Warn of options that do nothing; a stream warns once.
+        metadata: More texts for the commit.
 
     Returns:
         The result; None if mode ``ignore`` finds a table.
@@ -96,11 +96,11 @@ def save_dataframe(
         ConflictError: A concurrent commit conflicts with this write; the fields contain the report.
     """
     chosen = _save_mode(mode)
-    options = _deleting_by_payload(reader_properties(options))
+    options = save_options(options)
     if partition_by:
         options = _with_partitions(options, partition_by)
-    layers = layers_for(df.sparkSession, options, warns=warns)
-    exists = _exists(path, layers)
+    layers = layers_for(df.sparkSession, options)
+    exists = table_exists(path, layers)
     if exists and chosen == "ignore":
         return None
     if exists and chosen == "errorifexists":
@@ -113,7 +113,9 @@ def save_dataframe(
     def write(data: Any) -> CommitResult:
         with SparkTable(df.sparkSession, path, layers=layers) as table:
             operation = overwriting or operation_of(settings)
-            return table.write(data, operation, batch_id=batch_id, reads=reads)
+            return table.write_batch(
+                data, operation, batch_id=batch_id, reads=reads, metadata=metadata
+            )
 
     whole = (
         overwriting is WriteOperation.INSERT_OVERWRITE_TABLE and overwriting != settings.operation
@@ -187,6 +189,11 @@ def _checked_for_new_table(
         workload.release()
         raise
     return workload
+
+
+def save_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a save that are properties, as hoodoo reads them."""
+    return _deleting_by_payload(reader_properties(options))
 
 
 def _deleting_by_payload(options: dict[str, object]) -> dict[str, object]:
@@ -272,7 +279,8 @@ def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperatio
     return WriteOperation.INSERT_OVERWRITE_TABLE, layers
 
 
-def _exists(path: str, layers: Layers) -> bool:
+def table_exists(path: str, layers: Layers) -> bool:
+    """Return whether there is a table at a path."""
     try:
         properties_of_table(path, layers)
     except TableNotFoundError:

@@ -86,7 +86,8 @@ class CompactionSettings(PlannedServiceSettings):
     asynchronous: bool = option(
         "hoodie.datasource.compaction.async.enable",
         False,
-        "Compact in the background of the writes; Hudi's default is true, for streams only.",
+        "Compact in the background of the writes; as in Hudi, the default for Spark's streams into a "
+        "table is true.",
     )
     trigger: CompactionTrigger = option(
         "hoodie.compact.inline.trigger.strategy",

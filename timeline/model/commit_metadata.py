@@ -131,6 +131,9 @@ class ConcurrencyMode(Enum):
 LOG_COMPACT = "LOG_COMPACT"
 """The operation of an instant that merged log files; its block repeats rows of other blocks."""
 
+SINK_CHECKPOINT_KEY = "_hudi_streaming_sink_checkpoint"
+"""Extra metadata of a micro-batch: a JSON map from the stream's identifier to its batch number."""
+
 NO_PREVIOUS_COMMIT = "null"
 """The text that Hudi writes into `prevCommit` of a new file group."""
 

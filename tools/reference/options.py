@@ -72,7 +72,6 @@ The defaults are Hudi's, with these exceptions:
 | Zone of instant times | UTC | the machine's |
 | Compression of base files | snappy | gzip |
 | Log blocks | Parquet, but Avro if an ordering field is a text | Avro |
-| Compaction in the background of a stream | off | on |
 
 """
 

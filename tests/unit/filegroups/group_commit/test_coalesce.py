@@ -29,7 +29,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
+from timeline.model.commit_metadata import SINK_CHECKPOINT_KEY, MergeMode, TableType, WriteOperation
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 
 UPSERT = WriteOperation.UPSERT
@@ -87,6 +87,17 @@ def test_writes_of_the_same_rows_make_one_file_and_have_results_of_their_own() -
     assert slot is not None
     results = [(one.batch_id, one.rows_inserted, one.rows_updated) for one in slot.batches]
     assert sorted(results) == [("s/1", 1, 1), ("s/2", 0, 1), ("s/4", 1, 0)]
+
+
+def test_a_commit_has_the_entry_of_each_stream_in_it() -> None:
+    table = new_table()
+    works = [offered(table, [row(key, 1, p=p)]) for key, p in (("a", "x"), ("b", "x"), ("c", "y"))]
+    for work, entry in zip(works, ('{"one":"4"}', '{"two":"0"}', None), strict=True):
+        if entry is not None:
+            work.plan.extra_metadata[SINK_CHECKPOINT_KEY] = entry
+    together(table, *works)
+    [metadata] = table.snapshot.commits_newest_first()
+    assert metadata.extra_metadata[SINK_CHECKPOINT_KEY] == '{"one":"4","two":"0"}'
 
 
 @pytest.mark.spec("GRP-7")
