@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from filegroups.reading.read import Filter, ReadSet, known_schema
+from filegroups.schema.column_changes import ColumnChanges
 from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported, unsupported_keys
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import TableReader
@@ -35,7 +36,13 @@ from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.metadata import MetadataPartitions
 from hoodoo.services import Services
 from hoodoo.verify.verify import Verification, verify
-from hoodoo.write_requests import operation_of, with_patterns, write_request_of
+from hoodoo.write_requests import (
+    column_changes,
+    operation_of,
+    refuse_column_changes,
+    with_patterns,
+    write_request_of,
+)
 from hoodoo.writer import TableWriter
 from tableservices.archiving.execute import archive
 from tableservices.archiving.plan import ArchiveRules
@@ -384,6 +391,40 @@ class Table(TableReader):
         named, operation = named_partitions(partitions), WriteOperation.DELETE_PARTITION
         return self._run(operation, None, batch_id=batch_id, delete_partitions=named, reads=reads)
 
+    def alter_schema(
+        self,
+        *,
+        rename: Mapping[str, str] | None = None,
+        drop: Sequence[str] = (),
+        types: Mapping[str, pa.DataType] | None = None,
+        add: Mapping[str, pa.DataType] | None = None,
+        move: Mapping[str, str] | None = None,
+    ) -> CommitResult:
+        """
+        Change columns in one commit, as ``ALTER TABLE`` of Java Hudi; no row is rewritten.
+
+        The columns get ids, by which older files keep them. The first change needs
+        ``hoodie.schema.on.read.enable=true``, and so does each later reader of Java Hudi. A dotted
+        name is a field inside a struct; ``element`` is inside a list and ``value`` inside a map.
+
+        Args:
+            rename: The new name of each column, without the dotted part before it.
+            drop: Columns to remove.
+            types: The new type of each column: a wider number or decimal, or text.
+            add: Types of new columns, which are null in existing rows.
+            move: For each column the one before its new place, "" for the front.
+
+        Raises:
+            InvalidInputError: A column does not exist or must stay, a name or type is not possible,
+                or plans of services are pending.
+            SettingError: The option is not set, or Java Hudi writes to the table.
+            MetadataTableOnError: The metadata table knows columns by their names.
+            ConflictError: Other writers committed during every attempt.
+        """
+        changes = column_changes(rename, drop, types, add, move)
+        refuse_column_changes(self._context, self._settings)
+        return self._run(WriteOperation.INSERT, None, changes=changes)
+
     def write(
         self,
         data: object,
@@ -482,9 +523,10 @@ class Table(TableReader):
         partial: bool = False,
         reads: ReadSet | None = None,
         metadata: Mapping[str, str] | None = None,
+        changes: ColumnChanges | None = None,
     ) -> CommitResult:
         """
-        Run a write of rows of this process or of a Spark cluster.
+        Run a write of rows of this process or of a Spark cluster, or a change of columns.
 
         Raises:
             WriterDisagreementError: A live writer is configured differently.
@@ -501,6 +543,7 @@ class Table(TableReader):
             partial=partial,
             reads=reads,
             metadata=metadata,
+            changes=changes,
         )
         if operation is WriteOperation.DELETE_PARTITION:
             plan = with_patterns(self._context, plan)

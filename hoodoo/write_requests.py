@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+
+import pyarrow as pa
 
 from filegroups.files.bloom import BloomSettings
 from filegroups.files.log_files import LogSettings
@@ -14,6 +16,7 @@ from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec
 from filegroups.reading.read import ReadSet, view_of
+from filegroups.schema.column_changes import ColumnChanges
 from filegroups.schema.evolution import MissingColumns, SchemaRules
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.key_settings import key_spec_of
@@ -21,9 +24,11 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import FileRules, RowRules, WriteRequest
 from hoodoo.inputs import Operation, to_write_operation
 from timeline.context import TableContext
-from timeline.errors import HoodooError, InvalidInputError
+from timeline.errors import HoodooError, InvalidInputError, MetadataTableOnError
 from timeline.model.commit_metadata import MergeMode, Replaced, WriteOperation
+from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
+from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import (
     GLOBAL_INDEXES,
     RECORD_INDEXES,
@@ -45,6 +50,7 @@ def write_request_of(
     partial: bool = False,
     reads: ReadSet | None = None,
     metadata: Mapping[str, str] | None = None,
+    changes: ColumnChanges | None = None,
 ) -> WriteRequest:
     """
     Return the request of one write, from the table's configuration and the settings.
@@ -91,6 +97,8 @@ def write_request_of(
         reads=reads,
         detect_early=settings.early_conflict_detection,
         schema=_schema_rules(settings, config, keys),
+        changes=changes,
+        makes_ids=settings.schema_on_read and settings.schema_reconcile,
     )
 
 
@@ -263,3 +271,76 @@ def file_rules_of(settings: WriteSettings) -> FileRules:
             block_bytes_max=settings.log_block_bytes_max,
         ),
     )
+
+
+# ---- Changes of columns (schema on read)
+
+#: Partitions of the metadata table that do not know columns by their names.
+_WITHOUT_COLUMNS = frozenset(
+    {PartitionKind.FILES, PartitionKind.RECORD_INDEX, PartitionKind.BLOOM_FILTERS}
+)
+
+
+def column_changes(
+    rename: Mapping[str, str] | None,
+    drop: Sequence[str],
+    types: Mapping[str, pa.DataType] | None,
+    add: Mapping[str, pa.DataType] | None,
+    move: Mapping[str, str] | None,
+) -> ColumnChanges:
+    """
+    Return changes of columns, as ``Table.alter_schema`` takes them.
+
+    Raises:
+        InvalidInputError: There is none.
+    """
+    added = ((name.rpartition("."), kind) for name, kind in (add or {}).items())
+    changes = ColumnChanges(
+        rename=dict(rename or {}),
+        drop=(drop,) if isinstance(drop, str) else tuple(drop),
+        types=dict(types or {}),
+        add=tuple((parent, pa.field(last, kind)) for (parent, _, last), kind in added),
+        move=dict(move or {}),
+    )
+    if changes == ColumnChanges():
+        raise InvalidInputError(
+            "there is nothing to change: name columns to rename, drop, add or move, or new types",
+            kind="no_change",
+        )
+    return changes
+
+
+def refuse_column_changes(context: TableContext, settings: WriteSettings) -> None:
+    """
+    Refuse changes of columns that other readers or writers of the table would not know.
+
+    Outside: 1 list; 1 get of the properties.
+
+    Raises:
+        SettingError: ``hoodie.schema.on.read.enable`` is not set on a table without column ids, or
+            Java Hudi writes to the table.
+        MetadataTableOnError: The metadata table knows columns by their names.
+    """
+    if not (settings.schema_on_read or context.snapshot().newest_internal_schema_json):
+        settings.refuse(
+            "schema_on_read",
+            "older files keep renamed and dropped columns by ids, and Java Hudi reads these with "
+            "this option only",
+            "set it to true here and for each reader of Java Hudi",
+            "setting_missing",
+        )
+    if settings.foreign_writers is ForeignWriters.EXPECTED:
+        settings.refuse(
+            "foreign_writers",
+            "a write of Java Hudi that runs now would commit the columns of before",
+            "end those writers, and change columns without this option",
+        )
+    config = load_config(context.ports.storage)
+    named = [one for one in config.metadata_partitions if kind_of(one) not in _WITHOUT_COLUMNS]
+    if named:
+        raise MetadataTableOnError(
+            "the metadata table has statistics or indexes by the names of columns: drop them with "
+            "'hoodoo metadata drop TABLE NAME', change the columns, then build them again: "
+            f"{', '.join(named)}",
+            partitions=named,
+        )

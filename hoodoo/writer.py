@@ -154,7 +154,7 @@ class TableWriter:
 
     def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """Run one write, alone or in a group. Errors: as ``filegroups.writing.write.write``."""
-        if self._group is not None:
+        if self._group is not None and plan.changes is None:
             return self._group.write(plan, workload)
         cached = self._context.cached_snapshot()
         undone = self._roll_back_dead_writers(cached)

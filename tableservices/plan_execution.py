@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from filegroups.metadata_table.contents import PartitionContents, contents_of_commit
 from filegroups.metadata_table.file_group_contents import IndexedTable
+from filegroups.schema.column_ids import keeps_names
 from filegroups.writing.metadata_update import ServiceUpdate
 from tableservices.service import pending_plans
 from timeline.codecs.instant_avro import CommitBody
@@ -32,7 +33,13 @@ from timeline.errors import (
     TableReplacedError,
 )
 from timeline.heartbeat import Heartbeat, is_heartbeat_expired
-from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteSet, WriteStat
+from timeline.model.commit_metadata import (
+    INTERNAL_SCHEMA_KEY,
+    SCHEMA_KEY,
+    CommitMetadata,
+    WriteSet,
+    WriteStat,
+)
 from timeline.model.file_names import (
     HISTORY,
     heartbeat_path,
@@ -284,7 +291,11 @@ def on_file_groups(
 
 
 def commit_metadata(
-    context: TableContext, operation: str, stats: Sequence[WriteStat], avro_json: str | None
+    context: TableContext,
+    operation: str,
+    stats: Sequence[WriteStat],
+    avro_json: str | None,
+    column_ids: str | None = None,
 ) -> CommitMetadata:
     """
     Return the completed file of a compaction or log compaction.
@@ -294,6 +305,7 @@ def commit_metadata(
         operation: Hudi's name of it.
         stats: Of the files written.
         avro_json: The table's schema.
+        column_ids: The schema with column ids that the files were written with; None without ids.
     """
     by_partition: dict[str, list[WriteStat]] = {}
     for stat in stats:
@@ -301,6 +313,8 @@ def commit_metadata(
     extra = context.ports.ids.identity().as_metadata
     if avro_json is not None:
         extra[SCHEMA_KEY] = avro_json
+    if column_ids is not None:
+        extra[INTERNAL_SCHEMA_KEY] = column_ids
     return CommitMetadata(
         partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
         operation_type=operation,
@@ -368,11 +382,16 @@ def complete(
                 refuse_during_restore(section.timeline)
             if ended is None and check is not None and not check(section):
                 ended = PlanOutcome.REJECTED
+            now = _state_in(context, section)
+            if ended is None and not keeps_names(
+                metadata.extra_metadata.get(INTERNAL_SCHEMA_KEY), now.newest_internal_schema_json
+            ):
+                ended = PlanOutcome.REJECTED  # its files have names of columns that changed since
             if ended is not None:
                 break
-            schema = _schema_in(context, section) or metadata.schema_json
+            schema = now.newest_schema_json or metadata.schema_json
             if schema is not None and schema not in bodies:
-                bodies[schema] = CommitBody(_with_schema(metadata, schema))
+                bodies[schema] = CommitBody(_with_schema(metadata, schema, now))
             commit.take(
                 section,
                 Slot(
@@ -444,14 +463,15 @@ def _contents_of(
     )
 
 
-def _schema_in(context: TableContext, section: CommitSection) -> str | None:
-    """Return the table's present schema. Outside: 1 get after a commit since the last call."""
-    now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
-    return now.newest_schema_json
+def _state_in(context: TableContext, section: CommitSection) -> Snapshot:
+    """Return the table's present state. Its schema costs 1 get after a commit since the last call."""
+    return Snapshot(active=section.timeline, head=section.head, commits=context.commits)
 
 
-def _with_schema(metadata: CommitMetadata, schema: str) -> CommitMetadata:
-    return replace(metadata, extra_metadata={**metadata.extra_metadata, SCHEMA_KEY: schema})
+def _with_schema(metadata: CommitMetadata, schema: str, now: Snapshot) -> CommitMetadata:
+    entries = {SCHEMA_KEY: schema, INTERNAL_SCHEMA_KEY: now.newest_internal_schema_json}
+    kept = {key: text for key, text in entries.items() if text}
+    return replace(metadata, extra_metadata={**metadata.extra_metadata, **kept})
 
 
 def discard_output(

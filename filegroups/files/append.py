@@ -193,6 +193,7 @@ def current_rows(
         rules=merge_rules_of(task),
         keys=computed,
         visible=frozenset(log.instant_time for log in target.logs),
+        history=task.history,
     )
     base = None
     if task.base_path is not None:
@@ -215,7 +216,9 @@ def current_rows(
     if rows is None:
         rows = read.output_schema.empty_table()
         if base is not None:
-            rows = read_base_file(storage, base.path, schema=schema, columns=names)
+            rows = read_base_file(
+                storage, base.path, schema=schema, columns=names, renaming=task.renaming
+            )
     if computed is not None:
         rows = computed.fill(rows)
     return _keys_and(rows, columns)

@@ -21,7 +21,8 @@ from filegroups.keys.keys import VirtualKeys
 from filegroups.merge.merging import ChangeKind, Changes, fold_changes, join_changes
 from filegroups.merge.rules import Mask, MergeRules, ordering_column
 from filegroups.schema.casting import promote, schema_mismatch_error
-from filegroups.schema.schema import KEY_COLUMN, SchemaHistory
+from filegroups.schema.column_ids import SchemaHistory
+from filegroups.schema.schema import KEY_COLUMN
 from timeline.codecs.log_blocks import (
     DATA_BLOCKS,
     BlockType,

@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from filegroups.files.bloom import BloomFilter
 from filegroups.keys.keys import VirtualKeys, java_order, key_range
 from filegroups.schema.casting import promote, schema_mismatch_error, to_stored_rows
+from filegroups.schema.column_ids import Renaming
 from filegroups.schema.schema import (
     KEY_COLUMN,
     SEQUENCE_COLUMN,
-    Renaming,
     avro_with_meta,
     vector_columns,
 )

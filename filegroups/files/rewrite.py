@@ -41,6 +41,7 @@ from filegroups.merge.merging import (
 )
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import normalise
+from filegroups.schema.column_ids import Renaming, SchemaHistory
 from filegroups.schema.schema import (
     FILE_NAME_COLUMN,
     KEY_COLUMN,
@@ -102,6 +103,7 @@ class FileGroupTask:
     partition_marked: bool = False  # the partition's metadata file exists
     announced: bool = False  # its base file has a marker already
     indexed: bool = False  # the record index has the keys of all its rows in its file group
+    history: SchemaHistory | None = None  # names of columns in older files, if columns have ids
 
     @property
     def file_group(self) -> FileGroupId:
@@ -114,6 +116,13 @@ class FileGroupTask:
         if self.log is not None:
             return LogFileName(self.file_id, self.requested_time, 1, self.write_token).text
         return BaseFileName(self.file_id, self.write_token, self.requested_time).text
+
+    @property
+    def renaming(self) -> Renaming | None:
+        """How to read its base file in the table's names; None if that has them."""
+        if self.history is None or self.base_requested_time is None:
+            return None
+        return self.history.renaming_for(self.base_requested_time)
 
     def to_json(self) -> str:
         """Return the task as text, for a worker in another process; without a plug-in's merger."""
@@ -336,7 +345,8 @@ def _next_version(
 ) -> tuple[pa.Table, MergeOutcome]:
     """Return the existing rows, and the merged ones."""
     # Partition path and file name are equal in all rows and written again: not read, not merged.
-    base = read_base_file(storage, base_path, schema=_merged_schema(schema), kept=True)
+    wanted, names = _merged_schema(schema), task.renaming
+    base = read_base_file(storage, base_path, schema=wanted, renaming=names, kept=True)
     if task.virtual_keys is not None and not task.operation.traits.only_adds:
         base = task.virtual_keys.fill(base)
     before = base

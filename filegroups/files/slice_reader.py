@@ -22,7 +22,8 @@ from filegroups.keys.keys import DroppedPartitionColumns, VirtualKeys, set_keys
 from filegroups.merge.merging import Changes, MergeOutcome, merge_changes
 from filegroups.merge.rules import MergeRules, Positions
 from filegroups.schema.casting import promote, schema_mismatch_error
-from filegroups.schema.schema import KEY_COLUMN, Renaming, SchemaHistory
+from filegroups.schema.column_ids import Renaming, SchemaHistory
+from filegroups.schema.schema import KEY_COLUMN
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import BaseFile, FileSlice

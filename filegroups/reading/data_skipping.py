@@ -42,7 +42,8 @@ from filegroups.reading.file_slices import FileSlices, Integers
 from filegroups.reading.partition_pruning import guarantees_that_allow
 from filegroups.reading.read import Filter, ScanPlan, known_schema, to_expression
 from filegroups.schema.casting import one_array
-from filegroups.schema.schema import META_COLUMNS, schema_history, with_meta
+from filegroups.schema.column_ids import schema_history
+from filegroups.schema.schema import META_COLUMNS, with_meta
 from timeline.context import TableContext
 from timeline.model.commit_metadata import MergeMode
 from timeline.model.file_names import BaseFile, FileSlice, LogFile

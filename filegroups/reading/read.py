@@ -21,11 +21,11 @@ from filegroups.merge.rules import MergeRules
 from filegroups.reading.file_slices import with_files, with_logs
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.partition_pruning import PartitionField, PartitionPruner, partition_field
+from filegroups.schema.column_ids import schema_history
 from filegroups.schema.schema import (
     META_COLUMNS,
     PARTITION_COLUMN,
     TableSchema,
-    schema_history,
     with_meta,
 )
 from timeline.context import TableContext

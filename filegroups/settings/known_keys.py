@@ -138,7 +138,6 @@ _NO_INDEX: Final = (
     "this index is not supported; use SIMPLE, BLOOM, GLOBAL_SIMPLE, GLOBAL_BLOOM, BUCKET or "
     "RECORD_INDEX"
 )
-_SCHEMA_ON_READ: Final = "tables with column ids (schema on read) are read, not written"
 _PARQUET_ONLY: Final = "base files are written as Parquet only"
 
 UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
@@ -169,8 +168,7 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.index.type": _only(*(index.value for index in IndexType), reason=_NO_INDEX),
         "hoodie.index.class": _unset("custom indexes are not supported"),
         # schema
-        "hoodie.schema.on.read.enable": _off(_SCHEMA_ON_READ),
-        "hoodie.internal.schema": _unset(_SCHEMA_ON_READ),
+        "hoodie.internal.schema": _unset("the table's own commits have the ids of its columns"),
         "hoodie.avro.schema.external.transformation": _off("schemas are not transformed"),
         "hoodie.parquet.write.config.injector.class": _unset("injected classes are not run"),
         # the write

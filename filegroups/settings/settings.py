@@ -130,6 +130,13 @@ class WriteSettings(KeySettings, LimitSettings):
         False,
         "The same as hoodie.write.set.null.for.missing.columns.",
     )
+    schema_on_read: bool = option(
+        "hoodie.schema.on.read.enable",
+        False,
+        "Allow statements that rename, drop or move columns; the table's columns get ids, and "
+        "readers of Java Hudi need this option, too. With hoodie.datasource.write.reconcile.schema "
+        "a write gives the ids.",
+    )
     schema_validate: bool = option(
         "hoodie.avro.schema.validate",
         False,

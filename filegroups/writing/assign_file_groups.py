@@ -570,6 +570,7 @@ def _shared_task(write: _Write) -> FileGroupTask:
         change_log=write.context.config.change_log_mode,
         partial=rules.partial,
         partition_metafile=write.context.config.partition_metafile_ending,
+        history=None if schema.ids is None else schema.ids.history,
     )
 
 

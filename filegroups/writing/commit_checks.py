@@ -51,6 +51,7 @@ class CommitFacts:
     keys_looked_up: bool  # a key that is new here must be new there too
     batch_ids: tuple[str, ...]
     schemas: tuple[str, ...]  # a concurrent commit with one of these is no schema change
+    changes_columns: bool = False  # by statement: older files keep their columns by ids
     write_set: WriteSet
     partitions_without_match: tuple[
         str, ...
@@ -125,6 +126,13 @@ def _replaced_source(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejec
         if set(mine.batch_ids) & set(rival.batches):
             return Rejected(
                 RuleId.SAME_BATCH, "a concurrent commit has the same batch id", (rival,)
+            )
+        if mine.changes_columns and rival.requested_time > mine.requested_time:
+            return Rejected(
+                RuleId.SCHEMA_CHANGED,
+                "a concurrent commit wrote files that would count as newer than this change of "
+                "columns",
+                (rival,),
             )
         if rival.schema and rival.schema not in mine.schemas:
             return Rejected(

@@ -29,7 +29,8 @@ from filegroups.metadata_table.index_definitions import (
 from filegroups.metadata_table.keys import IndexVersion
 from filegroups.metadata_table.log_files import MetadataWrite, metadata_log_files
 from filegroups.reading.read import computed_keys, view_of
-from filegroups.schema.schema import TableSchema, schema_history, with_meta
+from filegroups.schema.column_ids import schema_history
+from filegroups.schema.schema import TableSchema, with_meta
 from filegroups.supported import refuse_unmaintained
 from filegroups.writing.pending_commit import WrittenFiles
 from timeline.commit.begin import StartedWrite

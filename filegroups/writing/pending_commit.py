@@ -25,6 +25,7 @@ from timeline.commit.markers import marker_files
 from timeline.commit.validate import validate_unlocked
 from timeline.context import TableContext
 from timeline.model.commit_metadata import (
+    INTERNAL_SCHEMA_KEY,
     SCHEMA_KEY,
     Access,
     AccessedFileGroup,
@@ -250,8 +251,8 @@ def pending_commit_of(
             )
     metadata = CommitMetadata(
         partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
-        operation_type=plan.operation.hudi_name,
-        extra_metadata=_extra_metadata(context, plan, written),
+        operation_type=plan.hudi_name,
+        extra_metadata=_extra_metadata(context, begun, plan, written),
         partition_to_replace_file_ids=replaced,
     )
     claim = write_set_of(metadata)
@@ -282,6 +283,7 @@ def pending_commit_of(
                 rows_deleted=metadata.total_rows_deleted,
             ),
         )
+    ids = written.schema.ids
     check = commit_checks(
         context, commit_facts_of(begun, plan, written, claim, batches, read_only=read_only)
     )
@@ -293,6 +295,7 @@ def pending_commit_of(
         logs_may_conflict=written.assignment.logs_may_conflict,
         schema_before=written.schema_before,
         schema_after=written.schema.avro_json,
+        schema_file=None if ids is None else ids.schema_file(begun.requested_time),
         batches=batches,
         check=check
         if written.read_validation is None
@@ -317,7 +320,8 @@ def commit_facts_of(
         by_record_index=plan.rules.lookup.by_record_index,
         in_buckets=plan.rules.buckets is not None,
         batch_ids=tuple(batch.batch_id for batch in batches),
-        schemas=(written.schema.avro_json, written.schema_before),
+        schemas=_adopted_schemas(written),
+        changes_columns=plan.changes is not None,
         write_set=claim,
         read_only=read_only,
         partitions_without_match=_missed_in(written),
@@ -330,6 +334,18 @@ def commit_facts_of(
         appended=_appended(written),
         virtual_keys=plan.rules.keys.virtual,
     )
+
+
+def _adopted_schemas(written: WrittenFiles) -> tuple[str, ...]:
+    """
+    Return the schemas that concurrent commits may have.
+
+    Where columns have ids, also an equal change of another writer is a conflict: its new columns
+    would lack their ids in the history of this one.
+    """
+    if written.schema.ids is not None:
+        return (written.schema_before,)
+    return written.schema.avro_json, written.schema_before
 
 
 def _appended(written: WrittenFiles) -> tuple[LogFile, ...]:
@@ -370,7 +386,7 @@ def _sought(written: WrittenFiles, task: FileGroupTask) -> int:
 
 
 def _extra_metadata(
-    context: TableContext, plan: WriteRequest, written: WrittenFiles
+    context: TableContext, begun: StartedWrite, plan: WriteRequest, written: WrittenFiles
 ) -> dict[str, str]:
     refusals = (*plan.conflicts, *written.conflicts)
     extra = {
@@ -379,6 +395,8 @@ def _extra_metadata(
         **context.ports.ids.identity().as_metadata,
         "hoodoo.attempts": str(len(plan.conflicts) + written.attempts),
     }
+    if written.schema.ids is not None:
+        extra[INTERNAL_SCHEMA_KEY] = written.schema.ids.latest_schema(begun.requested_time)
     if plan.reads is not None:
         extra[READS_KEY] = plan.reads.text
     if plan.batch_id is not None:

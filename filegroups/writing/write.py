@@ -594,7 +594,7 @@ def commit_result_of(
     rows = rows or RowCounts.of(metadata)
     result = CommitResult(
         action=slot.action.value,
-        operation=plan.operation.value,
+        operation=plan.operation_name,
         requested_time=slot.requested_time,
         completion_time=slot.completion_time,
         attempts=len(refusals) + 1,

@@ -18,6 +18,7 @@ from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec
 from filegroups.merge.rules import MergeRules
 from filegroups.reading.read import ReadSet
+from filegroups.schema.column_changes import ColumnChanges
 from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules
 from timeline.commit.conflict_report import ConflictReport
 from timeline.errors import counted
@@ -138,6 +139,8 @@ class WriteRequest:
     conflicts: tuple[ConflictReport, ...] = ()  # of attempts from earlier reads
     detect_early: bool = True  # also detect conflicts before files are written
     rate_limited: bool = True  # obey the table's rate limit; services do not wait
+    changes: ColumnChanges | None = None  # of the table's columns; such a write has no rows
+    makes_ids: bool = False  # give the columns ids, if they have none
     schema: SchemaRules = field(
         default_factory=lambda: SchemaRules(missing=MissingColumns(fill=True))
     )
@@ -146,6 +149,16 @@ class WriteRequest:
     def operation(self) -> WriteOperation:
         """The requested operation."""
         return self.rules.operation
+
+    @property
+    def hudi_name(self) -> str:
+        """The enum name of the operation in commit metadata (fmt 3, operationType)."""
+        return self.operation.hudi_name if self.changes is None else "ALTER_SCHEMA"
+
+    @property
+    def operation_name(self) -> str:
+        """The name of the operation in results."""
+        return self.operation.value if self.changes is None else "alter_schema"
 
     def with_keys(self, keys: KeySpec) -> WriteRequest:
         """Return the request with another way to make record keys and partition paths."""

@@ -6,6 +6,7 @@ It refuses schemas that no reader could read back, and those that would lose nam
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ import pyarrow as pa
 from filegroups.keys.keys import (
     field_type,
 )
+from filegroups.schema.column_changes import ColumnChanges
+from filegroups.schema.column_ids import first_version, ids_for, ids_of, were_renamed
 from filegroups.schema.evolution import changes_texts
 from filegroups.schema.schema import (
     KEY_COLUMN,
@@ -46,7 +49,62 @@ def schema_for(
     A batch without rows does not count: its columns may have any type, or be missing.
     """
     text = snapshot.newest_schema_json or context.config.create_schema_json
-    _refuse_schema_on_read(snapshot)
+    if plan.changes is not None:
+        return _changed(context, snapshot, text, plan.changes)
+    schema, before = _fitting(context, text, workload, plan)
+    ids = ids_of(
+        context.ports.storage, snapshot, before, schema.avro_json, makes_ids=plan.makes_ids
+    )
+    return (schema if ids is None else replace(schema, ids=ids)), before
+
+
+def _changed(
+    context: TableContext, snapshot: Snapshot, text: str | None, changes: ColumnChanges
+) -> tuple[TableSchema, str]:
+    """
+    Return the schema with changed columns, and the one before.
+
+    Raises:
+        UnsupportedTableError: The table has no schema yet.
+        InvalidInputError: Plans are pending, whose files would get the new names and an older time
+            (``instants_pending``); or as ``ColumnChanges.apply``.
+    """
+    _refuse_pending_plans(snapshot)
+    if text is None:
+        raise _no_schema()
+    before = TableSchema.from_avro(text)
+    known = snapshot.newest_internal_schema_json
+    document = json.loads(known) if known else first_version(before.avro_json)
+    config = context.config
+    named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
+    deletes = (config.merge.delete_field,) if config.merge.delete_field else ()
+    avro_json, changed = changes.apply(before.avro_json, document, {*named, *deletes})
+    ids = ids_for(context.ports.storage, snapshot, changed, None if known else document)
+    return replace(TableSchema.from_avro(avro_json), ids=ids), before.avro_json
+
+
+def _refuse_pending_plans(snapshot: Snapshot) -> None:
+    pending = snapshot.active.pending
+    plans = [one for one in pending if one.action.completes_as is not one.action]
+    if plans:
+        raise InvalidInputError(
+            "columns change while no service is planned: run 'hoodoo services run TABLE --instant "
+            f"INSTANT', or cancel the plans: {', '.join(one.requested_time for one in plans)}",
+            kind="instants_pending",
+            instants=[one.requested_time for one in plans],
+        )
+
+
+def _no_schema() -> UnsupportedTableError:
+    return UnsupportedTableError(
+        "the table has no completed write, so it has no rows to delete or update: insert rows first",
+        kind="no_schema",
+    )
+
+
+def _fitting(
+    context: TableContext, text: str | None, workload: Workload | None, plan: WriteRequest
+) -> tuple[TableSchema, str]:
     try:
         schema, before = _fitted(context, text, workload, plan)
     except HoodooError:
@@ -68,11 +126,7 @@ def _fitted(
 ) -> tuple[TableSchema, str]:
     if workload is None or plan.rules.partial or plan.operation.traits.deletes_keys:
         if text is None:
-            raise UnsupportedTableError(
-                "the table has no completed write, so it has no rows to delete or update: insert "
-                "rows first",
-                kind="no_schema",
-            )
+            raise _no_schema()
         return _kept(text)
     stored = _stored_columns(context, workload.schema)
     if text is None:
@@ -135,16 +189,6 @@ def _refuse_partial(context: TableContext) -> None:
         )
 
 
-def _refuse_schema_on_read(snapshot: Snapshot) -> None:
-    """Refuse tables with column ids: rows without ids would lose names given by ``alter table``."""
-    if snapshot.newest_internal_schema_json:
-        raise UnsupportedTableError(
-            "the table's columns have ids (schema on read), and this release only reads such a "
-            "table: write with Java Hudi and hoodie.schema.on.read.enable=true",
-            kind="schema_on_read",
-        )
-
-
 def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
     """Return the columns of the files; partition columns may be in the folder's name only."""
     config = context.config
@@ -188,13 +232,21 @@ def addressed(plan: WriteRequest, workload: Workload | None) -> WriteRequest:
 
 def refuse_other_key_types(plan: WriteRequest, prepared: TableSchema, now: TableSchema) -> None:
     """
-    Refuse rows whose keys were made for column types that the table no longer has.
+    Refuse rows that were prepared for columns that the table no longer has.
 
-    Two concurrent first writes of a table may have different types.
+    Two concurrent first writes of a table may have different types. Where a column was renamed
+    meanwhile, the rows' columns may mean others now.
 
     Raises:
-        SchemaConflictError: A value of a key or partition field has another text now.
+        SchemaConflictError: A value of a key or partition field has another text now, or columns
+            were renamed.
     """
+    if plan.changes is None and were_renamed(prepared.ids, now.ids):
+        raise SchemaConflictError(
+            "another writer renamed columns, or dropped and added one, after these rows were "
+            "prepared: compare their columns with the table's, then write them again",
+            kind="schema_conflict",
+        )
     if prepared.arrow == now.arrow:
         return
     for name in sorted(plan.rules.keys.text_fields):

@@ -18,6 +18,7 @@ from filegroups.files.rewrite import FileGroupTask, write_clustered_file
 from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.casting import uuid_texts
+from filegroups.schema.column_ids import refuse_renamed
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
 from filegroups.writing.write_request import FileRules
 from tableservices.clustering.curves import row_order
@@ -342,9 +343,11 @@ class _ClusteringRun:
         context = self.context
         schema = _schema_of(context, snapshot)
         to_read = [one for slices in left.values() for one in slices]
+        scan = plan_scan(context, snapshot, to_read, with_hoodie_columns=True).read
+        refuse_renamed(scan.history, self.planned.requested_time)
         # The old files left out columns that the folder's name holds; so do the new ones.
         read = replace(
-            plan_scan(context, snapshot, to_read, with_hoodie_columns=True).read,
+            scan,
             file_schema=with_meta(schema.arrow),
             columns=(*_KEPT_META, *schema.arrow.names),
             folders=None,
@@ -496,7 +499,8 @@ class _ClusteringRun:
         for each in sorted(gone):
             replaced.setdefault(each.partition_path, []).append(each.file_id)
         schema = _schema_of(self.context, snapshot)
-        made = commit_metadata(self.context, CLUSTER, stats, schema.avro_json)
+        ids = snapshot.newest_internal_schema_json
+        made = commit_metadata(self.context, CLUSTER, stats, schema.avro_json, ids)
         order = order_text(self.plan.sort_columns, self.plan.curve)
         return replace(
             made,

@@ -363,16 +363,10 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
 
     Raises:
         TableConfigConflictError: Its metadata table has a partition that cannot be maintained.
-        UnsupportedTableError: This release does not write the table; its columns have ids; it was
-            never written; or a row's file group follows from its key.
+        UnsupportedTableError: This release does not write the table; it was never written; or a
+            row's file group follows from its key.
     """
     config = load_writable(context)
-    if snapshot.newest_internal_schema_json:
-        raise UnsupportedTableError(
-            "the table's columns have ids (schema on read), and this release only reads such a "
-            "table: let Java Hudi cluster it",
-            kind="schema_on_read",
-        )
     if context.ports.storage.list(CONSISTENT_FOLDER):
         raise _buckets("this release does not resize buckets of consistent hashing")
     if has_bucket_rules(config):

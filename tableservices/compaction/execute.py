@@ -16,6 +16,7 @@ from filegroups.files.rewrite import (
 from filegroups.files.slice_reader import SliceRead, merge_slice
 from filegroups.merge.merging import MergeOutcome, append_rows
 from filegroups.reading.read import plan_scan, view_of
+from filegroups.schema.column_ids import refuse_renamed
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
 from filegroups.supported import load_writable
 from filegroups.writing.write_request import FileRules
@@ -130,7 +131,13 @@ def _merged(ports: Ports, task: CompactionTask) -> MergeOutcome:
         rows = read.output_schema.empty_table()
         base = task.slice.base_file
         if base is not None:
-            rows = read_base_file(ports.storage, base.path, schema=read.file_schema, columns=names)
+            rows = read_base_file(
+                ports.storage,
+                base.path,
+                schema=read.file_schema,
+                columns=names,
+                renaming=read.renaming_for(base),
+            )
         return append_rows(rows, rows.slice(0, 0))
     return replace(outcome, table=outcome.table.select(names))
 
@@ -188,17 +195,12 @@ def tasks_of(
         files: How to write base files.
 
     Raises:
-        UnsupportedTableError: The table's columns have ids, or it has no schema yet, or a merger
-            class of its owner merges its records.
+        UnsupportedTableError: The table has no schema yet, or a merger class of its owner merges
+            its records; or as ``refuse_renamed``.
     """
-    if snapshot.newest_internal_schema_json:
-        raise UnsupportedTableError(
-            "the table's columns have ids (schema on read), and this release only reads such a "
-            "table: let Java Hudi compact it",
-            kind="schema_on_read",
-        )
     config = context.config
     read = plan_scan(context, snapshot, slices, with_hoodie_columns=True).read
+    refuse_renamed(read.history, planned.requested_time)
     schema = TableSchema.from_avro(snapshot.newest_schema_json or config.create_schema_json or "")
     # The old file left out columns that the folder's name holds; so does the new one.
     read = replace(
@@ -380,7 +382,8 @@ def merge_slices(
     """
     storage = context.ports.storage
     began_before = make_inflight(context, planned)
-    tasks = tasks_of(context, context.snapshot(), planned, slices, files)
+    snapshot = context.snapshot()
+    tasks = tasks_of(context, snapshot, planned, slices, files)
     stats = on_file_groups(context.ports, compact_file_group, tasks)
     made = {stat.path for stat in stats}
     if began_before:  # PUB-1: an executor of another engine used other file names
@@ -389,7 +392,9 @@ def merge_slices(
             is_base = parse_base_file_name(stray.rpartition("/")[2]) is not None
             if is_base and stray not in made:
                 storage.delete(stray)
-    return commit_metadata(context, "COMPACT", stats, tasks[0].target.avro_json if tasks else None)
+    avro_json = tasks[0].target.avro_json if tasks else None
+    ids = snapshot.newest_internal_schema_json
+    return commit_metadata(context, "COMPACT", stats, avro_json, ids)
 
 
 def _refuse(context: TableContext) -> None:

@@ -19,6 +19,7 @@ from filegroups.files.parquet import ParquetSettings, parquet_bytes
 from filegroups.merge.merging import ChangeKind, Changes
 from filegroups.merge.rules import ordering_column
 from filegroups.reading.read import plan_scan, view_of
+from filegroups.schema.column_ids import refuse_renamed
 from filegroups.schema.schema import KEY_COLUMN, TableSchema, avro_with_meta, with_meta
 from filegroups.supported import load_writable
 from filegroups.writing.write_request import FileRules
@@ -491,7 +492,9 @@ def _execute(
     tasks = _tasks(context, snapshot, planned, slices, files)
     made = on_file_groups(context.ports, merge_slice_logs, tasks)
     stats = [one for one in made if one is not None]
-    metadata = commit_metadata(context, "LOG_COMPACT", stats, tasks[0].avro_json if tasks else None)
+    avro_json = tasks[0].avro_json if tasks else None
+    ids = snapshot.newest_internal_schema_json
+    metadata = commit_metadata(context, "LOG_COMPACT", stats, avro_json, ids)
 
     def check(section: CommitSection) -> bool:
         return _is_still_valid(context, planned, groups, section.timeline)
@@ -562,6 +565,7 @@ def _tasks(
     files: FileRules,
 ) -> list[LogCompactionTask]:
     scan = plan_scan(context, snapshot, slices, with_hoodie_columns=True).read
+    refuse_renamed(scan.history, planned.requested_time)
     text = snapshot.newest_schema_json or context.config.create_schema_json or ""
     schema = TableSchema.from_avro(text)
     read = LogRead(

@@ -205,3 +205,73 @@ def other(key: str, later: int, val: str) -> dict[str, Any]:
 
 def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: str(row["id"]))
+
+
+OF_TIMES = pa.schema(
+    [
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("v", pa.int64()),
+    ]
+)
+CONSISTENT = WRITE + "keygenerator.consistent.logical.timestamp.enabled"
+
+
+def times(*values: tuple[str, int]) -> list[dict[str, Any]]:
+    return [{"at": text + "Z", "local": text, "day": text[:10], "v": v} for text, v in values]
+
+
+def arrow_times(*values: tuple[str, int]) -> pa.Table:
+    plain = pa.Table.from_pylist(
+        [{**row, "at": row["local"]} for row in times(*values)],
+        schema=pa.schema(
+            [(each.name, pa.string() if each.name != "v" else each.type) for each in OF_TIMES]
+        ),
+    )
+    moments = plain.column("local").cast(pa.timestamp("us"))
+    columns = [
+        moments.cast(pa.timestamp("us", "UTC")),
+        moments,
+        plain.column("day").cast(pa.date32()),
+    ]
+    return pa.table([*columns, plain.column("v")], schema=OF_TIMES)
+
+
+@pytest.mark.parametrize("consistent", ["true", "false"])
+@pytest.mark.parametrize("key", ["at", "local", "day,at"])
+@pytest.mark.parametrize("made_by_java", [True, False])
+def test_keys_of_timestamps_are_java_s_own(
+    java_oracle: Callable[..., JavaOracle],
+    tmp_path: Path,
+    consistent: str,
+    key: str,
+    made_by_java: bool,
+) -> None:
+    java, path = java_oracle("1.2.0"), tmp_path / "t"
+    first = (("2023-03-10T12:30:00.123456", 1), ("1969-12-31T23:59:59.999999", 1))
+    second = (("2023-03-10T12:30:00.123456", 2), ("2023-03-10T12:30:00", 2))
+    conf = {
+        WRITE + "recordkey.field": key,
+        WRITE + "partitionpath.field": "day",
+        WRITE + "precombine.field": "v",
+        WRITE + "hive_style_partitioning": "true",
+        "hoodie.metadata.enable": "false",
+        CONSISTENT: consistent,
+    }
+    ddl = "at timestamp, local timestamp_ntz, day date, v bigint"
+    if made_by_java:
+        java.write(path, times(*first), "upsert", schema=ddl, conf=conf)
+        table = hoodoo.open_table(path)
+    else:
+        table = hoodoo.create_table(path, schema=OF_TIMES, properties=conf)
+        table.upsert(arrow_times(*first))
+    with table:
+        if made_by_java:
+            table.upsert(arrow_times(*second))
+        else:
+            java.write(path, times(*second), "upsert", schema=ddl, conf=conf)
+        found = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
+        assert sorted(row["v"] for row in found) == [1, 2, 2]  # one row was updated
+        assert len({row["_hoodie_record_key"] for row in found}) == 3
+        assert len(java.read(path)) == 3

@@ -31,6 +31,7 @@ from timeline.model.instant import Action, Instant, InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import delete_hiding_metadata
 from timeline.pending_plans import pending_rollback_of
+from timeline.ports.ports import create_if_absent
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import assert_slots_kept
@@ -145,6 +146,9 @@ def _try_commit(
                 )
                 if not isinstance(verdict, NoConflict):
                     return Conflict(verdict=verdict, base_state=seen)
+                if pending_commit.schema_file is not None:  # under the lock: Java sweeps others
+                    path, data = pending_commit.schema_file
+                    create_if_absent(context.ports.storage, path, data, repeat="write again")
                 slot = _slot_of(
                     context, begun, pending_commit, seen, section, body=body, nonce=nonce
                 )

@@ -276,6 +276,8 @@ class PendingCommit:
     outer_folders: tuple[str, ...] = ()  # folders around the partitions that it creates
     schema_before: str = ""
     schema_after: str = ""
+    # Path and content of the history of its columns' ids; created before the slot.
+    schema_file: tuple[str, bytes] | None = None
     batches: tuple[Batch, ...] = ()
     logs_may_conflict: bool = False  # NBCC-1
     check: CommitCheck | None = None

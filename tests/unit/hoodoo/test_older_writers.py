@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -269,7 +270,8 @@ def test_a_service_that_began_before_a_schema_changed_does_not_change_it_back(
         with newer_writer(monkeypatch, shape(older=False)):
             table.upsert(rows("d", 3, older=False))
         older = TableSchema.from_arrow(shape(older=True), "t").avro_json
-        monkeypatch.setattr("tableservices.plan_execution._schema_in", lambda *_: older)
+        state = SimpleNamespace(newest_schema_json=older, newest_internal_schema_json=None)
+        monkeypatch.setattr("tableservices.plan_execution._state_in", lambda *_: state)
         assert table.services.compact() is not None
         assert table.schema == shape(older=False)
         assert by_id(table.to_arrow())["a"] == by_id(rows("abc", 1, older=False))["a"]

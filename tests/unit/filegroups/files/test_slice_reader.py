@@ -21,10 +21,8 @@ from filegroups.files.parquet import write_base_file
 from filegroups.files.slice_reader import SliceRead, read_slice, split_by_logs
 from filegroups.keys.keys import VirtualKeys
 from filegroups.merge.rules import MergeRules
+from filegroups.schema.column_ids import IdentifiedColumn, InternalSchema, SchemaHistory
 from filegroups.schema.schema import (
-    IdentifiedColumn,
-    InternalSchema,
-    SchemaHistory,
     TableSchema,
     avro_with_meta,
     with_meta,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -13,16 +14,17 @@ import pytest
 import hoodoo
 from filegroups.files.parquet import read_base_file, read_batches
 from filegroups.schema.casting import promote
-from filegroups.schema.schema import (
+from filegroups.schema.column_ids import (
     IdentifiedColumn,
     InternalSchema,
     Renaming,
     SchemaHistory,
+    first_version,
     parse_history,
     parse_internal_schema,
-    with_meta,
 )
-from timeline.errors import CorruptTableError, UnsupportedTableError
+from filegroups.schema.schema import with_meta
+from timeline.errors import CorruptTableError
 from timeline.storage.local import LocalStorage
 
 DATA = Path(__file__).parents[2] / "timeline" / "data"
@@ -197,13 +199,41 @@ def test_time_travel_shows_the_names_of_the_time(
         assert table.as_of(upserted).to_arrow().to_pylist() == before_the_last_rename
 
 
-def test_a_table_with_column_ids_is_not_written(tmp_path: Path) -> None:
-    with zipfile.ZipFile(DATA / "v9_schema_on_read_cow.zip") as archive:
+@pytest.mark.parametrize("name", ["cow", "mor"])
+def test_a_write_keeps_the_columns_of_older_files(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(DATA / f"v9_schema_on_read_{name}.zip") as archive:
         archive.extractall(tmp_path)
-    with hoodoo.open_table(tmp_path / "sor_cop") as table:
-        before = table.timeline
-        for refused in (table.upsert, table.delete):
-            with pytest.raises(UnsupportedTableError) as caught:
-                refused([{**LAST[0], "n": None}])
-            assert caught.value.kind == "schema_on_read"
-        assert table.timeline == before
+    [folder] = tmp_path.iterdir()
+    with hoodoo.open_table(folder) as table:
+        new = {"id": "a", "a2": 7, "n": {"x": 8, "z": "new"}, "w": "w", "gone": 5}
+        assert table.upsert([new]).rows_updated == 1
+        assert table.to_arrow().to_pylist() == [new, LAST[1]]
+        more = {**new, "id": "c", "fresh": 1.5}
+        table.upsert(pa.Table.from_pylist([more]))
+        rows = [{**one, "fresh": None} for one in (new, LAST[1])]
+        assert table.to_arrow().to_pylist() == [*rows, more]
+        assert table.delete([{"id": "b"}]).rows_deleted == 1
+        if name == "mor":
+            assert table.services.compact() is not None
+            assert table.services.cluster() is not None
+        assert sorted(table.to_arrow().to_pylist(), key=lambda one: one["id"]) == [rows[0], more]
+    names = [each.name for each in (folder / ".hoodie/.schema").glob("2026*_*.schemacommit")]
+    newest = json.loads((folder / ".hoodie/.schema" / max(names)).read_text(encoding="utf-8"))
+    first, second, *_ = newest["schemas"]
+    assert (first["max_column_id"], second["max_column_id"]) == (13, 12)
+    assert first["fields"][-1] == {"id": 13, "name": "fresh", "optional": True, "type": "double"}
+    assert second["version_id"] in (20261121185632421, 20261121185638167)
+
+
+def test_the_first_version_has_the_ids_and_the_words_of_java() -> None:
+    avro = json.loads((DATA / "all_types_avro.json").read_text(encoding="utf-8"))
+    answer = json.loads((DATA / "all_types_ids.json").read_text(encoding="utf-8"))
+    made = first_version(json.dumps(avro))
+    mine = made["fields"][5:]  # Java was asked without meta columns
+    shifted = json.dumps(answer["fields"])
+    for word in ("id", "element_id", "key_id", "value_id"):
+        shifted = re.sub(
+            f'"{word}": (\\d+)', lambda found, word=word: f'"{word}": {int(found[1]) + 5}', shifted
+        )
+    assert mine == json.loads(shifted)
+    assert made["max_column_id"] == answer["max_column_id"] + 5

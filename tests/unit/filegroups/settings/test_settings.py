@@ -288,7 +288,7 @@ def test_settings_travel_between_processes() -> None:
     ("key", "value"),
     [
         ("hoodie.avro.schema.externalTransformation", "true"),
-        ("hoodie.schema.on.read.enable", "true"),
+        ("hoodie.internal.schema", "{}"),
         ("hoodie.bootstrap.base.path", "old"),
         ("hoodie.bulkinsert.user.defined.partitioner.class", "com.example.Partitioner"),
         ("hoodie.index.type", "INMEMORY"),
