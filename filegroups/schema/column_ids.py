@@ -299,14 +299,18 @@ def schema_history(storage: Storage, snapshot: Snapshot) -> SchemaHistory | None
 
 
 def _history_text(storage: Storage, snapshot: Snapshot) -> str | None:
-    """Return the newest file of a committed instant; None without one. Outside: 1 list, 1 get."""
-    found = sorted(
-        (match[1], name) for name in storage.names(SCHEMAS) if (match := _NAME.fullmatch(name))
-    )
-    committed = [name for time, name in found if snapshot.is_committed(time)]
-    if not committed:
+    """
+    Return the newest file of a committed instant, or a later one; None without any.
+
+    Files of archived instants are deleted. Each later file has their versions, too.
+
+    Outside: 1 list, 1 get.
+    """
+    found = _schema_files(storage)
+    if not found:
         return None
-    path = f"{SCHEMAS}/{committed[-1]}"
+    committed = [name for time, name in found if snapshot.is_committed(time)]
+    path = f"{SCHEMAS}/{committed[-1] if committed else found[0][1]}"
     try:
         return storage.read(path).decode()
     except UnicodeDecodeError as error:
@@ -316,6 +320,27 @@ def _history_text(storage: Storage, snapshot: Snapshot) -> str | None:
             kind="bad_schema",
             path=path,
         ) from error
+
+
+def _schema_files(storage: Storage) -> list[tuple[InstantTime, str]]:
+    return sorted(
+        (match[1], name) for name in storage.names(SCHEMAS) if (match := _NAME.fullmatch(name))
+    )
+
+
+def remove_old_histories(storage: Storage, before: InstantTime) -> None:
+    """
+    Delete the histories of archived instants; at least the newest history stays.
+
+    Args:
+        storage: Storage of the table.
+        before: The first active write.
+
+    Outside: 1 list, and the deletes.
+    """
+    for time, name in _schema_files(storage)[:-1]:
+        if time < before:
+            storage.delete(f"{SCHEMAS}/{name}")
 
 
 # ---- The version of a write

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from filegroups.schema.column_ids import remove_old_histories
 from tableservices.archiving.archived_timeline import merge_levels, move_instants
 from tableservices.archiving.batch_ids import remember_batches
 from tableservices.archiving.plan import (
@@ -111,7 +112,8 @@ def archive(
 
     Outside: nothing while it is not due; else 1 get, the calls of ``archival_limits``, and per
     truncation 1 commit section, the registry, 1 get per file of its instants, the files of the
-    archived timeline, 1 delete per file and slot.
+    archived timeline, 1 delete per file and slot. Where columns have ids also as
+    ``remove_old_histories``.
 
     Args:
         context: The table.
@@ -148,6 +150,9 @@ def archive(
         return None
     with _alone(context):
         merges = merge_levels(context, rules.archiving)
+    snapshot = context.cached_snapshot()
+    if snapshot.newest_internal_schema_json:
+        remove_old_histories(context.ports.storage, snapshot.active.first_write_time or "")
     documents = [_document(cut) for cut in cuts]
     result = ArchiveResult(
         requested_time=cuts[-1].requested_time,

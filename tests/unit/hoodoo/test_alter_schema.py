@@ -276,6 +276,29 @@ def test_two_writers_that_add_one_column_give_it_one_id(
 # ---- Services
 
 
+def test_archiving_deletes_old_histories_and_readers_need_none_of_them(tmp_path: Path) -> None:
+    more = {
+        "hoodie__clean__automatic": "false",
+        "hoodie__archive__automatic": "false",
+        "hoodie__keep__min__commits": "3",
+        "hoodie__keep__max__commits": "4",
+        "hoodie__clean__commits__retained": "2",
+    }
+    with table_of(tmp_path, **more) as table:
+        renamed = table.alter_schema(rename={"a": "n"}).requested_time
+        table.alter_schema(rename={"n": "m"})
+        for number in range(6):
+            table.upsert([{"id": "z", "m": number, "b": "z"}])
+        files = tmp_path / "t/.hoodie/.schema"
+        assert len(list(files.glob("*.schemacommit"))) == 8
+        assert table.services.archive() is not None
+        assert len(list(files.glob("*.schemacommit"))) == 3
+        assert [row["m"] for row in rows_of(table)] == [1, 2, 5]
+        assert rows_of_snapshot(table, renamed)[0] == {"id": "x", "n": 1, "b": "one"}
+        table.alter_schema(rename={"m": "a"})
+        assert [row["a"] for row in rows_of(table)] == [1, 2, 5]
+
+
 def test_a_change_waits_for_planned_services(tmp_path: Path) -> None:
     with table_of(tmp_path, "MERGE_ON_READ") as table:
         table.upsert([{"id": "x", "a": 9, "b": "nine"}])
