@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +59,8 @@ def make(path: Path, partitions: int, files: int) -> None:
         (folder / ".hoodie_partition_metadata").write_bytes(marker)
         some = [stat] if name == first.parent.name else []
         for each in range(len(some), files):
-            file_id = f"{number:08x}-0000-4000-8000-{each:012x}-0"
+            # As random as those of writers, so the metadata table is as large as in a real table.
+            file_id = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{number}/{each}')}-0"
             file = folder / BaseFileName(file_id, "0-0-0", time_of_commit).text
             file.write_bytes(data)
             of_table = str(file.relative_to(path))

@@ -98,11 +98,10 @@ _TOKEN: Final = r"\d+-\d+-\d+"  # noqa: S105 - a file name part
 _BASE: Final = re.compile(rf"({_FILE_ID})_{_TOKEN}_(\d{{17}})\.hfile", re.ASCII)
 # A file id of a record index per partition may contain dots, unlike one of the table.
 _LOG: Final = re.compile(rf"\.({_FILE_ID})_(\d{{17}})\.log\.(\d+)_({_TOKEN})", re.ASCII)
-
-
 #: Files up to this size are read whole on a high-latency store, so many of a file group at once.
 _WHOLE_BYTES_MAX: Final = 1024 * 1024
 _WHOLE_FILES_MAX: Final = 64
+_WHOLE_LIST_BYTES_MAX: Final = 4 * 1024 * 1024  # those of ``files``: 160,000 names
 
 #: Bytes of log blocks of a file group that are in memory undecoded, to decode them at once.
 _TOGETHER_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -360,9 +359,7 @@ class MetadataTable:
         *,
         by_prefix: bool = False,
     ) -> pa.Table:
-        layers = []
-        base_time = None
-        files = self._fetched(one)
+        layers, base_time, files = [], None, self._fetched(one)
         if one.base_file is not None:
             base_time, path = one.base_file.requested_time, one.base_file.path
             with opened(files, path) as source:
@@ -396,14 +393,15 @@ class MetadataTable:
             return self.storage
         files: list[BaseFile | LogFile] = [*one.log_files]
         files += [one.base_file] if one.base_file is not None else []
-        small = [each.path for each in files if each.size_bytes <= _WHOLE_BYTES_MAX]
-        small = small[:_WHOLE_FILES_MAX]
+        is_list = one.file_group.partition_path == _folder(PartitionKind.FILES.value)
+        most = _WHOLE_LIST_BYTES_MAX if is_list else _WHOLE_BYTES_MAX
+        small = [each.path for each in files if each.size_bytes <= most][:_WHOLE_FILES_MAX]
         try:
             contents = self._for_each(self.storage.read, small)
         except ObjectMissingError:
             return self.storage  # opening it gives the error that names it
         fetched = _Fetched(self.storage, dict(zip(small, contents, strict=True)))
-        if one.file_group.partition_path == _folder(PartitionKind.FILES.value):
+        if is_list:
             self._kept[one.file_group] = fetched  # read for the partitions, then for their files
         return fetched
 
