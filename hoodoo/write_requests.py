@@ -17,11 +17,12 @@ from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec
 from filegroups.reading.read import ReadSet, view_of
 from filegroups.schema.column_changes import ColumnChanges
-from filegroups.schema.evolution import MissingColumns, SchemaRules
+from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules, schema_changes
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import FileRules, RowRules, WriteRequest
+from filegroups.writing.write_schema import schema_for
 from hoodoo.inputs import Operation, to_write_operation
 from timeline.context import TableContext
 from timeline.errors import HoodooError, InvalidInputError, MetadataTableOnError
@@ -344,3 +345,12 @@ def refuse_column_changes(context: TableContext, settings: WriteSettings) -> Non
             f"{', '.join(named)}",
             partitions=named,
         )
+
+
+def preview_columns(
+    context: TableContext, settings: WriteSettings, changes: ColumnChanges
+) -> tuple[ColumnChange, ...]:
+    """Return the changes of columns that a commit would make now. Errors: as ``schema_for``."""
+    plan = write_request_of(settings, context.config, WriteOperation.INSERT, changes=changes)
+    schema, before = schema_for(context, context.snapshot(), None, plan)
+    return schema_changes(TableSchema.from_avro(before).arrow, schema.arrow)

@@ -19,7 +19,12 @@ from hoodoo.inspect.instants import time_text
 from hoodoo.table import Table
 from hoodoo.timestamp_repair import repair_timestamps
 from hoodoo.verify.verify import Verification, verify_at
-from hoodoo.write_requests import file_rules_of
+from hoodoo.write_requests import (
+    column_changes,
+    file_rules_of,
+    preview_columns,
+    refuse_column_changes,
+)
 from hoodoo.writer import register_writer
 from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
@@ -319,6 +324,80 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
         },
         text,
     )
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@click.option("--rename", multiple=True, metavar="NAME=NEW", help="A column and its new name.")
+@click.option("--drop", multiple=True, metavar="NAME", help="A column to remove.")
+@click.option(
+    "--type", "types", multiple=True, metavar="NAME=TYPE", help="A wider type, or string."
+)
+@click.option("--add", multiple=True, metavar="NAME=TYPE", help="A new column.")
+@click.option(
+    "--move", multiple=True, metavar="NAME=AFTER", help="A column to move behind another."
+)
+@changing
+def alter(
+    invocation: Invocation,
+    *,
+    address: str,
+    rename: tuple[str, ...],
+    drop: tuple[str, ...],
+    types: tuple[str, ...],
+    add: tuple[str, ...],
+    move: tuple[str, ...],
+) -> None:
+    """
+    Rename, drop, add and move columns.
+
+    No row is rewritten. The first change needs hoodie.schema.on.read.enable=true, as do all later
+    readers of Java Hudi. A dotted name is a field inside a struct. Options may be repeated; all
+    changes are one commit.
+    """
+    changes: dict[str, Any] = {
+        "rename": _pairs(rename),
+        "drop": drop,
+        "types": _typed(types),
+        "add": _typed(add),
+        "move": _pairs(move),
+    }
+    with invocation.open_table(address) as opened:
+        wanted = column_changes(**changes)
+        refuse_column_changes(opened.context, opened.settings)
+        planned = preview_columns(opened.context, opened.settings, wanted)
+        lines = [change.text for change in planned]
+        done = None
+        if not invocation.dry_run:
+            invocation.confirm(f"change columns ({'; '.join(lines) or 'their order'})?")
+            done = opened.alter_schema(**changes)
+        columns = opened.schema.names
+        name = opened.config.name
+    invocation.printer.result(
+        {
+            "name": name,
+            "columns": list(columns),
+            "schema_changes": lines,
+            "instant": None if done is None else done.requested_time,
+        },
+        "\n".join(["would change columns" if done is None else f"changed columns: {done}", *lines]),
+    )
+
+
+def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for each in given:
+        name, separator, value = each.partition("=")
+        if not (name and separator):
+            raise InvalidInputError(
+                f"a change is 'name=value', for example price=amount: {each!r}", kind="schema"
+            )
+        found[name] = value
+    return found
+
+
+def _typed(given: tuple[str, ...]) -> dict[str, pa.DataType]:
+    return {name: _columns(f"x {kind}").field(0).type for name, kind in _pairs(given).items()}
 
 
 @table.command("repair-keys")

@@ -82,6 +82,13 @@ SAMPLES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("table orphans", ()),
     ("table upgrade", ("--dry-run",)),
     ("table adopt", ("--dry-run",)),
+    (
+        "table alter",
+        (
+            *("--add", "fresh=double", "--dry-run"),
+            *("--hoodie-conf", "hoodie.schema.on.read.enable=true"),
+        ),
+    ),
     ("table repair-keys", ("--dry-run",)),
     ("table repair-moments", ("--dry-run",)),
     ("metadata create", ("--yes",)),

@@ -10,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import hoodoo
 from filegroups.writing import write as write_module
 from filegroups.writing import write_schema
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write_prepared
+from hoodoo.cli import main
 from hoodoo.write_requests import write_request_of
 from tableservices.compaction import execute as compaction
 from tableservices.planned_service import ScheduledPlan
@@ -176,6 +178,36 @@ def test_a_metadata_table_of_files_is_maintained(tmp_path: Path) -> None:
         table.upsert([{"id": "x", "n": 7, "b": "x"}])
         assert [row["n"] for row in rows_of(table)] == [7, 2]
         assert table.metadata.verify() == ()
+
+
+def test_the_command_changes_columns_and_shows_them_before(tmp_path: Path) -> None:
+    table_of(tmp_path).close()
+    words = [
+        "table",
+        "alter",
+        str(tmp_path / "t"),
+        "--hoodie-conf",
+        *map("=".join, ON_READ.items()),
+    ]
+    words += ["--rename", "a=n", "--type", "a=long", "--drop", "b", "--add", "c=double"]
+
+    def run(*more: str) -> dict[str, Any]:
+        ran = CliRunner().invoke(main, [*words, *more], catch_exceptions=False)
+        assert ran.exit_code == 0, ran.output
+        return json.loads(ran.stdout)
+
+    shown = run("--dry-run")
+    assert (shown["columns"], shown["instant"]) == (["id", "a", "b"], None)
+    assert "new column n: int64" in shown["schema_changes"]
+    done = run("--yes")
+    assert done["columns"] == ["id", "n", "c"]
+    assert done["schema_changes"] == shown["schema_changes"]
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert rows_of(table)[0] == {"id": "x", "n": 1, "c": None}
+        assert table.context.active().completed_writes[-1].requested_time == done["instant"]
+    ran = CliRunner().invoke(main, ["table", "alter", str(tmp_path / "t"), "--rename", "n"])
+    assert ran.exit_code == 1
+    assert "price=amount" in ran.output + ran.stderr
 
 
 # ---- Concurrent writers
