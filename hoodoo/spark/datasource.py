@@ -164,6 +164,7 @@ class HoodooStreamSource(_PlannedFiles, DataSourceStreamReader, SupportsTriggerA
         super().__init__(options, schema)
         self.held: PinnedBatch | None = None
         self._target: str | None = None  # the end of a query that reads what is available now
+        self._newest: str | None = None  # at the last request of an offset
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for tasks: options and schema, because a task pins no files."""
@@ -192,7 +193,8 @@ class HoodooStreamSource(_PlannedFiles, DataSourceStreamReader, SupportsTriggerA
         # Spark 4.2 and later pass the stream's position and a limit.
         self._let_go()  # Spark calls this only after the batch before is done
         with _opened(self._options) as table:
-            end = _newest(table) if self._target is None else self._target
+            self._newest = _newest(table)
+            end = self._target or self._newest
             if not start_and_limit:
                 begin = _begin_of(table)
                 return {_OFFSET: end if begin == _LATEST else max(end, begin)}
@@ -203,9 +205,8 @@ class HoodooStreamSource(_PlannedFiles, DataSourceStreamReader, SupportsTriggerA
                 end = _limited(table, start, end)
             return {_OFFSET: max(end, start)}
 
-    def reportLatestOffset(self) -> dict[str, str]:  # noqa: N802
-        with _opened(self._options) as table:
-            return {_OFFSET: _newest(table)}
+    def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
+        return None if self._newest is None else {_OFFSET: self._newest}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         if start[_OFFSET] == _LATEST or start[_OFFSET] >= end[_OFFSET]:
