@@ -355,20 +355,20 @@ def _checked(
 
 def stored_batch(table: Table, identifier: str, query: str | None) -> StoredBatch | None:
     """
-    Return the newest batch of a stream in the table; of several queries, this query's.
+    Return the newest batch of a stream in the table, by this query or Java Hudi; else by another.
 
     Outside: 1 get for each active commit until it is found.
     """
-    newest = None
+    other = None
     for metadata in table.snapshot.commits_newest_first():
         number = _number_of(metadata, identifier)
         if number is None:
             continue
         found = StoredBatch(number=number, query=_query_of(metadata))
-        if found.query == query and query is not None:
+        if found.query in (None, query):
             return found
-        newest = newest or found
-    return newest
+        other = other or found
+    return other
 
 
 def _refuse_unknown_query(table: Table, checkpoint: Checkpoint) -> None:
