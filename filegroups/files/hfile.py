@@ -51,7 +51,6 @@ _MEMSTORE_VERSION: Final = (1).to_bytes(4, "big")
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of blocks whose entries are found at once
 _GUESSES_MAX: Final = 3
-_MANY_KEYS: Final = 4  # one of so many blocks has a wanted key, so all are read
 _FEW_BLOCKS: Final = 8
 
 Integers = npt.NDArray[np.int64]
@@ -211,7 +210,7 @@ class HFile:
         """
         ranges = _Ranges.of(keys, by_prefix=by_prefix)
         blocks, levels = self._blocks, max(1, self._trailer.levels)
-        is_dense = _MANY_KEYS * len(ranges.starts) >= self._trailer.index_entries > _FEW_BLOCKS
+        is_dense = len(ranges.starts) >= self._trailer.index_entries > _FEW_BLOCKS
         if is_dense and levels == 1:
             blocks = blocks.ahead()
         wanted = _blocks_of(blocks, ranges, self._root, levels)

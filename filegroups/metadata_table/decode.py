@@ -92,16 +92,13 @@ def decode_block(
     )
 
 
-def decode_together(
-    blocks: Sequence[tuple[LogBlock, bytes]], shape: pa.Schema, keys: pa.Array | None = None
-) -> pa.Table:
+def decode_together(blocks: Sequence[tuple[LogBlock, bytes]], shape: pa.Schema) -> pa.Table:
     """
     Decode small data blocks at once, because most of the work does not grow with the records.
 
     Args:
         blocks: Of type ``HFILE_DATA``, in their order, with their contents.
         shape: As of ``decode_hfile``.
-        keys: As of ``decode_hfile``.
 
     Shapes: -> the tables of ``decode_hfile``, one after the other.
 
@@ -114,22 +111,17 @@ def decode_together(
     entries = read_together(files) if len(schemas) == 1 else None
     if entries is not None:
         try:
-            return _chosen(entries, schemas.pop(), shape, keys, blocks[0][0].path)
+            return _with_schema(entries, schemas.pop(), shape, blocks[0][0].path)
         except CorruptTableError:
             pass  # one by one, the error names the damaged file
     return pa.concat_tables(
-        decode_hfile(BytesSource(content), len(content), shape, keys, path=block.path)
+        decode_hfile(BytesSource(content), len(content), shape, path=block.path)
         for block, content in blocks
     )
 
 
-def _chosen(
-    entries: pa.Table, schema: bytes, shape: pa.Schema, keys: pa.Array | None, path: str
-) -> pa.Table:
-    """Decode the entries of some keys."""
-    if keys is not None:
-        wanted = pc.cast(keys, pa.binary())
-        entries = entries.filter(pc.is_in(entries.column("key"), value_set=wanted))
+def _with_schema(entries: pa.Table, schema: bytes, shape: pa.Schema, path: str) -> pa.Table:
+    """Decode entries by the schema of their file; none need it."""
     if not entries.num_rows:
         return shape.empty_table()
     if not schema:
@@ -170,7 +162,7 @@ def decode_hfile(
         entries = file.read_all()
     else:
         entries = file.get_rows(pc.cast(keys, pa.binary()).to_pylist(), by_prefix=by_prefix)
-    return _chosen(entries, file.info.get(_SCHEMA, b""), shape, None, path)
+    return _with_schema(entries, file.info.get(_SCHEMA, b""), shape, path)
 
 
 def _decoded(entries: pa.Table, schema_json: str, shape: pa.Schema, path: str) -> pa.Table:

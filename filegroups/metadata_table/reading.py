@@ -372,7 +372,8 @@ class MetadataTable:
         def decode(block: LogBlock, content: bytes) -> pa.Table | pa.Array | _SmallBlock:
             nonlocal small_bytes
             is_data = block.block_type is BlockType.HFILE_DATA
-            if is_data and not by_prefix and small_bytes + len(content) <= _TOGETHER_BYTES_MAX:
+            # A few keys are looked up by the index of each block, without the other records.
+            if keys is None and is_data and small_bytes + len(content) <= _TOGETHER_BYTES_MAX:
                 small_bytes += len(content)
                 return block, content
             return decode_block(block, content, shape, keys, by_prefix=by_prefix)
@@ -382,7 +383,7 @@ class MetadataTable:
         )
         for are_small, run in groupby(found, key=lambda one: isinstance(one, tuple)):
             some = list(run)
-            layers += [decode_together(some, shape, keys)] if are_small else some
+            layers += [decode_together(some, shape)] if are_small else some
         return merge_layers(layers, shape)
 
     def _fetched(self, one: FileSlice) -> InputFiles:

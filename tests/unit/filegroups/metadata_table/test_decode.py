@@ -12,7 +12,6 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from filegroups.files.avro_columns import decode_datums
@@ -191,9 +190,6 @@ def test_blocks_decoded_together_are_those_decoded_one_by_one(partition: str) ->
     for blocks in runs:
         alone = [decode_block(block, content, shape) for block, content in blocks]
         assert decode_together(blocks, shape).equals(pa.concat_tables(alone))
-        keys = pa.array([*pc.unique(alone[0].column("key")).to_pylist()[::2], "no key"])
-        chosen = [decode_block(block, content, shape, keys) for block, content in blocks]
-        assert decode_together(blocks, shape, keys).equals(pa.concat_tables(chosen))
 
 
 def test_of_blocks_decoded_together_the_damaged_one_is_named() -> None:
