@@ -94,6 +94,14 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
         False,
         "Use the schema at the end of the range instead of the newest.",
     )
+    spark_driver_read_bytes_max: Annotated[int, OptionKind.BYTES, Field(ge=0, le=2**63 - 1)] = (
+        option(
+            "hoodoo.spark.driver.read.max.bytes",
+            268_435_456,
+            "Spark's driver merges the changed rows of file groups with logs during a load if "
+            "they have up to this size in all; 0 leaves all merges to tasks.",
+        )
+    )
     spark_hidden_log_bytes_max: Annotated[int, OptionKind.BYTES, Field(ge=0, le=2**63 - 1)] = (
         option(
             "hoodoo.spark.read.hidden.log.max.bytes",

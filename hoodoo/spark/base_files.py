@@ -33,7 +33,8 @@ _AS_WRITTEN = {
     "ignoreCorruptFiles": "false",
 }
 _NAMED_FILES_MAX = 1_000  # Spark looks up more of them itself, in parallel
-_LOCAL_BLOCKS = ("hdfs:", "viewfs:")  # only a look-up says which machine has a file
+_WITH_BLOCKS = ("hdfs", "viewfs")  # only a lookup says which machines have a file
+FEW_FILES = 32  # on the local disk Spark looks up so many without a job, and faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +110,13 @@ def _of_partitions(
         return jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
 
     own = StructType([each for each in wanted.fields if each.name not in names])
-    paths = [jvm.org.apache.hadoop.fs.Path(one.path) for one in files]
+    path_of = jvm.org.apache.hadoop.fs.Path  # found by a call for each part of the name
+    paths = [path_of(one.path) for one in files]
     values = {one.folder: one.values or () for one in files}
     rows = _internal_rows(spark, list(values.values()), partition_schema)
+    partition_path = sources.PartitionPath
     partitions = [
-        sources.PartitionPath(row, jvm.org.apache.hadoop.fs.Path(folder))
-        for folder, row in zip(values, rows, strict=True)
+        partition_path(row, path_of(folder)) for folder, row in zip(values, rows, strict=True)
     ]
     spec = sources.PartitionSpec(structure(partition_schema), scala.toSeq(partitions))
     options = scala.toScalaMap(dict(_AS_WRITTEN))
@@ -146,7 +148,8 @@ def _named_files(spark: Any, files: Sequence[SparkFile], paths: Sequence[Any]) -
     cache = jvm.org.apache.spark.sql.execution.datasources.FileStatusCache.getOrCreate(
         spark._jsparkSession  # noqa: SLF001
     )
-    if len(files) > _NAMED_FILES_MAX or files[0].path.startswith(_LOCAL_BLOCKS):
+    scheme, few = files[0].path.partition(":")[0], len(files) <= FEW_FILES
+    if len(files) > _NAMED_FILES_MAX or scheme in _WITH_BLOCKS or (scheme == "file" and few):
         return cache
     status = jvm.org.apache.hadoop.fs.FileStatus
     for one, path in zip(files, paths, strict=True):

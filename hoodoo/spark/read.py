@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
+from importlib.util import find_spec
 from inspect import signature
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from filegroups.reading.read import (
     ReadSet,
     ScanPlan,
     assert_not_cleaned,
+    expired_where_missing,
     folder_values,
     may_be_cleaned,
     plan_scan,
@@ -43,9 +45,11 @@ from hoodoo.spark.slices import (
     ReadHidden,
     ReadReplacements,
     ReadSlices,
+    hidden_in_tasks,
     packed,
     read_packs,
     spelled,
+    split_on_driver,
     splittable,
     without_hidden,
 )
@@ -55,7 +59,7 @@ from timeline.context import TableContext
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.file_names import BaseFile, FileSlice
 from timeline.model.instant import InstantTime
-from timeline.ports.ports import Ticker
+from timeline.ports.ports import Executor, Ticker
 from timeline.properties.options import PropertySet
 from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import LONG_READ_MS, ReaderLease
@@ -231,6 +235,7 @@ def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = 
 
 #: Several small slices share a task up to this size, as files in Spark.
 _TASK_BYTES = 128 << 20
+_TAKES_ARROW = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
 #: From this table version on, each release stores timestamps under the right label.
 _RIGHT_LABELS = 9
 
@@ -250,6 +255,7 @@ class SparkReadPlan:
         times: Requested times of an incremental read; None for all rows.
         address: The storage of the table, for tasks.
         lease: Keeps the files from cleaning after the first call of its ``beat``.
+        driver_bytes_max: Greatest size of ``split`` that the driver reads itself.
         state: The table snapshot; None for a range, and for base files without their logs.
     """
 
@@ -262,6 +268,7 @@ class SparkReadPlan:
     times: tuple[str, ...] | None
     address: StorageAddress
     lease: ReaderLease
+    driver_bytes_max: int
     state: TableSnapshot | None = None
 
     @property
@@ -315,10 +322,10 @@ def load_dataframe(
                 pin_while_read(spark, table.context, changes.lease, df)
             return attach_read_state(df, None)
         found = plan_load(table, table.properties, selection)
-        context = table.context
-    df = _dataframe(spark, path, found, schema)
-    if found.plan.slices:
-        pin_while_read(spark, context, found.lease, df)
+        with _while_driver_reads(table, found):
+            df = _dataframe(spark, path, found, schema, table.context.ports.executor)
+        if found.plan.slices:
+            pin_while_read(spark, table.context, found.lease, df)
     return df
 
 
@@ -335,6 +342,22 @@ def with_columns_of(spark: Any, df: Any, schema: Any) -> Any:
     return df if schema is None else df.select(*spark.createDataFrame([], schema).columns)
 
 
+@contextmanager
+def _while_driver_reads(table: Table, found: SparkReadPlan) -> Iterator[None]:
+    """Pin the files that the driver itself reads during a load. Raises: as ``load_dataframe``."""
+    if found.state is None:
+        yield
+        return
+    snapshot = found.state.snapshot
+    lease = ReaderLease(table.context, snapshot)
+    lease.begin()
+    try:
+        with expired_where_missing(table.context, snapshot):
+            yield
+    finally:
+        lease.end()
+
+
 def load_state(spark: Any, path: str, table: Table, state: TableSnapshot) -> Any:
     """
     Load a pinned snapshot; as ``load_dataframe``, but without another lease.
@@ -345,10 +368,11 @@ def load_state(spark: Any, path: str, table: Table, state: TableSnapshot) -> Any
         table: The open table.
         state: A snapshot of this table; keep it pinned until the last read of the DataFrame.
     """
-    return _dataframe(spark, path, _of_state(table, state, QueryType.SNAPSHOT), None)
+    found = _of_state(table, state, QueryType.SNAPSHOT)
+    return _dataframe(spark, path, found, None, table.context.ports.executor)
 
 
-def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any) -> Any:
+def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any, executor: Executor) -> Any:
     shape = schema if schema is not None else spark_schema_of(found.schema)
     if not found.plan.slices:
         return attach_read_state(spark.createDataFrame([], shape), found.state)
@@ -360,11 +384,16 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any) -> Any:
     common: dict[str, Any] = {"address": found.address, "read": found.plan.read}
     shape = arrow_shape(wanted)
     if found.split:
-        packs = packed(found.split, tasks, _TASK_BYTES)
         base = _read_by_spark(spark, path, found, found.split_files, wanted)
-        parts.append(without_hidden(base, ReadHidden(packs=packs, **common)))
-        replacing = ReadReplacements(packs=packs, shape=shape, **common)
-        parts.append(read_packs(spark, replacing, wanted))
+        if _TAKES_ARROW and sum(one.size_bytes for one in found.split) <= found.driver_bytes_max:
+            work = ReadReplacements(packs=(found.split,), shape=shape, **common)
+            hidden, replacing = split_on_driver(spark, work, wanted, executor)
+        else:
+            packs = packed(found.split, tasks, _TASK_BYTES)
+            hidden = hidden_in_tasks(spark, ReadHidden(packs=packs, **common))
+            work = ReadReplacements(packs=packs, shape=shape, **common)
+            replacing = read_packs(spark, work, wanted)
+        parts += [without_hidden(base, hidden), replacing]
     if found.merged:
         packs = packed(found.merged, tasks, _TASK_BYTES)
         parts.append(read_packs(spark, ReadSlices(packs=packs, shape=shape, **common), wanted))
@@ -482,13 +511,14 @@ def _load(
     snapshot: Snapshot,
 ) -> SparkReadPlan:
     storage = table.context.ports.storage
+    settings = ReadSettings.from_properties(table.properties)
     # Spark finds columns by their present names and types. Tasks of hoodoo read files with older
     # ones, and files without a column whose value is in the partition path.
     files = _in_types_of_now(table, plan) if plan.read.base_file_suffices else frozenset()
     theirs = [one for one in plan.slices if one.base_file in files]
     split: list[FileSlice] = []
     if times is None and not any(name.lower() == "_metadata" for name in plan.file_schema.names):
-        limit = ReadSettings.from_properties(table.properties).spark_hidden_log_bytes_max
+        limit = settings.spark_hidden_log_bytes_max
         split = splittable([one for one in theirs if one.log_files], limit)
     plain = [one for one in theirs if not one.log_files]
     rest = {*plan.slices} - {*plain, *split}
@@ -516,6 +546,7 @@ def _load(
         times=None if times is None else tuple(times),
         address=_address_of(table),
         lease=lease,
+        driver_bytes_max=settings.spark_driver_read_bytes_max,
     )
 
 

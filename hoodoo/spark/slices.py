@@ -18,11 +18,13 @@ import xxhash
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from filegroups.files.slice_reader import SliceRead, read_slice, split_by_logs
+from filegroups.merge.rules import Positions
 from filegroups.schema.schema import KEY_COLUMN
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError
 from timeline.model.file_names import FileSlice
+from timeline.ports.ports import Executor
 from timeline.system import LoggingEvents
 
 _HIDDEN = "_hoodoo_hidden"
@@ -50,23 +52,29 @@ class ReadSlices:
 
     def rows(self, one: FileSlice) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one slice."""
-        # As Spark's reader: names match in any case, and a missing column is null.
-        known = self.read.file_schema.names
-        named = [spelled(name, known) for name in self.shape.names]
-        read = replace(self.read, columns=tuple(filter(None, dict.fromkeys(named))) or (known[0],))
         try:
-            for batch in self._batches(one, read):
-                columns = [
-                    batch.column(name) if name else pa.nulls(batch.num_rows, field.type)
-                    for name, field in zip(named, self.shape, strict=True)
-                ]
-                found = pa.RecordBatch.from_arrays(columns, names=self.shape.names)
-                yield found.cast(self.shape)
+            yield from map(self._shaped, self._batches(one))
         except HoodooError as error:
             raise TaskFailedError(error) from error
 
-    def _batches(self, one: FileSlice, read: SliceRead) -> Iterator[pa.RecordBatch]:
-        return read_slice(self.address.open(), LoggingEvents(), one, read)
+    def _batches(self, one: FileSlice) -> Iterator[pa.RecordBatch]:
+        return read_slice(self.address.open(), LoggingEvents(), one, self._read_columns())
+
+    def _read_columns(self) -> SliceRead:
+        known = self.read.file_schema.names
+        columns = filter(None, dict.fromkeys(self._known_names()))
+        return replace(self.read, columns=tuple(columns) or (known[0],))
+
+    def _known_names(self) -> list[str | None]:
+        # As Spark's reader: names match in any case, and a missing column is null.
+        return [spelled(name, self.read.file_schema.names) for name in self.shape.names]
+
+    def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            batch.column(name) if name else pa.nulls(batch.num_rows, field.type)
+            for name, field in zip(self._known_names(), self.shape, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=self.shape.names).cast(self.shape)
 
 
 class ReadReplacements(ReadSlices):
@@ -74,8 +82,15 @@ class ReadReplacements(ReadSlices):
 
     __slots__ = ()
 
-    def _batches(self, one: FileSlice, read: SliceRead) -> Iterator[pa.RecordBatch]:
-        _, rows = split_by_logs(self.address.open(), LoggingEvents(), one, read)
+    def split(self, one: FileSlice) -> tuple[pa.Array, list[pa.RecordBatch]]:
+        """Return the numbers of the hidden rows, and the rows in their place."""
+        storage, events = self.address.open(), LoggingEvents()
+        hidden, rows = split_by_logs(storage, events, one, self._read_columns())
+        return _numbers(one, hidden), list(map(self._shaped, rows.combine_chunks().to_batches()))
+
+    def _batches(self, one: FileSlice) -> Iterator[pa.RecordBatch]:
+        storage, events = self.address.open(), LoggingEvents()
+        _, rows = split_by_logs(storage, events, one, self._read_columns())
         return iter(rows.combine_chunks().to_batches())
 
 
@@ -95,8 +110,8 @@ class ReadHidden:
                 for number in batch.column(0).to_pylist():
                     for one in self.packs[number]:
                         hidden, _ = split_by_logs(self.address.open(), LoggingEvents(), one, read)
-                        numbers = hidden.astype(np.int64) + file_code(one)
-                        yield pa.RecordBatch.from_arrays([pa.array(numbers)], names=[_HIDDEN])
+                        numbers = _numbers(one, hidden)
+                        yield pa.RecordBatch.from_arrays([numbers], names=[_HIDDEN])
         except HoodooError as error:
             raise TaskFailedError(error) from error
 
@@ -107,21 +122,43 @@ def read_packs(spark: Any, work: ReadSlices | ReadHidden, schema: Any) -> Any:
     return spark.range(0, count, 1, count).mapInArrow(work, schema)
 
 
-def without_hidden(df: Any, work: ReadHidden) -> Any:
+def hidden_in_tasks(spark: Any, work: ReadHidden) -> Any:
+    """Return the numbers of hidden rows as a DataFrame that tasks compute."""
+    return read_packs(spark, work, f"{_HIDDEN} long")
+
+
+def split_on_driver(
+    spark: Any, work: ReadReplacements, schema: Any, executor: Executor
+) -> tuple[Any, Any]:
+    """
+    Return the numbers of hidden rows, and the rows in their place, computed now.
+
+    Args:
+        spark: A session of Spark 4, which takes Arrow tables.
+        work: The slices, all in one pack.
+        schema: Spark's schema of the rows.
+        executor: Reads several slices at a time.
+    """
+    parts = executor.map(work.split, work.packs[0])
+    hidden = pa.table({_HIDDEN: pa.chunked_array([numbers for numbers, _ in parts])})
+    batches = [batch for _, some in parts for batch in some]
+    rows = pa.Table.from_batches(batches, schema=work.shape)
+    return spark.createDataFrame(hidden), spark.createDataFrame(rows, schema=schema)
+
+
+def without_hidden(df: Any, hidden: Any) -> Any:
     """
     Return the rows of base files that no log hides.
 
     Args:
         df: Spark's read of the base files, with its metadata column.
-        work: Reads the hidden rows of these files. Each Spark task gets all of them (a broadcast).
+        hidden: The numbers of the hidden rows. Each executor gets all of them (a broadcast).
     """
-    hidden = read_packs(df.sparkSession, work, f"{_HIDDEN} long")
     number = F.shiftleft(F.xxhash64("_metadata.file_name"), _ROW_BITS) + F.col(
         "_metadata.row_index"
     )
-    return (
-        df.withColumn(_HIDDEN, number).join(F.broadcast(hidden), _HIDDEN, "left_anti").drop(_HIDDEN)
-    )
+    df = df.withColumn(_HIDDEN, number)
+    return df.join(F.broadcast(hidden), _HIDDEN, "left_anti").drop(_HIDDEN)
 
 
 def splittable(slices: Sequence[FileSlice], log_bytes_max: int) -> list[FileSlice]:
@@ -148,6 +185,10 @@ def file_code(one: FileSlice) -> int:
     name = one.base_file.name if one.base_file is not None else ""
     code = xxhash.xxh64_intdigest(name.encode(), seed=_SEED) << _ROW_BITS
     return int.from_bytes(code.to_bytes(16, "little")[:8], "little", signed=True)
+
+
+def _numbers(one: FileSlice, hidden: Positions) -> pa.Array:
+    return pa.array(hidden.astype(np.int64) + file_code(one))
 
 
 def log_bytes(one: FileSlice) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,7 @@ def test_a_range_of_partial_updates_returns_whole_rows(save: Any, rows: Any, pat
 
 
 HIDDEN_LOGS = "hoodoo__spark__read__hidden__log__max__bytes"
+IN_TASKS = {"hoodoo__spark__driver__read__max__bytes": "0"}
 MERGES = {
     "event-time": {},
     "commit-time": {"hoodie__record__merge__mode": "COMMIT_TIME_ORDERING"},
@@ -119,6 +122,7 @@ def test_spark_reads_the_rows_that_no_log_changes(
         assert len(plan_load(table, table.properties).split) == 2
         expected = sorted(tuple(row.values()) for row in table.scan().read_all().to_pylist())
     assert rows() == expected
+    assert rows(**IN_TASKS) == expected
     assert rows(**{HIDDEN_LOGS: "0"}) == expected
     df = spark.read.format("hoodoo").load(path).where("at > 2").select("amount")
     plan = df._jdf.queryExecution().executedPlan().toString()
@@ -143,3 +147,25 @@ def test_tasks_merge_file_groups_with_many_log_records_whole(
         assert [one.file_group.partition_path for one in load.merged] == ["tue"]
     expected = [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 12, 3.0)]
     assert rows(**{HIDDEN_LOGS: str(min(sizes))}) == expected
+
+
+def test_every_way_to_merge_returns_the_same_types(save: Any, spark: Any, path: str) -> None:
+    columns = (
+        "id long, day string, at long, t timestamp, n timestamp_ntz, d date, c decimal(12,3), "
+        "b binary, l array<int>, m map<string,double>, s struct<x:int,y:string>"
+    )
+    moment = dt.datetime(2026, 4, 1, 2, 3, 4, 567)  # noqa: DTZ001 - in any zone
+
+    def row(number: int, at: int) -> tuple[Any, ...]:
+        values = (moment, moment, moment.date(), Decimal("1.250"), b"x", [at, None], {"k": 0.5})
+        return (number, "mon", at, *values, (at, None))
+
+    save([row(1, 1), row(2, 1)], columns=columns, **MERGE_ON_READ)
+    save([row(1, 2)], columns=columns, **MERGE_ON_READ)
+    found = []
+    for options in ({}, IN_TASKS, {HIDDEN_LOGS: "0"}):
+        given = {key.replace("__", "."): value for key, value in options.items()}
+        df = spark.read.format("hoodoo").options(**given).load(path)
+        found.append((df.dtypes, sorted(map(str, df.collect()))))
+    assert found[0] == found[1] == found[2]
+    assert [row.s.x for row in df.sort("id").collect()] == [2, 1]

@@ -242,7 +242,11 @@ def test_partition_columns_are_partitions_of_spark(
     assert "PartitionFilters: [isnotnull(day" in scans_of(found)[0]
 
 
-def test_files_of_other_partitions_are_not_opened(save: Any, spark: Any, path: str) -> None:
+@pytest.mark.parametrize("few", [0, 32], ids=["named", "looked-up"])
+def test_files_of_other_partitions_are_not_opened(
+    save: Any, spark: Any, path: str, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr("hoodoo.spark.base_files.FEW_FILES", few)
     save(THREE)
     for file in Path(path, "tue").glob("*.parquet"):
         file.write_bytes(b"not a file of Parquet")
