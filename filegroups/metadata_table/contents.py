@@ -39,6 +39,7 @@ from filegroups.metadata_table.keys import bloom_filter_keys
 from filegroups.metadata_table.records import (
     ALL_PARTITIONS,
     BLOOM_FILTERS,
+    COLUMN_STATS,
     FILES,
     NO_PARTITION,
     RECORD_INDEX,
@@ -469,6 +470,31 @@ def _of_files(
             [(partition.path, list(whole.values()))], table.stats_version
         )
         yield {PartitionKind.PARTITION_STATS.value: PartitionContents(records=records)}
+
+
+def statistics_of_slices(
+    storage: Storage,
+    executor: Executor,
+    table: IndexedTable,
+    slices: Sequence[FileSlice],
+    requested_time: InstantTime,
+) -> pa.Table:
+    """
+    Return the records of ``partition_stats`` for slices, which widen those of their partitions.
+
+    Outside: the reads of the files of each slice for statistics.
+    """
+    index = PartitionKind.PARTITION_STATS.value
+    of_partition: dict[str, list[FileSlice]] = {}
+    for one in slices:
+        of_partition.setdefault(one.file_group.partition_path, []).append(one)
+    made = []
+    for path, own in of_partition.items():
+        sizes = {file.name: file.size_bytes for one in own for file in _files_of_slice(one)}
+        partition = CommittedPartition(path=path, files=sizes, slices=tuple(own))
+        for found in _of_files(storage, executor, table, partition, requested_time):
+            made += [found[index].records] if index in found else []
+    return pa.concat_tables([COLUMN_STATS.empty_table(), *made])
 
 
 _Work = TypeVar("_Work")

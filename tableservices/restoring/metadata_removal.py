@@ -12,7 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from filegroups.metadata_table.contents import KEEPS_KEYS, PartitionContents
+from filegroups.metadata_table.contents import (
+    KEEPS_KEYS,
+    PartitionContents,
+    statistics_of_slices,
+)
 from filegroups.metadata_table.file_group_contents import IndexedTable
 from filegroups.metadata_table.reading import open_metadata_table
 from filegroups.metadata_table.removed_writes import contents_of_removal, merged_times
@@ -166,7 +170,7 @@ class MetadataRemoval:
             slices = view.latest_slices()
         elif table.indexes_keys and groups is not None:
             slices = [one for one in map(view.latest_slice, sorted(groups)) if one is not None]
-        return contents_of_removal(
+        made = contents_of_removal(
             ports.storage,
             ports.executor,
             table,
@@ -176,6 +180,24 @@ class MetadataRemoval:
             of_groups=groups,
             zone=context.zone,
         )
+        if not table.has(PartitionKind.PARTITION_STATS):
+            return made
+        # A build after the writes has bounds of the newest slices only. Others are visible now.
+        shown = view.latest_slices(self._partitions(snapshot, merged))
+        index = PartitionKind.PARTITION_STATS.value
+        bounds = statistics_of_slices(ports.storage, ports.executor, table, shown, EARLIEST)
+        return {**made, index: PartitionContents(records=bounds)}
+
+    def _partitions(self, snapshot: Snapshot, merged: frozenset[InstantTime]) -> list[str] | None:
+        """Return the partitions whose visible files the writes may have changed; None for all."""
+        done = {one.requested_time: one for one in snapshot.active.completed_writes}
+        if not merged <= done.keys():
+            return None
+        found: set[str] = set()
+        for time in merged:
+            commit = self._context.commits.read(done[time])
+            found.update(commit.partition_paths())
+        return sorted(found)
 
     def _groups(
         self, snapshot: Snapshot, merged: frozenset[InstantTime], table: IndexedTable

@@ -61,15 +61,23 @@ def indexed(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def statistics(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the statistics of the files that exist, by file and column."""
+    """
+    Return the statistics of the files that exist, by file and column.
+
+    Bounds of a column without values are left out: a rebuild by Java 1.1 has 0 for such numbers.
+    """
     there = {name for part, name, _ in listed(path) if (path / part / name).exists()}
     with opened(path) as table:
         found = metadata_of(table)
         if "column_stats" not in found.partitions:
             return {}
         rows = pa.concat_tables(found.read("column_stats")).drop(["key"]).to_pylist()
+    nothing = {"min": None, "max": None}
     return {
-        (one["file_name"], one["column_name"]): one
+        (one["file_name"], one["column_name"]): {
+            **one,
+            **(nothing if one["null_count"] == one["value_count"] else {}),
+        }
         for one in rows
         if one["file_name"] in there and not one["is_deleted"]
     }

@@ -434,11 +434,20 @@ class Turns:
     def restore(self, who: str) -> str | None:
         if not self.saved:
             return None
-        newest = max(self.saved)
+        newest, before = max(self.saved), set(self.partitions)
         self.service(who, "restore", newest)
         rows, columns = self.saved[newest]
         self.rows, self.columns = {**rows}, {**columns}
-        return newest
+        repaired: tuple[str, ...] = ()
+        if who == "java":
+            # Java may build the record index before it removes the commits, and then it keeps their
+            # entries: rows that the commits had moved, new ones and those of other partitions.
+            with self.open() as table:
+                repaired = table.metadata.repair()
+                assert set(repaired) <= {"record_index"}, repaired
+                if gone := before - set(self.partitions):
+                    table.metadata.create(*sorted(gone))
+        return f"{newest}, repaired {repaired}"
 
     def delete_savepoint(self, who: str) -> str | None:
         if not self.saved:

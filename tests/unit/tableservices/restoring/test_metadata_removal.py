@@ -53,7 +53,7 @@ from timeline.codecs.instant_avro import encode_restore_plan
 from timeline.errors import ServiceConflictError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import METADATA_TABLE, FileSlice, data_file_time, timeline_path
-from timeline.model.instant import Action
+from timeline.model.instant import Action, WallMs, instant_time, wall_ms
 from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind
@@ -212,6 +212,11 @@ def copied(table: TableReader) -> TableReader:
     return opened(table, storage=storage)
 
 
+def later(time: str, duration_ms: int) -> str:
+    """Return an instant time some milliseconds later."""
+    return instant_time(WallMs(wall_ms(time) + duration_ms))
+
+
 def history(
     table: TableReader, *, merged: int, table_type: TableType = COW
 ) -> tuple[list[str], dict[str, Any]]:
@@ -338,7 +343,7 @@ def test_a_restore_is_refused_while_another_process_may_complete_a_compaction() 
         slot,
         action=Action.COMPACTION,
         requested_time=time,
-        completion_time=f"{int(time) + 1}",
+        completion_time=later(time, 1),
         body=b"plan",
     )
     assert commit_log.take(planned)
@@ -406,7 +411,7 @@ def test_a_restore_that_another_engine_left_is_finished_in_the_metadata_table(
     plan = RestorePlan(
         instants_to_rollback=tuple(infos[::-1]), savepoint_to_restore_timestamp=times[1]
     )
-    own_time = f"{int(times[-1]) + 1000}"
+    own_time = later(times[-1], 1_000)
     storage.create(timeline_path(f"{own_time}.restore.requested"), encode_restore_plan(plan))
     if died == "after":  # it deleted the writes on the table, and not in the metadata table
         for path in [*files_below(storage, ".hoodie/timeline"), *data_files(table)]:

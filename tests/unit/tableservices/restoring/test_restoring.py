@@ -55,7 +55,7 @@ from timeline.errors import (
 from timeline.heartbeat import HeartbeatLimits
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import parse_instant_name
-from timeline.model.instant import WallMs, instant_time
+from timeline.model.instant import WallMs, instant_time, wall_ms
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind
 from timeline.properties.properties_file import update_properties
@@ -431,7 +431,8 @@ def test_a_restore_that_another_engine_abandoned_stops_writers_until_it_is_finis
 @pytest.mark.spec("MDT-6")
 def test_an_abandoned_restore_is_not_finished_if_its_metadata_table_cannot_be_updated() -> None:
     table, times = grown(1, 2)
-    left_by_java(table, times[0], times[1], time=f"{int(times[1]) + 50}")
+    left = instant_time(WallMs(wall_ms(times[1]) + 50))
+    left_by_java(table, times[0], times[1], time=left)
     storage = table.context.ports.storage
     listed = {"hoodie.table.metadata.partitions": "files,expr_index_upper"}
     update_properties(storage, listed, now="now")
