@@ -114,7 +114,7 @@ def announce_tasks(
     Announce the files that the tasks will write.
 
     Outside: 1 create; on a high-latency store also 1 create for each base file and for each
-    partition that may be new, all at the same time.
+    partition that may be new, all at the same time. Tasks that name their files announce them later.
 
     Args:
         context: The table.
@@ -128,7 +128,12 @@ def announce_tasks(
     """
     show = partial(make_inflight, context, begun, profile)
     storage = context.ports.storage
-    bases = [task for _, tasks in parts for task in tasks if task.log is None]
+    bases = [
+        task
+        for workload, tasks in parts
+        for task in tasks
+        if task.log is None and not workload.tasks_name_files
+    ]
     if not storage.capabilities.high_latency or len(bases) > _MARKERS_MAX:
         context.ports.concurrently(show, *others)
         return [tuple(tasks) for _, tasks in parts]
@@ -152,7 +157,10 @@ def announce_tasks(
         ),
         *(partial(_precompute, workload, tasks) for workload, tasks in parts),
     )
-    return [tuple(_shown(task, opened) for task in tasks) for _, tasks in parts]
+    return [
+        tuple(tasks) if workload.tasks_name_files else tuple(_shown(task, opened) for task in tasks)
+        for workload, tasks in parts
+    ]
 
 
 def _precompute(workload: Workload, tasks: Sequence[FileGroupTask]) -> None:
@@ -203,6 +211,10 @@ class WrittenFiles:
         )
 
 
+_LATE_FILES_MS = 5_000
+_LATE_FILES_POLL_MS = 100
+
+
 def reconcile_files(
     context: TableContext,
     begun: StartedWrite,
@@ -219,11 +231,28 @@ def reconcile_files(
     kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
     if attempted is None:
         attempted = frozenset(one.path for one in marker_files(storage, begun.requested_time))
+        _await_files(context, attempted - kept - written.dropped)
     for path in sorted(attempted - kept - written.dropped):
         storage.delete(path)
     storage.sync_folders(
         sorted({stat.partition_path or "" for _, stats in written.stats for stat in stats})
     )
+
+
+def _await_files(context: TableContext, paths: Collection[str]) -> None:
+    """
+    Wait a moment for files that are announced and missing.
+
+    The cluster ends an attempt that it does not need, or lost it with its executor. Its process may
+    still close its file for a moment, after the commit if nobody waits. Outside: 1 stat for each
+    file and poll.
+    """
+    ports = context.ports
+    until = ports.clock.monotonic_ms() + _LATE_FILES_MS
+    missing = [path for path in sorted(paths) if ports.storage.stat(path) is None]
+    while missing and ports.clock.monotonic_ms() < until:
+        ports.clock.sleep_ms(_LATE_FILES_POLL_MS)
+        missing = [path for path in missing if ports.storage.stat(path) is None]
 
 
 def pending_commit_of(

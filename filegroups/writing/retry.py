@@ -138,6 +138,7 @@ class AnnouncedRebase:
 
 def announce_rebase(
     context: TableContext,
+    workload: Workload,
     written: WrittenFiles,
     file_groups: Collection[FileGroupId],
     *,
@@ -149,7 +150,8 @@ def announce_rebase(
     Outside: 1 create (marker) for each file group, 1 delete for each former file, all together.
     """
     again = [pair for pair in written.stats if pair[0].file_group in file_groups]
-    if not context.ports.storage.capabilities.high_latency or len(again) > _AT_ONCE_MAX:
+    is_far = context.ports.storage.capabilities.high_latency
+    if not is_far or workload.tasks_name_files or len(again) > _AT_ONCE_MAX:
         return AnnouncedRebase()
     storage = context.ports.storage
     former = frozenset(path for _, stats in again for stat in stats for path in stat.paths)

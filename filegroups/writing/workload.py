@@ -61,7 +61,14 @@ class WorkloadProfile:
 
 
 class Workload(Protocol):
-    """Rows of one write. The write calls the methods in this order; a retry repeats some."""
+    """
+    Rows of one write. The write calls the methods in this order; a retry repeats some.
+
+    ``tasks_name_files``: Each attempt of a task chooses the names of its files and announces them
+    itself, because tasks may run twice. So the write announces none before.
+    """
+
+    tasks_name_files: bool
 
     @property
     def schema(self) -> pa.Schema:
@@ -204,6 +211,8 @@ def write_task(
 
 class LocalWorkload:
     """Rows of one write in memory. The contract is ``filegroups.writing.workload.Workload``."""
+
+    tasks_name_files = False
 
     def __init__(
         self, ports: Ports, rows: pa.Table, deleted: pa.ChunkedArray | None = None

@@ -504,7 +504,9 @@ def _publish_written(
         tries.groups_rebased += 1
         number, announced = tries.groups_rebased, AnnouncedRebase()
         if must_wait:
-            announced = announce_rebase(context, written, verdict.file_groups, number=number)
+            announced = announce_rebase(
+                context, workload, written, verdict.file_groups, number=number
+            )
             logs_may_conflict = pending_commit.logs_may_conflict
             # The rebased files use this newer state; validation still starts at the older one.
             here = wait_in_line(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
+from hoodoo.spark.attempts import TaskAttempts
 from hoodoo.spark.error_transport import TaskFailedError, error_from_spark
 from hoodoo.spark.options import storage_properties
 from hoodoo.spark.tasks import StorageAddress
@@ -61,7 +62,7 @@ class SparkExecutor:
         """
         if not tasks:
             return []
-        run = _ClusterRun(work, self.address)
+        run, attempts = _ClusterRun(work, self.address), TaskAttempts(self.spark)
         try:
             at_a_time = min(len(tasks), self.tasks_max or len(tasks))
             sent = self.spark.sparkContext.parallelize(list(tasks), at_a_time)
@@ -71,6 +72,7 @@ class SparkExecutor:
             if carried is None:
                 raise
             raise carried from error
+        attempts.wait()
         return found
 
 

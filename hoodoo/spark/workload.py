@@ -23,6 +23,7 @@ from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.schema.schema import TableSchema
 from filegroups.writing.workload import NewGroups, NewGroupStats, WorkloadProfile
 from filegroups.writing.write_request import RowRules
+from hoodoo.spark.attempts import TaskAttempts
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.few_rows import source_bytes
 from hoodoo.spark.global_index import (
@@ -148,6 +149,8 @@ class SparkWorkload:
             Spark's own.
     """
 
+    tasks_name_files = True
+
     def __init__(
         self,
         ports: Ports,
@@ -159,7 +162,7 @@ class SparkWorkload:
     ) -> None:
         self.df = df
         self._spark = df.sparkSession
-        _refuse_speculation(self._spark)
+        self._attempts = TaskAttempts(self._spark)
         self._address = StorageAddress(
             base_uri=ports.storage.base_uri, options=tuple((storage_options or {}).items())
         )
@@ -554,6 +557,7 @@ class SparkWorkload:
 
     def attempted(self) -> frozenset[str] | None:
         """See ``Workload.attempted``. Spark may repeat tasks, so only markers list all files."""
+        self._attempts.wait()
         return None
 
     def release(self) -> None:
@@ -669,14 +673,3 @@ class SparkWorkload:
         if self._rules is None:
             raise InvariantError("a workload was used before it was prepared; report it")
         return self._rules
-
-
-def _refuse_speculation(spark: Any) -> None:
-    """Refuse speculation: an attempt that ends after the commit leaves a visible file (PUB-2)."""
-    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
-        raise UnsafeSetupError(
-            "a speculative task may finish its file after the commit: set "
-            "spark.speculation=false for jobs that write tables",
-            kind="speculation",
-            key="spark.speculation",
-        )

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -72,6 +72,7 @@ class JvmServer:
         is_ready: Whether it serves; asked until it does.
         heap_mb: Largest heap.
         options: Further options of the JVM.
+        variables: Further environment variables.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class JvmServer:
         is_ready: Callable[[], bool],
         heap_mb: int = 256,
         options: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         needs_java()
+        self._variables = dict(variables or {})
         folder.mkdir(parents=True, exist_ok=True)
         self._name = name
         self._folder = folder
@@ -111,7 +114,7 @@ class JvmServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_surroundings(),
+                env=_surroundings() | self._variables,
             )
         if wait:
             self.wait_until_ready()

@@ -149,6 +149,29 @@ def test_no_partition_is_created_for_rows_that_may_all_be_deletes() -> None:
     assert made == ["create z/.hoodie_partition_metadata"]
 
 
+@pytest.mark.spec("PUB-1")
+def test_files_that_tasks_name_are_not_announced_before() -> None:
+    """The marker of a planned name would hide the files of attempts that the write does not use."""
+    storage = RecordingStorage(Far(MemoryStorage()))
+    table = new_table(storage)
+    mine = begin(table.context, Action.COMMIT)
+    task = FileGroupTask(
+        requested_time=mine.requested_time,
+        operation=UPSERT,
+        partition_path="z",
+        file_id="f-0",
+        write_token="0-0-0",
+        task_number=0,
+        avro_json="",
+    )
+    rows = LocalWorkload(table.context.ports, as_table([]))
+    rows.tasks_name_files = True
+    [shown] = announce_tasks(table.context, mine, CommitMetadata(), [(rows, [task])])
+    mine.heartbeat.stop()
+    assert shown == (task,)
+    assert not any(".marker." in text for text in storage.operations())
+
+
 class ConcurrencyRecorder(ThreadExecutor):
     """An executor that records the greatest number of concurrent calls."""
 
