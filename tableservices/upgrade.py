@@ -399,6 +399,8 @@ def plan_upgrade(context: TableContext) -> Upgrade | None:
     _refuse_unlike_keys(context, snapshot, config)
     _refuse_work_in_progress(context, snapshot.active)
     logged = logged_slices(context, snapshot)
+    if old_layout and logged:
+        _refuse_column_ids(snapshot)
     _refuse_unreadable(context, snapshot, logged)
     target = {"hoodie.table.version": str(NEWEST_VERSION), **version_9_merging(config.merge)}
     if old_layout:
@@ -565,6 +567,16 @@ def _refuse_unlike_keys(context: TableContext, snapshot: Snapshot, config: Table
             f"rows: {step}: {config.record_key_fields[0]}, first in {one.file_group}",
             kind="not_upgradable",
             feature="complex key of one field",
+        )
+
+
+def _refuse_column_ids(snapshot: Snapshot) -> None:
+    if snapshot.newest_internal_schema_json:
+        raise UnsupportedTableError(
+            "the table's columns have ids (schema on read), and its log files of version 6 are not "
+            "merged with ids here: let Java Hudi compact the table, then upgrade it",
+            kind="not_upgradable",
+            feature="column ids in log files of version 6",
         )
 
 

@@ -227,13 +227,13 @@ class SliceRules:
         instant = self.snapshot.active.find(first.requested_time)
         if instant is not None and instant.completed:
             named = self.snapshot.commits.read(instant).written_paths()
-            kept = [pending_commit for pending_commit in candidates if pending_commit.path in named]
+            kept = [one for one in candidates if one.path in named]
             if len(kept) == 1:
                 return kept[0]
         raise CorruptTableError(
             "two base files of one instant have the same file group: keep the file that the "
             "commit's metadata names, and move the other out of the table: "
-            f"{[pending_commit.path for pending_commit in candidates]}",
+            f"{[one.path for one in candidates]}",
             path=first.path,
         )
 
