@@ -9,7 +9,7 @@ records give equal bytes, so a task may repeat them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Final
 
 import numpy as np
@@ -123,6 +123,7 @@ def encode_log_file(
     created_ms: int,
     entries: pa.Table | None = None,
     deleted_keys: pa.Array | pa.ChunkedArray | None = None,
+    compacted_times: Sequence[InstantTime] = (),
 ) -> bytes:
     """
     Return a log file of the metadata table: a data block, then a delete block.
@@ -135,6 +136,8 @@ def encode_log_file(
         entries: From ``encode_records``.
         deleted_keys: Keys whose records the log removes. A key among the entries, too, is removed:
             the delete block comes last.
+        compacted_times: Of a log compaction: the instants whose blocks it replaces, newest first. Its
+            delete block comes first, so a deleted key may have a newer record.
 
     Without entries and deleted keys it is the file of 80 bytes by which a new file group exists.
 
@@ -147,6 +150,8 @@ def encode_log_file(
         HeaderKey.INSTANT_TIME: requested_time,
         HeaderKey.SCHEMA: metadata_record_schema(table_version, with_meta_columns=True),
     }
+    if compacted_times:
+        header[HeaderKey.COMPACTED_BLOCK_TIMES] = ",".join(compacted_times)
     blocks = []
     if entries is not None and entries.num_rows:
         data = encode_base_file(entries, table_version=table_version, created_ms=created_ms)
@@ -159,7 +164,7 @@ def encode_log_file(
         nothing = encode_deletes(pa.array([], pa.string()), partition)
         time_only: dict[int, str] = {HeaderKey.INSTANT_TIME: requested_time}
         blocks.append(encode_block(BlockType.DELETE, time_only, nothing))
-    return b"".join(blocks)
+    return b"".join(reversed(blocks) if compacted_times else blocks)
 
 
 # ---- The field of each kind, from sorted rows in runs of limited size

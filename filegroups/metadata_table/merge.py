@@ -77,6 +77,73 @@ def merge_layers(layers: Sequence[pa.Table | pa.Array], shape: pa.Schema) -> pa.
     return found.combine_chunks()
 
 
+def merge_logs(
+    layers: Sequence[pa.Table | pa.Array], shape: pa.Schema, base: pa.Table
+) -> tuple[pa.Table, pa.Array]:
+    """
+    Merge the layers of logs into one that has the same effect on the layers below.
+
+    A file that is added and deleted between two compactions leaves no tombstone, because a
+    compaction would keep it for ever. So those of files depend on the base file.
+
+    Args:
+        layers: Of the logs, as of ``merge_layers``.
+        shape: One of the schemas of ``records``.
+        base: The records of the base file below; read for ``FILES`` only.
+
+    Shapes: -> records of ``shape``; deleted keys (k,), distinct. The deletes come first: a key may be
+    in both.
+    """
+    deleted = [pc.cast(one, pa.string()) for one in layers if isinstance(one, pa.Array)]
+    if shape != FILES:
+        marked = [
+            one for one in layers if isinstance(one, pa.Table) and "is_deleted" in shape.names
+        ]
+        deleted += [
+            one_array(rows.column("key").filter(rows.column("is_deleted"))) for rows in marked
+        ]
+        merged = merge_layers(layers, shape)
+        if shape == COLUMN_STATS:
+            # The earlier ones of a tight record do not count, also if a later one widened it.
+            widened = merged.column("key").filter(pc.invert(merged.column("is_tight")))
+            tight = [
+                one_array(rows.column("key").filter(rows.column("is_tight"))) for rows in marked
+            ]
+            deleted += [keys.filter(pc.is_in(keys, value_set=one_array(widened))) for keys in tight]
+        return merged, _distinct(deleted)
+    now = merge_layers([base, *layers], shape)
+    mine, below = (
+        pc.binary_join_element_wise(
+            one_array(one.column("key")), one_array(one.column("name")), "\0"
+        )
+        for one in (now, base)
+    )
+    found = base.take(pc.index_in(mine, value_set=below))
+    size, was = now.column("size"), found.column("size")
+    alive = pc.invert(now.column("is_deleted"))
+    was_alive = pc.fill_null(pc.invert(found.column("is_deleted")), False)
+    kept = pc.and_(pc.equal(alive, was_alive), pc.fill_null(pc.equal(size, was), False))
+    # The greater size of a file counts, so a lesser one needs the key's delete.
+    lesser = pc.and_(pc.and_(alive, was_alive), pc.fill_null(pc.less(size, was), False))
+    reset = _distinct([*deleted, one_array(now.column("key").filter(lesser))])
+    again = pc.is_in(now.column("key"), value_set=reset)
+    gone = live_files(base.filter(pc.invert(pc.is_in(below, value_set=mine))))
+    gone = gone.filter(pc.invert(pc.is_in(gone.column("key"), value_set=reset)))
+    tombs = pa.Table.from_arrays(
+        [
+            *(gone.column(name) for name in ("key", "name")),
+            pa.repeat(pa.scalar(0, pa.int64()), gone.num_rows),
+            pa.repeat(pa.scalar(True), gone.num_rows),
+        ],
+        schema=FILES,
+    )
+    return pa.concat_tables([now.filter(pc.or_(pc.invert(kept), again)), tombs]), reset
+
+
+def _distinct(keys: Sequence[pa.Array]) -> pa.Array:
+    return pc.unique(pa.concat_arrays([pa.array([], pa.string()), *keys]))
+
+
 def live_files(rows: pa.Table) -> pa.Table:
     """Return the rows of ``FILES`` without tombstones."""
     return rows.filter(pc.invert(rows.column("is_deleted")))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from io import BytesIO
 from itertools import groupby
@@ -24,7 +24,13 @@ from typing import IO, Final, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.log_files import InputFiles, VisibleInstants, opened, read_blocks
+from filegroups.files.log_files import (
+    InputFiles,
+    VisibleInstants,
+    find_blocks,
+    opened,
+    read_blocks,
+)
 from filegroups.metadata_table.decode import (
     SHAPE_OF_KIND,
     decode_block,
@@ -45,7 +51,7 @@ from filegroups.metadata_table.keys import (
     split_secondary_keys,
 )
 from filegroups.metadata_table.lost_files import refuse_lost_files
-from filegroups.metadata_table.merge import live_files, merge_layers
+from filegroups.metadata_table.merge import live_files, merge_layers, merge_logs
 from filegroups.metadata_table.records import (
     ALL_PARTITIONS,
     BLOOM_FILTERS,
@@ -148,6 +154,22 @@ class _Fetched:
     def open_input(self, path: str) -> IO[bytes]:
         known = self.contents.get(path)
         return self.storage.open_input(path) if known is None else BytesIO(known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedLogs:
+    """
+    What some log files of a slice do together.
+
+    Args:
+        records: Their records, above ``deletes``.
+        deletes: The keys that they delete.
+        times: The instants of their blocks, newest first.
+    """
+
+    records: pa.Table
+    deletes: pa.Array
+    times: tuple[InstantTime, ...]
 
 
 @dataclass(kw_only=True)
@@ -359,6 +381,16 @@ class MetadataTable:
         *,
         by_prefix: bool = False,
     ) -> pa.Table:
+        return merge_layers(self._layers(one, shape, keys, by_prefix=by_prefix), shape)
+
+    def _layers(
+        self,
+        one: FileSlice,
+        shape: pa.Schema,
+        keys: pa.Array | None = None,
+        *,
+        by_prefix: bool = False,
+    ) -> list[pa.Table | pa.Array]:
         layers, base_time, files = [], None, self._fetched(one)
         if one.base_file is not None:
             base_time, path = one.base_file.requested_time, one.base_file.path
@@ -384,7 +416,7 @@ class MetadataTable:
         for are_small, run in groupby(found, key=lambda one: isinstance(one, tuple)):
             some = list(run)
             layers += [decode_together(some, shape)] if are_small else some
-        return merge_layers(layers, shape)
+        return layers
 
     def _fetched(self, one: FileSlice) -> InputFiles:
         """Return the slice's files; on a high-latency store the small ones are read at once."""
@@ -449,6 +481,21 @@ class MetadataTable:
     def merged(self, partition: str, one: FileSlice) -> pa.Table:
         """Return the records of a slice; errors as ``read``. Outside: 1 open_input for each file."""
         return self._merged(one, self.records_shape(partition), None)
+
+    def merged_logs(self, partition: str, one: FileSlice) -> MergedLogs:
+        """
+        Return the log files of a slice as one with the same effect (MDT-17).
+
+        Errors as ``read``. Outside: 2 open_input for each log file; 1 for the base file of ``files``.
+        """
+        shape, logs = self.records_shape(partition), replace(one, base_file=None)
+        is_list = partition == PartitionKind.FILES.value
+        base = self._layers(replace(one, log_files=()), shape) if is_list else []
+        layers = self._layers(logs, shape)
+        blocks = find_blocks(self.storage, one.log_files, self.visible)
+        records, deletes = merge_logs(layers, shape, merge_layers(base, shape))
+        newest_first = dict.fromkeys(block.instant_time for block in reversed(blocks))
+        return MergedLogs(records=records, deletes=deletes, times=tuple(newest_first))
 
     def _listed(self, partition: str) -> dict[FileGroupNumber, FileSlice]:
         bases, logs = self.files(partition)
@@ -524,10 +571,6 @@ def open_metadata_table(
     hidden = _hidden(storage, own, snapshot)
     done = {one.requested_time for one in active.instants if one.completed}
     first_hidden = min((own.completions[time] for time in hidden), default=None)
-    newest_base = max(
-        (one.requested_time for one in active.completed_writes if one.action is Action.COMMIT),
-        default="",
-    )
     return MetadataTable(
         storage=storage,
         partitions=partitions,
@@ -536,7 +579,7 @@ def open_metadata_table(
             times=frozenset(done - hidden), archived_below=active.archived_below
         ),
         lag=_lag(own, snapshot, hidden),
-        is_newer=first_hidden is not None and first_hidden < newest_base,
+        is_newer=first_hidden is not None and first_hidden < newest_merge(active),
         ports=ports,
     )
 
@@ -634,6 +677,18 @@ def _lag(own: Snapshot, snapshot: Snapshot, hidden: frozenset[InstantTime]) -> L
 def is_log_compaction(active: ActiveTimeline, time: InstantTime) -> bool:
     """Return whether an instant of the metadata table is a log compaction of it."""
     return f"{time}.{Action.LOGCOMPACTION.value}.requested" in active.file_names
+
+
+def newest_merge(active: ActiveTimeline) -> InstantTime:
+    """Return when the metadata table's newest completed compaction of either kind was requested, or ""."""
+    return max(
+        (
+            one.requested_time
+            for one in active.completed_writes
+            if one.action is Action.COMMIT or is_log_compaction(active, one.requested_time)
+        ),
+        default="",
+    )
 
 
 def _built_at(own: Snapshot) -> InstantTime:

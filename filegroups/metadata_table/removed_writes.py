@@ -29,13 +29,13 @@ from filegroups.metadata_table.file_group_contents import (
     slice_rows,
 )
 from filegroups.metadata_table.keys import split_secondary_keys
-from filegroups.metadata_table.reading import MetadataTable, is_log_compaction
+from filegroups.metadata_table.reading import MetadataTable, newest_merge
 from filegroups.metadata_table.records import RECORD_INDEX
 from filegroups.schema.casting import codes_of, one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import FileSlice, data_file_time, instant_file_name
-from timeline.model.instant import EARLIEST, Action, InstantTime, TimelineZone
+from timeline.model.instant import EARLIEST, InstantTime, TimelineZone
 from timeline.model.metadata_table import BUILDING, PartitionKind
 from timeline.ports.ports import Executor, Stats, Storage
 from timeline.snapshot import ActiveTimeline
@@ -186,14 +186,7 @@ def merged_times(timeline: Stats, times: Iterable[InstantTime]) -> frozenset[Ins
     modified = {one.name: one.modified_ms for one in timeline}
     at = {time: modified[instant_file_name(one)] for time, one in done.items()}
     built = max((at[one] for one in done if one.startswith(BUILDING)), default=-1)
-    merging = max(
-        (
-            one.requested_time
-            for one in done.values()
-            if one.action is Action.COMMIT or is_log_compaction(own, one.requested_time)
-        ),
-        default=EARLIEST,
-    )
+    merging = newest_merge(own)
     exact = {
         time
         for time in done.keys() & set(times)

@@ -101,18 +101,22 @@ _HELPER = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
 
 def is_due(timeline: ActiveTimeline, commits_min: int) -> bool:
     """Return whether enough delta commits completed since the last compaction of either kind."""
+    return delta_commits_since(timeline) >= commits_min
+
+
+def delta_commits_since(timeline: ActiveTimeline) -> int:
+    """Return the number of delta commits that completed since the last compaction of either kind."""
     since = max(
         (one.requested_time for one in timeline.completed_writes if _compacts(timeline, one)),
         default="",
     )
-    appended = sum(
+    return sum(
         1
         for one in timeline.completed_writes
         if one.action is Action.DELTACOMMIT
         and not _compacts(timeline, one)
         and (one.completion_time or "") > since
     )
-    return appended >= commits_min
 
 
 def _compacts(timeline: ActiveTimeline, one: Instant) -> bool:

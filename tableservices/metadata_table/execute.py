@@ -13,9 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from filegroups.metadata_table.encode import encode_base_file, encode_records
+from filegroups.metadata_table.encode import encode_base_file, encode_log_file, encode_records
 from filegroups.metadata_table.log_files import RECORD_TYPES
-from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from filegroups.metadata_table.reading import (
+    MergedLogs,
+    MetadataTable,
+    newest_merge,
+    open_metadata_table,
+)
 from filegroups.supported import refuse_unmaintained
 from tableservices.archiving.plan import ArchivingSettings
 from tableservices.compaction.plan import CompactionTrigger
@@ -25,11 +30,13 @@ from tableservices.metadata_table.clean_and_archive import (
 )
 from tableservices.metadata_table.plan import (
     MetadataServiceSettings,
+    commits_until_due,
     completion_time_of,
     delta_commits,
     is_due,
+    is_log_compaction_due,
     metadata_compaction_plan,
-    newest_compaction,
+    metadata_log_compaction_plan,
     pending_compactions,
     read_metadata_timeline,
 )
@@ -42,7 +49,7 @@ from timeline.codecs.instant_avro import (
     encode_compaction_plan,
 )
 from timeline.codecs.metadata_instants import metadata_record_schema
-from timeline.commit.apply import metadata_plan_path
+from timeline.commit.apply import delete_from_metadata_table, metadata_plan_path
 from timeline.commit.begin import refuse_during_restore
 from timeline.commit.commit_lock import CommitSection, assert_lease
 from timeline.commit.section import open_commit
@@ -60,6 +67,7 @@ from timeline.model.file_names import (
     BaseFile,
     FileSlice,
     LogFile,
+    LogFileName,
     instant_file_name,
     pending_file_names,
 )
@@ -72,7 +80,7 @@ from timeline.model.instant import (
     WallMs,
     next_instant_time,
 )
-from timeline.model.metadata_table import METADATA_TIMELINE, kind_of
+from timeline.model.metadata_table import METADATA_TIMELINE, PartitionKind, kind_of
 from timeline.model.plans import CompactionOperation, CompactionPlan
 from timeline.model.slot import Slot, SlotKind, refuse_newer_plan
 from timeline.model.table_config import TableConfig
@@ -89,8 +97,9 @@ _AGAIN: Final = "run the service again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServiceResult:
-    """The result of one round; times are instant times."""
+    """The result of one round; times are instant times. ``action`` says which kind of compaction."""
 
+    action: Action
     requested_time: InstantTime
     completion_time: InstantTime
     file_groups: int
@@ -101,6 +110,11 @@ class MetadataServiceResult:
     @property
     def text(self) -> str:
         """One line for people."""
+        if self.action is Action.LOGCOMPACTION:
+            return (
+                f"merged {counted(self.log_files, 'log file')} of "
+                f"{counted(self.file_groups, 'file group')} of the metadata table into one each"
+            )
         return (
             f"compacted {counted(self.log_files, 'log file')} of "
             f"{counted(self.file_groups, 'file group')} of the metadata table, deleted "
@@ -111,8 +125,9 @@ class MetadataServiceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """A compaction of the metadata table that this process executes."""
+    """A compaction of either kind of the metadata table that this process executes."""
 
+    action: Action
     requested_time: InstantTime
     completion_time: InstantTime
     plan: CompactionPlan
@@ -139,6 +154,8 @@ def maintain_metadata_table(
 ) -> MetadataServiceResult | None:
     """
     Finish a pending compaction of the metadata table, or plan and execute one that is due.
+
+    Without a due compaction, a log compaction that is due is planned and executed (MDT-17).
 
     Outside: 1 get, 1 list. If there is work: 1 commit section with 1 list for each partition; the
     files of each changed file group, 1 create for each; 3 creates; 1 list for each partition, and
@@ -169,13 +186,13 @@ def maintain_metadata_table(
     refuse_unmaintained(config)
     own = read_metadata_timeline(storage)
     if backoff is not None:
-        missing = max(1, settings.commits_max - delta_commits(own))
-        backoff.from_slot = context.commit_log.known_head + missing
+        backoff.from_slot = context.commit_log.known_head + commits_until_due(own, settings)
     alone = context.has_foreign_writers  # Java respects only the lock
     if not alone and (pending := _without_obsolete(context, own)):
         planned = _abandoned(context, own, pending[0])
         return None if planned is None else _carry_out(context, config, planned, archiving)
-    if not (now or pending_compactions(own) or _is_due(context, own, settings)):
+    due = now or _is_due(context, own, settings) or is_log_compaction_due(own, settings)
+    if not (due or pending_compactions(own)):
         return None
     commit, planned = open_commit(context, _PURPOSE), None
     while not commit.is_decided():
@@ -212,21 +229,18 @@ def _without_obsolete(context: TableContext, own: ActiveTimeline) -> Sequence[In
     Such a file appeared late: its process slept after its slot, or after another one completed the
     plan. Outside: the deletes.
     """
-    last = newest_compaction(own)
-    if last is None:
-        return pending_compactions(own)
-    found = []
+    found, last = [], newest_merge(own)
     for one in pending_compactions(own):
-        if one.requested_time < last.requested_time:
-            _delete_plan(context, one.requested_time)
+        if one.requested_time < last:
+            _delete_plan(context, one.action, one.requested_time)
         else:
             found.append(one)
     return found
 
 
-def _delete_plan(context: TableContext, requested_time: InstantTime) -> None:
+def _delete_plan(context: TableContext, action: Action, requested_time: InstantTime) -> None:
     context.ports.events.emit("metadata_table.plan_deleted", rt=requested_time)
-    for name in pending_file_names(Action.COMPACTION, requested_time):
+    for name in pending_file_names(action, requested_time):
         context.ports.storage.delete(f"{METADATA_TIMELINE}/{name}")
 
 
@@ -235,15 +249,21 @@ def _abandoned(context: TableContext, own: ActiveTimeline, pending: Instant) -> 
     Return a pending plan that its process no longer executes; None for another one.
 
     Two executors do no harm, only double work (CMP-3). The plan of another engine, which stopped
-    writing, names no completion time. Outside: 1 stat, 1 get.
+    writing, names no completion time. Its log compaction is deleted: nobody needs it, and writes may
+    have completed above its log files. Outside: 1 stat, 1 get, perhaps the deletes.
     """
     storage = context.ports.storage
-    stat = storage.stat(metadata_plan_path(pending.requested_time))
+    stat = storage.stat(metadata_plan_path(pending.requested_time, pending.action))
     if stat is None:
         return None
     age_ms = storage.now_ms() - stat.modified_ms
     if age_ms <= context.limits.heartbeat.tolerated_ms:
         return None
+    if pending.action is Action.LOGCOMPACTION:
+        planned = _read_plan(context, pending)
+        if planned is None:
+            delete_from_metadata_table(storage, pending.requested_time)
+        return planned
     now = WallMs(context.ports.clock.now_ms())
     above = max(own.newest_time or "", pending.requested_time)
     drawn = next_instant_time(
@@ -260,7 +280,7 @@ def _read_plan(
 
     ``unnamed`` is the completion time of a plan of another engine.
     """
-    path = metadata_plan_path(pending.requested_time)
+    path = metadata_plan_path(pending.requested_time, pending.action)
     try:
         data = context.ports.storage.read(path)
     except ObjectMissingError:
@@ -271,7 +291,10 @@ def _read_plan(
         return None
     refuse_newer_plan(plan.extra_metadata, path=path)
     return _Planned(
-        requested_time=pending.requested_time, completion_time=completion_time, plan=plan
+        action=pending.action,
+        requested_time=pending.requested_time,
+        completion_time=completion_time,
+        plan=plan,
     )
 
 
@@ -309,7 +332,9 @@ def _decided(
         if planned is None and context.has_foreign_writers:
             _tell_foreign(context, pending[0])
         return planned, None
-    if not delta_commits(own) or not (now or _is_due(context, own, settings)):
+    is_whole = delta_commits(own) > 0 and (now or _is_due(context, own, settings))
+    pending_writes = [one for one in section.timeline.pending if one.action is not Action.SAVEPOINT]
+    if not is_whole and (pending_writes or not is_log_compaction_due(own, settings)):
         return None, None
     snapshot = replace(context.cached_snapshot(), active=section.timeline, head=section.head)
     table = open_metadata_table(storage, config, snapshot, ports=context.ports)
@@ -319,16 +344,23 @@ def _decided(
     slot = section.next_slot(
         context,
         SlotKind.METADATA,
-        Action.COMPACTION,
+        Action.COMPACTION if is_whole else Action.LOGCOMPACTION,
         section.draw_time(context, Residue.SLOT_REQUESTED, above=above),
         nonce=context.ports.ids.nonce(),
     )
     context.ports.for_each(table.slices, table.partitions)  # together, before the plan uses them
-    plan = metadata_compaction_plan(table, slot.completion_time)
+    plan = (
+        metadata_compaction_plan(table, slot.completion_time)
+        if is_whole
+        else metadata_log_compaction_plan(table, slot.completion_time, settings.log_blocks_min)
+    )
     if plan is None:
         return None, None
     planned = _Planned(
-        requested_time=slot.requested_time, completion_time=slot.completion_time, plan=plan
+        action=slot.action,
+        requested_time=slot.requested_time,
+        completion_time=slot.completion_time,
+        plan=plan,
     )
     return planned, replace(slot, body=encode_compaction_plan(plan))
 
@@ -406,36 +438,41 @@ def _carry_out(
         stats = _merge(context, table, config, planned, made)
     except MissingFileError:
         # A restore removed an instant of it, a partition was dropped, or the plan is obsolete.
+        stats = None
+    if stats is None or _is_overtaken(context, planned):
         assert_lease(lease)
-        _delete_plan(context, planned.requested_time)
+        _delete_plan(context, planned.action, planned.requested_time)
         stats = None
     if stats is None or not _is_still_planned(context, config, planned):
         _discard(context, planned, made)
         return None
-    inflight, _ = pending_file_names(Action.COMPACTION, planned.requested_time)
+    inflight, _ = pending_file_names(planned.action, planned.requested_time)
     completed = instant_file_name(
         Instant(
-            action=Action.COMMIT,
+            action=planned.action.completes_as,
             requested_time=planned.requested_time,
             state=State.COMPLETED,
             completion_time=planned.completion_time,
         )
     )
-    metadata = _metadata(stats, config.table_version)
+    metadata = _metadata(stats, config.table_version, planned.action)
     for name, data in ((inflight, b""), (completed, encode_commit(metadata))):
         assert_lease(lease)
         create_if_absent(storage, f"{METADATA_TIMELINE}/{name}", data, repeat=_AGAIN)
+    is_whole = planned.action is Action.COMPACTION
     result = MetadataServiceResult(
+        action=planned.action,
         requested_time=planned.requested_time,
         completion_time=planned.completion_time,
         file_groups=len(stats),
         log_files=sum(one.total_log_files_compacted for one in stats),
-        files_deleted=clean_metadata_table(context, config, lease),
-        instants_archived=archive_metadata_table(context, archiving, lease),
+        files_deleted=clean_metadata_table(context, config, lease) if is_whole else 0,
+        instants_archived=archive_metadata_table(context, archiving, lease) if is_whole else 0,
     )
     context.ports.events.emit(
         "metadata_table.compacted",
         rt=result.requested_time,
+        action=result.action.value,
         file_groups=result.file_groups,
         log_files=result.log_files,
         files_deleted=result.files_deleted,
@@ -452,18 +489,36 @@ def _is_still_planned(context: TableContext, config: TableConfig, planned: _Plan
     """
     storage = context.ports.storage
     same = load_config(storage).metadata_state == config.metadata_state
-    return same and storage.stat(metadata_plan_path(planned.requested_time)) is not None
+    path = metadata_plan_path(planned.requested_time, planned.action)
+    return same and storage.stat(path) is not None
+
+
+def _is_overtaken(context: TableContext, planned: _Planned) -> bool:
+    """
+    Return whether the table has a write between the log files of a log compaction (MDT-17).
+
+    Its requested file appeared between the listing of the section and the slot. A later begin sees
+    the slot and draws a greater time (BEG-5). Outside: for a log compaction 1 list.
+    """
+    if planned.action is not Action.LOGCOMPACTION:
+        return False
+    time = planned.requested_time
+    return any(
+        one.requested_time < time and (not one.completed or one.newest_time > time)
+        for one in context.active().instants
+        if one.action is not Action.SAVEPOINT
+    )
 
 
 def _discard(context: TableContext, planned: _Planned, made: Sequence[str]) -> None:
     """
-    Delete the base files that this process made, unless another process completed the plan.
+    Delete the files that this process made, unless another process completed the plan.
 
     Later, a file of an instant below the active timeline of the metadata table would count. Outside:
     1 list; perhaps the archived timeline of the metadata table; the deletes.
     """
     storage, time = context.ports.storage, planned.requested_time
-    done = read_metadata_timeline(storage).find(time, Action.COMMIT)
+    done = read_metadata_timeline(storage).find(time, planned.action.completes_as)
     history = ArchivedTimeline(SubfolderStorage(storage, METADATA_TABLE), context.ports.events)
     if (done is not None and done.completed) or time in history.times().completions:
         return
@@ -494,8 +549,13 @@ def _merge(
         partition = operation.partition_path or ""
         kind = kind_of(partition)
         if kind is None or kind not in RECORD_TYPES:
-            raise invalid_plan_error(metadata_plan_path(time), f"partition {partition!a:.100}")
+            path = metadata_plan_path(time, planned.action)
+            raise invalid_plan_error(path, f"partition {partition!a:.100}")
         one = _planned_slice(operation, *listed.get(partition, ((), ())))
+        if planned.action is Action.LOGCOMPACTION:
+            logs = table.merged_logs(partition, one)
+            stats.append(_write_logs(context, config, planned, one, logs=logs, made=made))
+            continue
         rows = table.merged(partition, one)
         if one.base_file is None and not rows.num_rows:
             continue
@@ -509,8 +569,59 @@ def _merge(
     return stats
 
 
+def _write_logs(
+    context: TableContext,
+    config: TableConfig,
+    planned: _Planned,
+    one: FileSlice,
+    *,
+    logs: MergedLogs,
+    made: list[str],
+) -> WriteStat:
+    """Write the one log file of a slice's log files (MDT-17); return its statistics."""
+    folder, time, version = (
+        one.file_group.partition_path,
+        planned.requested_time,
+        config.table_version,
+    )
+    partition = folder.removeprefix(f"{METADATA_TABLE}/")
+    entries = encode_records(
+        logs.records, RECORD_TYPES[PartitionKind(kind_of(partition))], table_version=version
+    )
+    data = encode_log_file(
+        partition,
+        time,
+        table_version=version,
+        created_ms=int(context.zone.wall_ms(time)),
+        entries=entries,
+        deleted_keys=logs.deletes,
+        compacted_times=logs.times,
+    )
+    name = LogFileName(one.file_group.file_id, time, 1, _TOKEN).text
+    size, is_new = _create(context.ports.storage, folder, name, data)
+    made += [f"{folder}/{name}"] if is_new else []
+    return WriteStat(
+        file_id=one.file_group.file_id,
+        path=f"{partition}/{name}",
+        prev_commit=time,
+        partition_path=partition,
+        num_writes=entries.num_rows,
+        num_update_writes=entries.num_rows,
+        num_deletes=len(logs.deletes),
+        total_write_bytes=size,
+        file_size_in_bytes=size,
+        log_version=1,
+        log_offset=0,
+        base_file="",
+        log_files=(name,),
+        total_log_blocks=len(logs.times),
+        total_log_files_compacted=len(one.log_files),
+        total_log_size_compacted=sum(log.size_bytes for log in one.log_files),
+    )
+
+
 def _create(storage: Storage, folder: str, name: str, data: bytes) -> tuple[int, bool]:
-    """Create a base file unless another executor did; return its size and whether it is new."""
+    """Create a base or log file unless another executor did; return its size and whether it is new."""
     path = f"{folder}/{name}"
     if create_if_absent(storage, path, data, repeat=_AGAIN):
         return len(data), True
@@ -571,13 +682,13 @@ def _planned_slice(
     )
 
 
-def _metadata(stats: Sequence[WriteStat], table_version: int) -> CommitMetadata:
+def _metadata(stats: Sequence[WriteStat], table_version: int, action: Action) -> CommitMetadata:
     by_partition: dict[str, list[WriteStat]] = {}
     for one in stats:
         by_partition.setdefault(one.partition_path or "", []).append(one)
     return CommitMetadata(
         partition_to_write_stats={name: tuple(by_partition[name]) for name in sorted(by_partition)},
-        operation_type="COMPACT",
+        operation_type="COMPACT" if action is Action.COMPACTION else "LOG_COMPACT",
         extra_metadata={SCHEMA_KEY: metadata_record_schema(table_version)},
         compacted=True,
     )
@@ -658,5 +769,10 @@ def idle_reason_of(context: TableContext, settings: MetadataServiceSettings) -> 
         table = open_metadata_table(context.ports.storage, config, context.snapshot())
         if table is not None and (why := held_reason(config, table)) is not None:
             return why
+    if is_log_compaction_due(own, settings):
+        return (
+            "its log compaction waits until no instant is pending on the table and a file group has "
+            f"{settings.log_blocks_min} log files ({settings.options['log_blocks_min'].key})"
+        )
     count, key = delta_commits(own), settings.options["commits_max"].key
     return f"{counted(count, 'delta commit')}; it runs after {settings.commits_max} ({key})"

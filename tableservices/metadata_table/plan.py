@@ -13,9 +13,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from filegroups.metadata_table.reading import MetadataTable
+from filegroups.metadata_table.reading import MetadataTable, is_log_compaction
 from tableservices.compaction.plan import CompactionTrigger, operations_of
-from timeline.model.file_names import METADATA_TABLE, BaseFile, LogFile
+from tableservices.logcompaction.execute import delta_commits_since, log_compaction_plan
+from timeline.model.file_names import METADATA_TABLE, BaseFile, FileSlice, LogFile
 from timeline.model.instant import (
     EARLIEST,
     UTC_ZONE,
@@ -41,11 +42,14 @@ _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 COMPLETION_KEY: Final = "hoodoo.completion_time"
 #: Assumed size of a new base file, for the metrics of a plan.
 _NEW_FILE_BYTES: Final = 120 * 1024 * 1024
+#: A log compaction leaves out a file group with more bytes of logs: one block has them all.
+_LOG_BYTES_MAX: Final = 256 * 1024 * 1024
 #: So many instants move at a time; the next round moves more.
 _INSTANTS_MAX: Final = 500
 #: What Java's archiver leaves in addition to the commits of the table.
 _KEPT_MORE: Final = 1
 _RECORDED: Final = frozenset({*WRITE_ACTIONS, Action.CLEAN})
+_MERGING: Final = frozenset({Action.COMPACTION, Action.LOGCOMPACTION})
 
 
 class MetadataServiceSettings(OptionSettings):
@@ -78,6 +82,18 @@ class MetadataServiceSettings(OptionSettings):
         1_000,
         "Number of delta commits above which the service fails while a pending instant holds the "
         "compaction of the metadata table; below it the service only reports that instant.",
+    )
+    log_compaction: bool = option(
+        "hoodie.metadata.log.compaction.enable",
+        False,
+        "Merge the log files of a file group of the metadata table into one, between its "
+        "compactions.",
+    )
+    log_blocks_min: Annotated[int, Field(ge=2, le=1_000_000)] = option(
+        "hoodie.metadata.log.compaction.blocks.threshold",
+        5,
+        "Number of log files of a file group, and of delta commits, from which a log compaction of "
+        "the metadata table is due.",
     )
 
 
@@ -125,6 +141,19 @@ def is_due(
     )
 
 
+def is_log_compaction_due(own: ActiveTimeline, settings: MetadataServiceSettings) -> bool:
+    """Return whether enough delta commits completed since the last compaction of either kind."""
+    return settings.log_compaction and delta_commits_since(own) >= settings.log_blocks_min
+
+
+def commits_until_due(own: ActiveTimeline, settings: MetadataServiceSettings) -> int:
+    """Return how many delta commits are missing until a compaction of either kind is due."""
+    missing = settings.commits_max - delta_commits(own)
+    if settings.log_compaction:
+        missing = min(missing, settings.log_blocks_min - delta_commits_since(own))
+    return max(1, missing)
+
+
 # ---- The plan of a compaction, in the form that Java Hudi writes and executes
 
 
@@ -152,8 +181,51 @@ def metadata_compaction_plan(
         ]
     if not operations:
         return None
-    extra = {COMPLETION_KEY: completion_time, LEAST_VERSION_KEY: str(METADATA_VERSION)}
-    return CompactionPlan(operations=tuple(operations), extra_metadata=extra)
+    return CompactionPlan(operations=tuple(operations), extra_metadata=_extra(completion_time))
+
+
+def metadata_log_compaction_plan(
+    table: MetadataTable, completion_time: InstantTime, blocks_min: int
+) -> CompactionPlan | None:
+    """
+    Return the plan that merges the log files of file groups with many of them; None without any.
+
+    The files that an earlier log compaction replaced are left out, as its own file counts for them.
+    A file group with many bytes of logs waits for the compaction.
+
+    Args:
+        table: As of a commit section, and no write is pending on the table (MDT-17).
+        completion_time: Of the slot that orders the plan.
+        blocks_min: Log files from which a file group is worth it.
+
+    Raises: as ``MetadataTable.slices``. Outside: 1 list for each partition.
+    """
+    found = [
+        replace(one, log_files=logs)
+        for partition in table.partitions
+        for one in table.slices(partition).values()
+        if len(logs := _unmerged(table.own.active, one)) >= blocks_min
+        and sum(log.size_bytes for log in logs) <= _LOG_BYTES_MAX
+    ]
+    plan = log_compaction_plan(found)
+    if plan is None:
+        return None
+    operations = [
+        replace(one, partition_path=(one.partition_path or "").removeprefix(f"{METADATA_TABLE}/"))
+        for one in plan.operations
+    ]
+    return replace(plan, operations=tuple(operations), extra_metadata=_extra(completion_time))
+
+
+def _unmerged(own: ActiveTimeline, one: FileSlice) -> tuple[LogFile, ...]:
+    """Return the log files from the newest one of a log compaction on."""
+    logs = one.log_files
+    compacted = [at for at, log in enumerate(logs) if is_log_compaction(own, log.instant_time)]
+    return logs[compacted[-1] :] if compacted else logs
+
+
+def _extra(completion_time: InstantTime) -> dict[str, str]:
+    return {COMPLETION_KEY: completion_time, LEAST_VERSION_KEY: str(METADATA_VERSION)}
 
 
 def completion_time_of(plan: CompactionPlan, requested_time: InstantTime) -> InstantTime | None:
@@ -270,5 +342,5 @@ def truncation_limit(table: ActiveTimeline, compaction: Instant | None) -> Insta
 
 
 def pending_compactions(own: ActiveTimeline) -> Sequence[Instant]:
-    """Return the pending compactions of the metadata table, oldest first."""
-    return [one for one in own.pending if one.action is Action.COMPACTION]
+    """Return the pending compactions of either kind of the metadata table, oldest first."""
+    return [one for one in own.pending if one.action in _MERGING]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from filegroups.metadata_table.contents import (
     KEEPS_KEYS,
@@ -35,6 +36,8 @@ from timeline.properties.properties_file import load_config
 from timeline.snapshot import ActiveTimeline, Snapshot
 
 _Contents = Mapping[str, PartitionContents]
+#: Plans whose execution may contain a removed write.
+_MERGING: Final = frozenset({Action.COMPACTION, Action.LOGCOMPACTION})
 
 
 class MetadataRemoval:
@@ -122,12 +125,13 @@ class MetadataRemoval:
             (one.requested_time for one in own.completed_writes if one.action is Action.COMMIT),
             default=EARLIEST,
         )
-        planned = {one.requested_time for one in own.pending if one.action is Action.COMPACTION}
+        planned = {one.requested_time for one in own.pending if one.action in _MERGING}
         for slot in self._context.commit_log.newest_first(snapshot.head):
             if slot.completion_time < first:
                 break
-            if slot.kind is SlotKind.METADATA and slot.action is Action.COMPACTION:
+            if slot.kind is SlotKind.METADATA and slot.action in _MERGING:
                 planned.add(slot.requested_time)
+        planned.difference_update(one.requested_time for one in own.instants if one.completed)
         left = [time for time in planned if time > max(first, newest)]
         if left:
             raise ServiceConflictError(

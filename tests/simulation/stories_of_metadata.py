@@ -133,6 +133,13 @@ def compact_metadata(context: TableContext) -> None:
     maintain_metadata_table(context, MetadataServiceSettings(), ArchivingSettings(), now=True)
 
 
+def keep_metadata(context: TableContext) -> None:
+    """Merge the log files of the metadata table, then compact it."""
+    logs = MetadataServiceSettings(commits_max=1_000, log_compaction=True, log_blocks_min=2)
+    maintain_metadata_table(context, logs, ArchivingSettings())
+    compact_metadata(context)
+
+
 def build_index(context: TableContext) -> None:
     build_partitions(context, (PartitionKind.RECORD_INDEX.value,), ONE_FILE_GROUP)
 
@@ -169,7 +176,7 @@ def with_metadata_table(draw: random.Random, name: str) -> Story:
             compactions.serving("D", draw.choice((compactions.execute_unclaimed, call_off))),
         ]
     others["keepers"] = lambda: [
-        compactions.serving(one, compact_metadata) for one in ("K", "L")[: draw.choice((1, 1, 2))]
+        compactions.serving(one, keep_metadata) for one in ("K", "L")[: draw.choice((1, 1, 2))]
     ]
     if how[0] == LISTED:
         others["builder"] = lambda: [compactions.serving("M", build_index)]

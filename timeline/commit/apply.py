@@ -222,7 +222,7 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
     if slot.kind is SlotKind.METADATA:
         if not slot.body:  # a build or a drop of partitions; the slot only orders it (MDT-11)
             return True
-        path = metadata_plan_path(slot.requested_time)
+        path = metadata_plan_path(slot.requested_time, slot.action)
         return _create_until_known(context, path, slot.body, slot, may_show)
     if slot.kind is SlotKind.RESTORE and not is_archived_since(context, slot, overruns):
         _show_in_metadata_table(context, slot, _always)  # before the deletes (MDT-12)
@@ -280,9 +280,9 @@ def _show_in_metadata_table(
     return True
 
 
-def metadata_plan_path(requested_time: InstantTime) -> str:
-    """Return the path of the plan of a compaction of the metadata table (MDT-8)."""
-    return f"{METADATA_TIMELINE}/{pending_file_names(Action.COMPACTION, requested_time)[-1]}"
+def metadata_plan_path(requested_time: InstantTime, action: Action = Action.COMPACTION) -> str:
+    """Return the path of the plan of a compaction or log compaction of the metadata table (MDT-8)."""
+    return f"{METADATA_TIMELINE}/{pending_file_names(action, requested_time)[-1]}"
 
 
 def delete_from_metadata_table(

@@ -430,8 +430,8 @@ def delete_from_wrong_table(context: TableContext, slot: Slot, *names: str) -> N
     in_metadata_table = [path for one in shown for path in files_made_in_metadata_table(one)]
     for path in (*in_metadata_table, *sorted(files)):
         repeat_until_known(context, slot, partial(context.ports.storage.delete, path))
-    if slot.kind is SlotKind.METADATA:
-        path = metadata_plan_path(slot.requested_time)
+    if slot.kind is SlotKind.METADATA and slot.body:
+        path = metadata_plan_path(slot.requested_time, slot.action)
         repeat_until_known(context, slot, partial(context.ports.storage.delete, path))
     if slot.kind is SlotKind.TRUNCATE:
         repeat_until_known(context, slot, partial(revert_truncation, context, slot))
