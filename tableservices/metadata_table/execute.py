@@ -239,7 +239,15 @@ def _without_obsolete(context: TableContext, own: ActiveTimeline) -> Sequence[In
 
 
 def _delete_plan(context: TableContext, action: Action, requested_time: InstantTime) -> None:
+    """
+    Delete a plan; of a log compaction also its files, which nobody needs.
+
+    Even if another process completes it meanwhile, the files that it would replace still count.
+    """
     context.ports.events.emit("metadata_table.plan_deleted", rt=requested_time)
+    if action is Action.LOGCOMPACTION:
+        delete_from_metadata_table(context.ports.storage, requested_time)
+        return
     for name in pending_file_names(action, requested_time):
         context.ports.storage.delete(f"{METADATA_TIMELINE}/{name}")
 
@@ -262,7 +270,7 @@ def _abandoned(context: TableContext, own: ActiveTimeline, pending: Instant) -> 
     if pending.action is Action.LOGCOMPACTION:
         planned = _read_plan(context, pending)
         if planned is None:
-            delete_from_metadata_table(storage, pending.requested_time)
+            _delete_plan(context, pending.action, pending.requested_time)
         return planned
     now = WallMs(context.ports.clock.now_ms())
     above = max(own.newest_time or "", pending.requested_time)

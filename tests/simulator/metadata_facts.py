@@ -44,6 +44,7 @@ _LISTED = f"{FOLDER}/files"
 _INDEX = f"{FOLDER}/record_index"
 _LOG = re.compile(r"\.(.+)_(\d{17})\.log\.(\d+)_(\S+)")
 _BASE = re.compile(r"([^.].*)_\d+-\d+-\d+_(\d{17})\.hfile")
+_PLANS = (Action.COMPACTION, Action.LOGCOMPACTION)
 _BUILDING = "0" * 14  # how the instants begin that built a partition
 
 
@@ -91,7 +92,7 @@ class MetadataObserver(EngineObserver):
     def leftovers(self) -> list[str]:
         """Files of instants that the metadata table does not have, at rest."""
         mine = _instants(self.world, INSTANTS)
-        done = {one.requested_time for one in mine if one.completed}
+        done = {one.requested_time for one in mine if one.completed or one.action in _PLANS}
         left = [
             f"{INSTANTS}/{one.requested_time}"
             for one in _pending(mine)
@@ -117,6 +118,7 @@ class MetadataObserver(EngineObserver):
                 yield f"{key[0]} is completed before its deltacommit (MDT-4)"
         if self.alone:
             decided = {slot.instant_time for slot in self._slots if slot.metadata_update}
+            decided |= {slot.requested_time for slot in self._slots if _merges_logs(slot)}
             for one in mine:
                 time = one.requested_time
                 known = time in decided or one.action is not Action.DELTACOMMIT
@@ -204,6 +206,7 @@ class MetadataObserver(EngineObserver):
         world = self.world
         table, mine = _instants(world, TIMELINE), _instants(world, INSTANTS)
         shown = self._listed(world, table, mine)
+        mine = _without_services(mine)
         if missing := self.listed_and_missing():
             yield f"listed files do not exist: {missing}"
         yield from self._differences_of_engine(shown)
@@ -215,7 +218,8 @@ class MetadataObserver(EngineObserver):
                     yield f"the instant {one.requested_time} lacks a pending file (MDT-4)"
         if not self._has_index() or facts.head not in facts.rows:
             return
-        index, places = _indexed(world, table, mine), self._places(facts)
+        index = _indexed(world, table, _instants(world, INSTANTS))
+        places = self._places(facts)
         if index != places:
             yield f"the record index has {sorted(index.items())}, not {sorted(places.items())}"
 
@@ -301,6 +305,17 @@ def _is_commit(one: Instant) -> bool:
     return one.action is Action.DELTACOMMIT and not one.requested_time.startswith(_BUILDING)
 
 
+def _merges_logs(slot: Slot) -> bool:
+    return slot.kind is SlotKind.METADATA and slot.action is Action.LOGCOMPACTION
+
+
+def _without_services(mine: Iterable[Instant]) -> list[Instant]:
+    """Leave out log compactions, whose completed file is that of a deltacommit."""
+    mine = list(mine)
+    merged = {one.requested_time for one in mine if one.action is Action.LOGCOMPACTION}
+    return [one for one in mine if one.requested_time not in merged]
+
+
 def _is_same(one: Instant, other: Instant) -> bool:
     return one.requested_time == other.requested_time and one.action is other.action
 
@@ -308,7 +323,7 @@ def _is_same(one: Instant, other: Instant) -> bool:
 def _unlike(table: Iterable[Instant], mine: Iterable[Instant]) -> Iterator[str]:
     """Yield how the completed instants of the two timelines differ, but for those of a build."""
     done = {(one.requested_time, one.completion_time) for one in table if one.completed}
-    for one in mine:
+    for one in _without_services(mine):
         key = (one.requested_time, one.completion_time)
         if one.completed and _is_commit(one) and key not in done:
             yield f"the table has no instant {key} (MDT-7)"

@@ -49,7 +49,7 @@ from timeline.errors import ServiceConflictError, SnapshotExpiredError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import METADATA_TABLE, TIMELINE
 from timeline.model.instant import Action
-from timeline.model.metadata_table import METADATA_TIMELINE
+from timeline.model.metadata_table import METADATA_TIMELINE, parse_metadata_file_name
 from timeline.model.plans import CompactionPlan
 from timeline.properties.setting_enums import ForeignWriters
 
@@ -344,7 +344,11 @@ def dies_at(call: int, foreign_writers: ForeignWriters, *, after: bool) -> bool:
     before = contents(other)
     merged(other)
     assert contents(other) == before
-    assert not pending_compactions(read_metadata_timeline(other.context.ports.storage))
+    own = read_metadata_timeline(other.context.ports.storage)
+    assert not pending_compactions(own)
+    done = {one.requested_time for one in own.instants if one.completed}
+    found = [parse_metadata_file_name(name) for part in INDEXES for name in logs_of(other, part)]
+    assert {one[1] for one in found if one} <= done, "files of a plan that ended"
     assert compacted(other) is not None
     assert contents(other) == before
     return died
