@@ -33,7 +33,8 @@ from filegroups.index.key_filters import (
 from filegroups.keys.keys import key_range
 from filegroups.merge.rules import not_below, ordering_column
 from filegroups.metadata_table.keys import FileGroupNumber
-from filegroups.metadata_table.reading import Lag, MetadataTable, open_metadata_table
+from filegroups.metadata_table.lag import Lag
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.schema.casting import (
     codes_of,

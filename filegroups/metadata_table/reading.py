@@ -50,6 +50,7 @@ from filegroups.metadata_table.keys import (
     shards,
     split_secondary_keys,
 )
+from filegroups.metadata_table.lag import Lag, hidden_instants, lag_of, newest_merge
 from filegroups.metadata_table.lost_files import refuse_lost_files
 from filegroups.metadata_table.merge import live_files, merge_layers, merge_logs
 from filegroups.metadata_table.records import (
@@ -78,26 +79,21 @@ from timeline.model.file_names import (
     merged_slice,
     slice_files,
 )
-from timeline.model.instant import EARLIEST, Action, Instant, InstantTime
-from timeline.model.metadata_table import BUILDING, PartitionKind, kind_of
+from timeline.model.instant import InstantTime
+from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import ObjectMissingError, Ports, Storage
 from timeline.properties.properties_file import parse_properties
-from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
+from timeline.snapshot import CommitReader, Snapshot, TimelineReader
 from timeline.storage.subfolder import SubfolderStorage
 from timeline.system import NullEvents
 
 _COMPLETE: Final = "hoodie.table.metadata.partitions"
 _VERSION: Final = "hoodie.table.version"
-#: The actions of the table that have a deltacommit in the metadata table.
-_RECORDED: Final = frozenset(
-    {Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLEAN}
-)
 #: Partitions with records of files, which never change; a later record is of another file.
 _OF_FILES: Final = frozenset(
     {PartitionKind.FILES, PartitionKind.COLUMN_STATS, PartitionKind.BLOOM_FILTERS}
 )
-_REMOVING: Final = frozenset({Action.RESTORE, Action.ROLLBACK})
 _OWN_BASE: Final = f"{METADATA_TABLE}/"
 _FILE_ID: Final = r"[^_/\\\x00-\x1f]+"
 _TOKEN: Final = r"\d+-\d+-\d+"  # noqa: S105 - a file name part
@@ -115,33 +111,6 @@ _TOGETHER_BYTES_MAX: Final = 16 * 1024 * 1024
 _SmallBlock: TypeAlias = tuple[LogBlock, bytes]
 _One = TypeVar("_One")
 _Two = TypeVar("_Two")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
-    """
-    The difference between the timelines of the table and of its metadata table.
-
-    Args:
-        behind: Completed instants of the table that the metadata table lacks. Their files and keys
-            are missing in it.
-        pending: Completed in the metadata table and pending on the table: a commit in progress, or
-            one that crashed. They do not count.
-        unknown: Completed in the metadata table and unknown to the table, for example rolled back on
-            the table only. They count, as in Java.
-        removing: Restores and rollbacks that are pending on the table and completed in the metadata
-            table. Until they complete, its base files have records of removed writes (MDT-12).
-    """
-
-    behind: tuple[InstantTime, ...] = ()
-    pending: tuple[InstantTime, ...] = ()
-    unknown: tuple[InstantTime, ...] = ()
-    removing: tuple[InstantTime, ...] = ()
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether the metadata table has all of the table, and nothing else."""
-        return not (self.behind or self.unknown or self.removing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +537,7 @@ def open_metadata_table(
         commits=CommitReader(below),
         history=ArchivedTimeline(below, NullEvents()),
     )
-    hidden = _hidden(storage, own, snapshot)
+    hidden = hidden_instants(storage, own, snapshot)
     done = {one.requested_time for one in active.instants if one.completed}
     first_hidden = min((own.completions[time] for time in hidden), default=None)
     return MetadataTable(
@@ -578,7 +547,7 @@ def open_metadata_table(
         visible=VisibleInstants(
             times=frozenset(done - hidden), archived_below=active.archived_below
         ),
-        lag=_lag(own, snapshot, hidden),
+        lag=lag_of(own, snapshot, hidden),
         is_newer=first_hidden is not None and first_hidden < newest_merge(active),
         ports=ports,
     )
@@ -607,105 +576,6 @@ def _check_version(storage: Storage, config: TableConfig) -> None:
             version=version,
             table_version=config.table_version,
         )
-
-
-# ---- Compare the two timelines
-
-
-def _hidden(storage: Storage, own: Snapshot, snapshot: Snapshot) -> frozenset[InstantTime]:
-    """Return the completed instants of the metadata table that the snapshot does not have."""
-    known = {one.requested_time for one in snapshot.active.instants}
-    newest = snapshot.active.newest_time or ""
-    hidden = own.completions.keys() & _pending(snapshot.active)
-    later = {
-        one.requested_time
-        for one in own.active.completed_writes
-        if one.action is Action.DELTACOMMIT
-        and one.requested_time not in known
-        and (one.completion_time or "") > newest
-        and not one.requested_time.startswith(BUILDING)
-    }
-    if later:
-        now = TimelineReader(storage).read()
-        hidden |= later & {one.requested_time for one in now.instants}
-    return frozenset(hidden)
-
-
-def _pending(active: ActiveTimeline) -> set[InstantTime]:
-    """Return the times of pending instants; a savepoint has the time of its completed commit."""
-    return {one.requested_time for one in active.pending if one.action is not Action.SAVEPOINT}
-
-
-def _lag(own: Snapshot, snapshot: Snapshot, hidden: frozenset[InstantTime]) -> Lag:
-    active = snapshot.active
-    done = {one.requested_time for one in own.active.instants if one.completed}
-    known = {one.requested_time for one in active.instants}
-    missing = [
-        one
-        for one in active.instants
-        if one.completed and one.action.completes_as in _RECORDED and one.requested_time not in done
-    ]
-    if missing:  # older than the metadata table, or than its active timeline
-        built = _built_at(own)
-        missing = [
-            one
-            for one in missing
-            if (one.completion_time or "") > built
-            and one.requested_time not in own.archived.completions
-        ]
-    strange = [
-        one.requested_time
-        for one in own.active.completed_writes
-        if one.requested_time not in known
-        and one.requested_time not in hidden
-        and not _is_own(own.active, one)
-        and not active.is_archived(one.requested_time, lambda: snapshot.archived)
-    ]
-    removing = [
-        one.requested_time
-        for one in active.pending
-        if one.action in _REMOVING and one.requested_time in hidden
-    ]
-    return Lag(
-        behind=tuple(one.requested_time for one in missing),
-        pending=tuple(sorted(hidden & _pending(active))),
-        unknown=tuple(strange),
-        removing=tuple(removing),
-    )
-
-
-def is_log_compaction(active: ActiveTimeline, time: InstantTime) -> bool:
-    """Return whether an instant of the metadata table is a log compaction of it."""
-    return f"{time}.{Action.LOGCOMPACTION.value}.requested" in active.file_names
-
-
-def newest_merge(active: ActiveTimeline) -> InstantTime:
-    """Return when the metadata table's newest completed compaction of either kind was requested, or ""."""
-    return max(
-        (
-            one.requested_time
-            for one in active.completed_writes
-            if one.action is Action.COMMIT or is_log_compaction(active, one.requested_time)
-        ),
-        default="",
-    )
-
-
-def _built_at(own: Snapshot) -> InstantTime:
-    """Return when the metadata table was built; instants that completed before are part of it."""
-    times = own.completions.get(EARLIEST) or own.archived.completions.get(EARLIEST)
-    return times or min(own.completions.values(), default="")
-
-
-def _is_own(active: ActiveTimeline, instant: Instant) -> bool:
-    """Return whether an instant of the metadata table belongs to no instant of the table."""
-    time = instant.requested_time
-    if time.startswith(BUILDING) or instant.action is not Action.DELTACOMMIT:
-        return True
-    if is_log_compaction(active, time):
-        return True
-    before = [one for one in active.instants if one.requested_time < time]
-    return bool(before) and before[-1].action is Action.RESTORE
 
 
 # ---- File groups

@@ -29,7 +29,8 @@ from filegroups.metadata_table.file_group_contents import (
     slice_rows,
 )
 from filegroups.metadata_table.keys import split_secondary_keys
-from filegroups.metadata_table.reading import MetadataTable, newest_merge
+from filegroups.metadata_table.lag import newest_merge
+from filegroups.metadata_table.reading import MetadataTable
 from filegroups.metadata_table.records import RECORD_INDEX
 from filegroups.schema.casting import codes_of, one_array
 from filegroups.schema.schema import KEY_COLUMN

@@ -13,14 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from filegroups.metadata_table.encode import encode_base_file, encode_log_file, encode_records
-from filegroups.metadata_table.log_files import RECORD_TYPES
-from filegroups.metadata_table.reading import (
-    MergedLogs,
-    MetadataTable,
-    newest_merge,
-    open_metadata_table,
-)
+from filegroups.metadata_table.lag import newest_merge
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.supported import refuse_unmaintained
 from tableservices.archiving.plan import ArchivingSettings
 from tableservices.compaction.plan import CompactionTrigger
@@ -28,6 +22,7 @@ from tableservices.metadata_table.clean_and_archive import (
     archive_metadata_table,
     clean_metadata_table,
 )
+from tableservices.metadata_table.merge_files import PlannedMerge, merge_files, merge_metadata
 from tableservices.metadata_table.plan import (
     MetadataServiceSettings,
     commits_until_due,
@@ -40,7 +35,6 @@ from tableservices.metadata_table.plan import (
     pending_compactions,
     read_metadata_timeline,
 )
-from tableservices.planned_service import invalid_plan_error
 from tableservices.service import ServiceResult
 from timeline.archived import ArchivedTimeline
 from timeline.codecs.instant_avro import (
@@ -48,26 +42,14 @@ from timeline.codecs.instant_avro import (
     encode_commit,
     encode_compaction_plan,
 )
-from timeline.codecs.metadata_instants import metadata_record_schema
 from timeline.commit.apply import delete_from_metadata_table, metadata_plan_path
 from timeline.commit.begin import refuse_during_restore
 from timeline.commit.commit_lock import CommitSection, assert_lease
 from timeline.commit.section import open_commit
 from timeline.context import TableContext
-from timeline.errors import MissingFileError, ServiceConflictError, StorageUnavailableError, counted
-from timeline.model.commit_metadata import (
-    NO_PREVIOUS_COMMIT,
-    SCHEMA_KEY,
-    CommitMetadata,
-    FileGroupId,
-    WriteStat,
-)
+from timeline.errors import MissingFileError, ServiceConflictError, counted
 from timeline.model.file_names import (
     METADATA_TABLE,
-    BaseFile,
-    FileSlice,
-    LogFile,
-    LogFileName,
     instant_file_name,
     pending_file_names,
 )
@@ -80,17 +62,15 @@ from timeline.model.instant import (
     WallMs,
     next_instant_time,
 )
-from timeline.model.metadata_table import METADATA_TIMELINE, PartitionKind, kind_of
-from timeline.model.plans import CompactionOperation, CompactionPlan
+from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import Slot, SlotKind, refuse_newer_plan
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import Lease, ObjectMissingError, Storage, create_if_absent
+from timeline.ports.ports import Lease, ObjectMissingError, create_if_absent
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import ActiveTimeline
 from timeline.storage.subfolder import SubfolderStorage
 
 _PURPOSE: Final = "compact the metadata table"
-_TOKEN: Final = "0-0-0"  # noqa: S105 - a file name part
 _FIRST_VERSION: Final = 8
 _AGAIN: Final = "run the service again"
 
@@ -121,16 +101,6 @@ class MetadataServiceResult:
             f"{counted(self.files_deleted, 'old file')}, archived "
             f"{counted(self.instants_archived, 'instant')} of it"
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
-    """A compaction of either kind of the metadata table that this process executes."""
-
-    action: Action
-    requested_time: InstantTime
-    completion_time: InstantTime
-    plan: CompactionPlan
 
 
 @dataclass(slots=True)
@@ -252,7 +222,7 @@ def _delete_plan(context: TableContext, action: Action, requested_time: InstantT
         context.ports.storage.delete(f"{METADATA_TIMELINE}/{name}")
 
 
-def _abandoned(context: TableContext, own: ActiveTimeline, pending: Instant) -> _Planned | None:
+def _abandoned(context: TableContext, own: ActiveTimeline, pending: Instant) -> PlannedMerge | None:
     """
     Return a pending plan that its process no longer executes; None for another one.
 
@@ -282,7 +252,7 @@ def _abandoned(context: TableContext, own: ActiveTimeline, pending: Instant) -> 
 
 def _read_plan(
     context: TableContext, pending: Instant, *, unnamed: InstantTime | None = None
-) -> _Planned | None:
+) -> PlannedMerge | None:
     """
     Return a pending plan; None if it is gone, or names no completion time. Outside: 1 get.
 
@@ -298,7 +268,7 @@ def _read_plan(
     if completion_time is None:
         return None
     refuse_newer_plan(plan.extra_metadata, path=path)
-    return _Planned(
+    return PlannedMerge(
         action=pending.action,
         requested_time=pending.requested_time,
         completion_time=completion_time,
@@ -323,7 +293,7 @@ def _decided(
     settings: MetadataServiceSettings,
     *,
     now: bool,
-) -> tuple[_Planned | None, Slot | None]:
+) -> tuple[PlannedMerge | None, Slot | None]:
     """
     Return what to execute, and the slot to take first; both None when there is nothing to do.
 
@@ -364,7 +334,7 @@ def _decided(
     )
     if plan is None:
         return None, None
-    planned = _Planned(
+    planned = PlannedMerge(
         action=slot.action,
         requested_time=slot.requested_time,
         completion_time=slot.completion_time,
@@ -427,7 +397,7 @@ def held_reason(config: TableConfig, table: MetadataTable) -> str | None:
 def _carry_out(
     context: TableContext,
     config: TableConfig,
-    planned: _Planned,
+    planned: PlannedMerge,
     archiving: ArchivingSettings,
     lease: Lease | None = None,
 ) -> MetadataServiceResult | None:
@@ -443,7 +413,7 @@ def _carry_out(
         return None
     made: list[str] = []
     try:
-        stats = _merge(context, table, config, planned, made)
+        stats = merge_files(context, table, config, planned, made)
     except MissingFileError:
         # A restore removed an instant of it, a partition was dropped, or the plan is obsolete.
         stats = None
@@ -463,7 +433,7 @@ def _carry_out(
             completion_time=planned.completion_time,
         )
     )
-    metadata = _metadata(stats, config.table_version, planned.action)
+    metadata = merge_metadata(stats, config.table_version, planned.action)
     for name, data in ((inflight, b""), (completed, encode_commit(metadata))):
         assert_lease(lease)
         create_if_absent(storage, f"{METADATA_TIMELINE}/{name}", data, repeat=_AGAIN)
@@ -489,7 +459,7 @@ def _carry_out(
     return result
 
 
-def _is_still_planned(context: TableContext, config: TableConfig, planned: _Planned) -> bool:
+def _is_still_planned(context: TableContext, config: TableConfig, planned: PlannedMerge) -> bool:
     """
     Return whether the plan counts: no restore, build or drop ended it meanwhile.
 
@@ -501,7 +471,7 @@ def _is_still_planned(context: TableContext, config: TableConfig, planned: _Plan
     return same and storage.stat(path) is not None
 
 
-def _is_overtaken(context: TableContext, planned: _Planned) -> bool:
+def _is_overtaken(context: TableContext, planned: PlannedMerge) -> bool:
     """
     Return whether the table has a write between the log files of a log compaction (MDT-17).
 
@@ -518,7 +488,7 @@ def _is_overtaken(context: TableContext, planned: _Planned) -> bool:
     )
 
 
-def _discard(context: TableContext, planned: _Planned, made: Sequence[str]) -> None:
+def _discard(context: TableContext, planned: PlannedMerge, made: Sequence[str]) -> None:
     """
     Delete the files that this process made, unless another process completed the plan.
 
@@ -532,174 +502,6 @@ def _discard(context: TableContext, planned: _Planned, made: Sequence[str]) -> N
         return
     for path in made:
         storage.delete(path)
-
-
-def _merge(
-    context: TableContext,
-    table: MetadataTable,
-    config: TableConfig,
-    planned: _Planned,
-    made: list[str],
-) -> list[WriteStat]:
-    """
-    Write the base files of a plan, one file group in memory at a time; return their statistics.
-
-    ``made`` receives the paths of the files that this process created. A file group without a base
-    file and without a record keeps its log files, as in Java.
-    """
-    operations, time = planned.plan.operations, planned.requested_time
-    # A partition that was dropped has no files.
-    named = sorted({one.partition_path or "" for one in operations} & set(table.partitions))
-    listed = dict(zip(named, context.ports.for_each(table.files, named), strict=True))
-    created_ms = int(context.zone.wall_ms(time))
-    stats = []
-    for operation in operations:
-        partition = operation.partition_path or ""
-        kind = kind_of(partition)
-        if kind is None or kind not in RECORD_TYPES:
-            path = metadata_plan_path(time, planned.action)
-            raise invalid_plan_error(path, f"partition {partition!a:.100}")
-        one = _planned_slice(operation, *listed.get(partition, ((), ())))
-        if planned.action is Action.LOGCOMPACTION:
-            logs = table.merged_logs(partition, one)
-            stats.append(_write_logs(context, config, planned, one, logs=logs, made=made))
-            continue
-        rows = table.merged(partition, one)
-        if one.base_file is None and not rows.num_rows:
-            continue
-        version = config.table_version
-        entries = encode_records(rows, RECORD_TYPES[kind], table_version=version)
-        data = encode_base_file(entries, table_version=version, created_ms=created_ms)
-        name = f"{one.file_group.file_id}_{_TOKEN}_{time}.hfile"
-        size, is_new = _create(context.ports.storage, one.file_group.partition_path, name, data)
-        made += [f"{one.file_group.partition_path}/{name}"] if is_new else []
-        stats.append(_stat(one, f"{partition}/{name}", entries.num_rows, size))
-    return stats
-
-
-def _write_logs(
-    context: TableContext,
-    config: TableConfig,
-    planned: _Planned,
-    one: FileSlice,
-    *,
-    logs: MergedLogs,
-    made: list[str],
-) -> WriteStat:
-    """Write the one log file of a slice's log files (MDT-17); return its statistics."""
-    folder, time, version = (
-        one.file_group.partition_path,
-        planned.requested_time,
-        config.table_version,
-    )
-    partition = folder.removeprefix(f"{METADATA_TABLE}/")
-    entries = encode_records(
-        logs.records, RECORD_TYPES[PartitionKind(kind_of(partition))], table_version=version
-    )
-    data = encode_log_file(
-        partition,
-        time,
-        table_version=version,
-        created_ms=int(context.zone.wall_ms(time)),
-        entries=entries,
-        deleted_keys=logs.deletes,
-        compacted_times=logs.times,
-    )
-    name = LogFileName(one.file_group.file_id, time, 1, _TOKEN).text
-    size, is_new = _create(context.ports.storage, folder, name, data)
-    made += [f"{folder}/{name}"] if is_new else []
-    return WriteStat(
-        file_id=one.file_group.file_id,
-        path=f"{partition}/{name}",
-        prev_commit=time,
-        partition_path=partition,
-        num_writes=entries.num_rows,
-        num_update_writes=entries.num_rows,
-        num_deletes=len(logs.deletes),
-        total_write_bytes=size,
-        file_size_in_bytes=size,
-        log_version=1,
-        log_offset=0,
-        base_file="",
-        log_files=(name,),
-        total_log_blocks=len(logs.times),
-        total_log_files_compacted=len(one.log_files),
-        total_log_size_compacted=sum(log.size_bytes for log in one.log_files),
-    )
-
-
-def _create(storage: Storage, folder: str, name: str, data: bytes) -> tuple[int, bool]:
-    """Create a base or log file unless another executor did; return its size and whether it is new."""
-    path = f"{folder}/{name}"
-    if create_if_absent(storage, path, data, repeat=_AGAIN):
-        return len(data), True
-    stat = storage.stat(path)
-    if stat is None:
-        raise StorageUnavailableError(
-            f"a file of the metadata table vanished: {_AGAIN}: {path}", path=path
-        )
-    return stat.size_bytes, False
-
-
-def _stat(one: FileSlice, path: str, records: int, size_bytes: int) -> WriteStat:
-    base = one.base_file
-    return WriteStat(
-        file_id=one.file_group.file_id,
-        path=path,
-        prev_commit=base.requested_time if base is not None else NO_PREVIOUS_COMMIT,
-        num_writes=records,
-        num_inserts=records,
-        total_write_bytes=size_bytes,
-        file_size_in_bytes=size_bytes,
-        partition_path=path.partition("/")[0],
-        prev_base_file=base.name if base is not None else None,
-        total_log_files_compacted=len(one.log_files),
-        total_log_size_compacted=sum(log.size_bytes for log in one.log_files),
-    )
-
-
-def _planned_slice(
-    operation: CompactionOperation, bases: Sequence[BaseFile], logs: Sequence[LogFile]
-) -> FileSlice:
-    """
-    Return the slice of an operation, by the files in the folder: the plan is untrusted.
-
-    Raises:
-        MissingFileError: A file of it is missing.
-    """
-    partition, names = operation.partition_path or "", set(operation.delta_file_paths)
-    base = next((one for one in bases if one.name == operation.data_file_path), None)
-    found = sorted((one for one in logs if one.name in names), key=lambda one: one.order)
-    groups = {one.file_group for one in found} | ({base.file_group} if base is not None else set())
-    expected = FileGroupId(f"{METADATA_TABLE}/{partition}", operation.file_id or "")
-    if (
-        groups != {expected}
-        or len(found) < len(names)
-        or (base is None and operation.data_file_path)
-    ):
-        raise MissingFileError(
-            "a file of a pending compaction of the metadata table is missing; the service plans "
-            f"again: {partition} {operation.file_id}",
-            path=f"{METADATA_TABLE}/{partition}",
-        )
-    return FileSlice(
-        file_group=expected,
-        base_instant_time=operation.base_instant_time or found[0].instant_time,
-        base_file=base,
-        log_files=tuple(found),
-    )
-
-
-def _metadata(stats: Sequence[WriteStat], table_version: int, action: Action) -> CommitMetadata:
-    by_partition: dict[str, list[WriteStat]] = {}
-    for one in stats:
-        by_partition.setdefault(one.partition_path or "", []).append(one)
-    return CommitMetadata(
-        partition_to_write_stats={name: tuple(by_partition[name]) for name in sorted(by_partition)},
-        operation_type="COMPACT" if action is Action.COMPACTION else "LOG_COMPACT",
-        extra_metadata={SCHEMA_KEY: metadata_record_schema(table_version)},
-        compacted=True,
-    )
 
 
 # ---- The service

@@ -13,7 +13,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from filegroups.metadata_table.reading import MetadataTable, is_log_compaction
+from filegroups.metadata_table.lag import is_log_compaction
+from filegroups.metadata_table.reading import MetadataTable
 from tableservices.compaction.plan import CompactionTrigger, operations_of
 from tableservices.logcompaction.execute import delta_commits_since, log_compaction_plan
 from timeline.model.file_names import METADATA_TABLE, BaseFile, FileSlice, LogFile

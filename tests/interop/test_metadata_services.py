@@ -168,7 +168,7 @@ def test_java_completes_our_compaction_if_we_die(
     account = golden_tables.account("v9_mor_ri")
     java, path = java_oracle(account["hudi"]), golden_tables.unpack("v9_mor_ri", tmp_path)
     partitions = java.properties(path)[PARTITIONS]
-    merge = execute._merge
+    merge = execute.merge_files
 
     def dies(*given: Any) -> Any:
         if step != "requested":
@@ -177,7 +177,7 @@ def test_java_completes_our_compaction_if_we_die(
 
     with opened(path) as table:
         table.upsert([row("new1", "p9", 35)])
-        monkeypatch.setattr(execute, "_merge", dies)
+        monkeypatch.setattr(execute, "merge_files", dies)
         with pytest.raises(KeyboardInterrupt):
             table.services.maintain_metadata_table()
         monkeypatch.undo()

@@ -15,8 +15,9 @@ import pytest
 
 import hoodoo
 from filegroups.metadata_table.keys import IndexVersion
+from filegroups.metadata_table.lag import Lag
 from filegroups.metadata_table.merge import live_files
-from filegroups.metadata_table.reading import Lag, MetadataTable, open_metadata_table
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.metadata_table.records import ALL_PARTITIONS, BOUND
 from filegroups.reading.file_system_view import FileSystemView
 from tests.interop import golden_tables

@@ -240,14 +240,14 @@ def test_a_pending_write_holds_it() -> None:
 def test_a_write_that_appeared_below_the_plan_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     table = written(indexed())
     storage, before = table.context.ports.storage, contents(table)
-    newest, merge = int(table.context.active().newest_time or ""), execute._merge
+    newest, merge = int(table.context.active().newest_time or ""), execute.merge_files
 
     def late(*given: Any) -> Any:
         assert str(newest + 1) < given[3].requested_time
         storage.create(f"{TIMELINE}/{newest + 1}.commit.requested", b"")
         return merge(*given)
 
-    monkeypatch.setattr(execute, "_merge", late)
+    monkeypatch.setattr(execute, "merge_files", late)
     assert merged(table) is None
     own = read_metadata_timeline(storage)
     assert not pending_compactions(own)
@@ -291,7 +291,7 @@ def test_a_restore_is_refused_while_another_process_may_complete_it(
     def dies(*_given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute, "_merge", dies)
+    monkeypatch.setattr(execute, "merge_files", dies)
     with pytest.raises(KeyboardInterrupt):
         merged(table)
     monkeypatch.undo()

@@ -267,13 +267,13 @@ def test_another_process_completes_the_plan_of_a_dead_one_under_the_same_names(
     table = with_metadata_table(clock)
     put(table, WriteOperation.UPSERT, rows(KEYS, 1))
     before = contents(table)
-    merge, made = execute._merge, []
+    merge, made = execute.merge_files, []
 
     def dies(*given: Any) -> Any:
         made.extend(merge(*given) if done else [])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute, "_merge", dies)
+    monkeypatch.setattr(execute, "merge_files", dies)
     with pytest.raises(KeyboardInterrupt):
         maintained(table)
     monkeypatch.undo()
@@ -483,13 +483,13 @@ def test_a_commit_between_plan_and_execution_is_above_the_compaction(
 ) -> None:
     table = with_metadata_table()
     put(table, WriteOperation.UPSERT, rows(KEYS[:4], 1))
-    merge = execute._merge
+    merge = execute.merge_files
 
     def late(*given: Any) -> Any:
         put(opened(table), WriteOperation.UPSERT, rows(KEYS, 2))
         return merge(*given)
 
-    monkeypatch.setattr(execute, "_merge", late)
+    monkeypatch.setattr(execute, "merge_files", late)
     assert maintained(table) is not None
     check(table)
     monkeypatch.undo()
@@ -536,7 +536,7 @@ def test_an_executor_whose_plan_ended_leaves_no_file(
     table = with_metadata_table()
     put(table, WriteOperation.UPSERT, rows(KEYS[:4], 1))
     storage = table.context.ports.storage
-    before, merge = contents(table), execute._merge
+    before, merge = contents(table), execute.merge_files
 
     def ended(*given: Any) -> Any:
         stats, planned = merge(*given), given[3]
@@ -546,7 +546,7 @@ def test_an_executor_whose_plan_ended_leaves_no_file(
             update_properties(storage, {METADATA_CHANGES: "7"}, now="now")
         return stats
 
-    monkeypatch.setattr(execute, "_merge", ended)
+    monkeypatch.setattr(execute, "merge_files", ended)
     assert maintained(table) is None
     assert not [name for part in INDEXES for name in names_of(table, part) if "hfile" in name]
     assert newest_compaction(read_metadata_timeline(storage)) is None
