@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,12 @@ def test_jobs_with_speculation_lose_and_double_no_row(
     doomed = jobs.rows("d", range(jobs.DOOMED), 0)
     with hoodoo.create_table(TABLE, schema=jobs.COLUMNS, properties=properties) as table:
         table.bulk_insert(doomed)
-    with SparkCluster(tmp_path / "cluster") as cluster, services(tmp_path):
+    with SparkCluster(tmp_path / "cluster") as cluster, services(tmp_path), ExitStack() as ends:
         running = {
             role: Job(role, cluster, tmp_path, rounds) for role in ("backfill", "stream", "delete")
         }
+        for job in running.values():
+            ends.callback(job.kill)
         wait_for_commit("backfill", properties)
         cluster.kill_executor(running["backfill"].application)
         wait_for_commit("delete", properties)
