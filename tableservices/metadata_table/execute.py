@@ -210,7 +210,7 @@ def _without_obsolete(context: TableContext, own: ActiveTimeline) -> Sequence[In
 
 def _delete_plan(context: TableContext, action: Action, requested_time: InstantTime) -> None:
     """
-    Delete a plan; of a log compaction also its files, which nobody needs.
+    Delete a plan. The files of a log compaction are deleted with it, because no reader uses them.
 
     Even if another process completes it meanwhile, the files that it would replace still count.
     """

@@ -2,7 +2,7 @@
 A DynamoDB and an S3 to test against: moto behind a mutex.
 
 moto checks a condition and then writes without a lock between the two, so that of six racers
-two sometimes win (runtime 5). Therefore every request that changes something passes one
+two sometimes win. Therefore every request that changes something passes one
 mutex here. With it the conditional writes are as atomic as the real services'.
 
 ``python tests/servers/moto_app.py PORT [SWITCH]`` serves until it is killed. Everything is

@@ -2,7 +2,7 @@
 An S3 to test against: moto's, made atomic, and a bucket in it.
 
 No other package is suitable: s3rver and rclone ignore the conditions of a
-conditional write (runtime 6), which is the one thing under test.
+conditional write, which is the one thing under test.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -41,7 +40,7 @@ class _Daemon(JvmServer):
         )
 
 
-class SparkCluster:
+class SparkCluster(ExitStack):
     """
     The cluster; ``with SparkCluster(folder) as cluster``.
 
@@ -52,6 +51,7 @@ class SparkCluster:
     """
 
     def __init__(self, folder: Path, *, cores: int = 4, memory_mb: int = 4096) -> None:
+        super().__init__()
         needs_java()
         self._port = free_port()
         self._folder = folder
@@ -67,7 +67,6 @@ class SparkCluster:
             worker = (f"{spark}.worker.Worker", self.master, *offer, *place)
             name = f"worker-{number}"
             self._workers.append(_Daemon(name, folder / name, worker, port))
-        self._running = ExitStack()
 
     @property
     def master(self) -> str:
@@ -96,15 +95,7 @@ class SparkCluster:
         return found
 
     def __enter__(self) -> Self:
-        self._running.enter_context(self._master)
+        self.enter_context(self._master)
         for worker in self._workers:
-            self._running.enter_context(worker)
+            self.enter_context(worker)
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._running.close()

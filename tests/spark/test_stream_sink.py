@@ -114,7 +114,7 @@ def test_a_stream_continues_after_the_batch_that_java_hudi_committed(
     give((2, "mon", 10, 2.0))
     run(start(**{IDENTIFIER: "orders"}))
     assert rows() == [(1, "mon", 10, 5.0), (2, "mon", 10, 2.0)]
-    # Java goes on with batch 2 and dies, too.
+    # Java commits batch 2 and is killed before its checkpoint has it.
     save([(3, "mon", 10, 6.0)], **{SINK_CHECKPOINT_KEY: '{"orders":"2"}'})
     give((3, "mon", 10, 3.0))
     give((4, "mon", 10, 4.0))

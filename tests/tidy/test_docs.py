@@ -86,6 +86,17 @@ def test_every_clause_cited_in_the_code_is_in_the_protocol() -> None:
     assert unknown == []
 
 
+def test_every_security_rule_cited_is_in_the_security_document() -> None:
+    rules = set(re.findall(r"^\| (SEC\d+) \|", (ROOT / "SECURITY.md").read_text(), re.MULTILINE))
+    places = ("timeline", "lockproviders", "filegroups", "tableservices", "hoodoo", "tests", "docs")
+    files = [
+        path for place in places for kind in ("*.py", "*.md") for path in (ROOT / place).rglob(kind)
+    ]
+    cited = {found for path in files for found in re.findall(r"\bSEC\d+\b", path.read_text())}
+    assert len(cited) > 10
+    assert sorted(cited - rules) == []
+
+
 def test_nothing_that_a_user_writes_imports_an_inner_package() -> None:
     """The shipped suite for lock providers is the one exception; it needs pytest."""
     inner = r"(?:timeline|filegroups|tableservices|lockproviders(?!\.testing\b))"

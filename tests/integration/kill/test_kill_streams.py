@@ -21,9 +21,11 @@ import hoodoo
 from tests.integration.kill.streams import NAMES, PROPERTIES
 from timeline.model.commit_metadata import SINK_CHECKPOINT_KEY
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("busy")]
-
-pytest.importorskip("pyspark")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.xdist_group("busy"),
+]
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 KILLS = 6 if NIGHTLY else 2

@@ -129,15 +129,7 @@ def test_no_partition_is_created_for_rows_that_may_all_be_deletes() -> None:
     storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage)
     mine = begin(table.context, Action.COMMIT)
-    task = FileGroupTask(
-        requested_time=mine.requested_time,
-        operation=UPSERT,
-        partition_path="z",
-        file_id="f-0",
-        write_token="0-0-0",
-        task_number=0,
-        avro_json="",
-    )
+    task = first_task(mine.requested_time)
     tasks = [task, replace(task, partition_path="y", deletes=DeleteKind.COLUMN)]
     storage.forget()
     rows = LocalWorkload(table.context.ports, as_table([]))
@@ -155,8 +147,18 @@ def test_files_that_tasks_name_are_not_announced_before() -> None:
     storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage)
     mine = begin(table.context, Action.COMMIT)
-    task = FileGroupTask(
-        requested_time=mine.requested_time,
+    task = first_task(mine.requested_time)
+    rows = LocalWorkload(table.context.ports, as_table([]))
+    rows.tasks_name_files = True
+    [shown] = announce_tasks(table.context, mine, CommitMetadata(), [(rows, [task])])
+    mine.heartbeat.stop()
+    assert shown == (task,)
+    assert not any(".marker." in text for text in storage.operations())
+
+
+def first_task(requested_time: str) -> FileGroupTask:
+    return FileGroupTask(
+        requested_time=requested_time,
         operation=UPSERT,
         partition_path="z",
         file_id="f-0",
@@ -164,12 +166,6 @@ def test_files_that_tasks_name_are_not_announced_before() -> None:
         task_number=0,
         avro_json="",
     )
-    rows = LocalWorkload(table.context.ports, as_table([]))
-    rows.tasks_name_files = True
-    [shown] = announce_tasks(table.context, mine, CommitMetadata(), [(rows, [task])])
-    mine.heartbeat.stop()
-    assert shown == (task,)
-    assert not any(".marker." in text for text in storage.operations())
 
 
 class ConcurrencyRecorder(ThreadExecutor):

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from filegroups.files.rewrite import FileGroupTask, announce_base_file
 from filegroups.table import TableReader
 from filegroups.writing.dry_run import dry_run_write
 from filegroups.writing.workload import LocalWorkload
+from filegroups.writing.write import write
 from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
+    StillClock,
+    as_table,
     begun,
     files_below,
     new_table,
@@ -24,9 +29,10 @@ from tests.unit.timeline.engine import (
     put,
     upsert,
 )
+from tests.unit.timeline.memory import MemoryStorage
 from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableLimits
-from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.commit_metadata import TableType, WriteOperation, WriteStat
 from timeline.properties.setting_enums import ClusteringUpdates
 from timeline.rules.conflicts import find_strategy
 
@@ -117,3 +123,39 @@ def test_nothing_is_written() -> None:
     conflicts_of(table, UPSERT, [row("a"), row("n")])
     assert files_below(table.context.ports.storage) == before
     assert upsert(table, [row("a")]).attempts == 1
+
+
+class RepeatedTask(LocalWorkload):
+    """Rows whose task has a second attempt; its file appears after the job has ended."""
+
+    late: FileGroupTask
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
+        self.late = replace(tasks[0], write_token="0-0-9")
+        announce_base_file(self._world.storage, self.late)
+        return super().rewrite(tasks)
+
+    def attempted(self) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.spec("PUB-1")
+def test_a_file_of_a_second_attempt_that_appears_late_is_not_visible() -> None:
+    class LateClock(StillClock):
+        def sleep_ms(self, duration_ms: int) -> None:
+            super().sleep_ms(duration_ms)
+            if self.steady >= 1_000 and path() not in made:
+                made.add(path())
+                storage.write(path(), b"late")
+
+    def path() -> str:
+        return f"{rows.late.partition_path}/{rows.late.file_name}"
+
+    made: set[str] = set()
+    storage, clock = MemoryStorage(), LateClock()
+    table = new_table(storage, clock=clock)
+    rows = RepeatedTask(table.context.ports, as_table([{"id": "k1", "p": "x", "ts": 1}]))
+    write(table.context, planned(table, WriteOperation.UPSERT), rows)
+    clock.sleep_ms(2_000)  # at the latest now
+    assert made
+    assert storage.stat(path()) is None

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from filegroups.metadata_table.merge import live_files, merge_layers, merge_logs
-from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
+from filegroups.metadata_table.reading import open_metadata_table
 from filegroups.metadata_table.records import COLUMN_STATS, FILES, RECORD_INDEX
 from filegroups.table import TableReader
 from tableservices.archiving.plan import ArchivingSettings
@@ -31,7 +31,11 @@ from tableservices.metadata_table.plan import (
 from tableservices.restoring.restore import restore
 from tableservices.restoring.rollback import rollback_write
 from tests.unit.filegroups.writing.test_metadata_update import KEYS, rows
-from tests.unit.tableservices.metadata_table.test_services import LONG_MS, Mortal
+from tests.unit.tableservices.metadata_table.test_services import (
+    LONG_MS,
+    Mortal,
+    metadata_table,
+)
 from tests.unit.tableservices.restoring.test_metadata_removal import (
     INDEXES,
     MOR,
@@ -66,16 +70,9 @@ def compacted(table: TableReader) -> MetadataServiceResult | None:
     return maintain_metadata_table(table.context, LOGS, FEW, now=True)
 
 
-def metadata_of(table: TableReader) -> MetadataTable:
-    context = opened(table).context
-    found = open_metadata_table(context.ports.storage, table.config, context.snapshot())
-    assert found is not None
-    return found
-
-
 def contents(table: TableReader) -> dict[str, Any]:
     """Return every record of the metadata table, without tombstones, which readers ignore."""
-    found = metadata_of(table)
+    found = metadata_table(table)
     return {
         name: [
             row
@@ -136,7 +133,7 @@ def test_one_block_replaces_the_logs_of_each_kind_and_is_replaced_in_turn() -> N
     assert first.action is Action.LOGCOMPACTION
     assert first.file_groups == len(INDEXES)
     assert contents(table) == before
-    found = metadata_of(table)
+    found = metadata_table(table)
     for name in INDEXES:
         (one,) = found.slices(name).values()
         merged_logs = found.merged_logs(name, one)
@@ -167,7 +164,7 @@ def test_a_later_compaction_merges_it_and_the_old_files_go() -> None:
     before = contents(table)
     assert compacted(table) is not None
     assert contents(table) == before
-    (one,) = metadata_of(table).slices("record_index").values()
+    (one,) = metadata_table(table).slices("record_index").values()
     assert one.base_file is not None
     assert not one.log_files
     for value in range(2):
