@@ -115,13 +115,15 @@ class Grown:
     The number of a pool's threads follows the work of a service, so that single minutes differ by
     half. Memory that is never freed exceeds the first half's peak. A leak stays. So the second half
     counts the value that nine in ten samples did not exceed; otherwise a burst that one sample of a
-    hundred caught would be a leak.
+    hundred caught would be a leak. Pools of threads fill late in a process that had little to do, so
+    threads leak above the peak of every process of the run.
     """
 
     name: str
     seconds: float
     first: Held
     last: Held
+    full_pools: int  # the most threads that a process of the run had in its first half
 
     @property
     def is_old(self) -> bool:
@@ -147,9 +149,12 @@ class Grown:
             f"{self.name} held {share:.0%} more {what} in the second half of {self.seconds:.0f} s: "
             f"{getattr(self.first, what)}, then {getattr(self.last, what)}"
             for what, share in self.shares.items()
-            if share > GROWTH_MAX
-            and getattr(self.last, what) - getattr(self.first, what) > ALLOWED[what]
+            if share > GROWTH_MAX and getattr(self.last, what) - self._before(what) > ALLOWED[what]
         ]
+
+    def _before(self, what: str) -> int:
+        """What growth begins at."""
+        return self.full_pools if what == "threads" else getattr(self.first, what)
 
     def as_document(self) -> dict[str, Any]:
         """For the report."""
@@ -167,7 +172,7 @@ class Grown:
 
 def growth(watch: Watch) -> list[Grown]:
     """Every process that lived long enough to have two halves, oldest first."""
-    found = []
+    halves = []
     for (name, _), samples in watch.seen.items():
         born, died = samples[0].at + WARM_S, samples[-1].at
         middle = (born + died) / 2
@@ -176,7 +181,12 @@ def growth(watch: Watch) -> list[Grown]:
         if died - born < CONCLUSIVE_S or not first:
             continue
         ends = _share_of(last, ENDS_AT)
-        found.append(Grown(name=name, seconds=died - born, first=_share_of(first, 1.0), last=ends))
+        halves.append((name, died - born, _share_of(first, 1.0), ends))
+    full = max((first.threads for _, _, first, _ in halves), default=0)
+    found = [
+        Grown(name=name, seconds=seconds, first=first, last=last, full_pools=full)
+        for name, seconds, first, last in halves
+    ]
     return sorted(found, key=lambda one: (-one.seconds, one.name))
 
 
