@@ -168,7 +168,7 @@ def test_a_process_that_uses_at_most_as_much_as_before_does_not_leak() -> None:
 @pytest.mark.parametrize(("threads", "leaks"), [(102, 0), (103, 1)])
 def test_a_pool_that_fills_late_is_no_growth(threads: int, leaks: int) -> None:
     busy = samples(range(0, 1_200, 5), threads=100)
-    late = [*samples(range(0, 600, 5)), *samples(range(600, 1_200, 5), threads=threads)]
+    late = [*samples(range(0, 640, 5)), *samples(range(640, 1_200, 5), threads=threads)]
     found = growth(Watch({("write-0", 7): busy, ("write-1", 8): late}))
     assert [len(one.leaks) for one in found] == [0, leaks]
 
