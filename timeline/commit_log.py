@@ -32,6 +32,7 @@ from timeline.model.file_names import (
     timeline_path,
 )
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, is_between
+from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import NO_SEALS, Slot, SlotKind, SlotSigning, digest_of
 from timeline.ports.ports import (
     AmbiguousWriteError,
@@ -605,11 +606,14 @@ def files_removed_by_restore(
     The completed files are removed first, newest completion first, so that readers always see an
     earlier state. The pending files keep the instants known until their data is deleted (fmt 6.3).
     As in Java, a restore also removes the rollbacks after its target, also those that an engine
-    began for a restore in which it died. Outside: 1 list.
+    began for a restore in which it died. A rollback with an update of the metadata table stays,
+    because its update stays (MDT-12). Outside: 1 list, and 1 of the metadata table's timeline if
+    there are such rollbacks.
     """
     times = restored_away_by(slot)
     completed: list[tuple[Instant, str]] = []
     pending: list[str] = []
+    rollbacks: list[tuple[Instant, str]] = []
     for name in storage.names(folder):
         instant = parse_instant_name(name)
         if instant is None:
@@ -617,12 +621,19 @@ def files_removed_by_restore(
         if instant.action is Action.ROLLBACK:
             after = is_between(instant.requested_time, slot.requested_time, slot.completion_time)
             if after and slot.action is Action.RESTORE:
-                pending.append(name)
+                rollbacks.append((instant, name))
         elif instant.action in WRITE_ACTIONS and instant.requested_time in times:
             if instant.completed:
                 completed.append((instant, name))
             else:
                 pending.append(name)
+    names = storage.names(METADATA_TIMELINE) if rollbacks else ()
+    updates = {
+        own.requested_time
+        for own in map(parse_instant_name, names)
+        if own is not None and own.action is Action.DELTACOMMIT
+    }
+    pending += [name for one, name in rollbacks if one.requested_time not in updates]
     completed.sort(key=lambda one: one[0].completion_time or "", reverse=True)
     # Newest first; within an instant `.inflight` and `.commit.inflight` before
     # `.commit.requested`.

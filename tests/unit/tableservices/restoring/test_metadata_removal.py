@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +51,7 @@ from tests.unit.timeline.metadata_tables import (
     compact_metadata_table,
 )
 from timeline.codecs.instant_avro import encode_restore_plan
-from timeline.errors import ServiceConflictError
+from timeline.errors import InvalidInputError, ServiceConflictError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import METADATA_TABLE, FileSlice, data_file_time, timeline_path
 from timeline.model.instant import Action, WallMs, instant_time, wall_ms
@@ -105,7 +106,7 @@ def check(table: TableReader) -> None:
     assert blooms.num_rows == len(bases)
 
 
-def act(table: TableReader, work: str, keys: list[str], value: int) -> None:
+def act(table: TableReader, work: str, keys: list[str], value: int, *, kept: str = "") -> None:
     if work == "compact" and table.config.table_type is MOR:
         plan = schedule_compaction(table.context, CompactionSettings(), files=SMALL)
         if plan is not None:
@@ -118,6 +119,12 @@ def act(table: TableReader, work: str, keys: list[str], value: int) -> None:
         put(table, WriteOperation.DELETE, rows(keys, value))
     elif work == "overwrite":
         put(table, WriteOperation.INSERT_OVERWRITE, rows(keys, value))
+    elif work == "rollback":
+        newest = table.context.active().newest_completed_write
+        assert newest is not None
+        with suppress(InvalidInputError):  # it is not the last one to begin
+            if newest.requested_time != kept:
+                rollback_write(table.context, newest.requested_time)
     elif work == "metadata":
         maintain_metadata_table(table.context, MetadataServiceSettings(), FEW, now=True)
     elif work == "build":
@@ -127,7 +134,8 @@ def act(table: TableReader, work: str, keys: list[str], value: int) -> None:
         put(table, WriteOperation.UPSERT, rows(keys, value))
 
 
-WORKS = ["upsert"] * 3 + ["delete", "overwrite", "compact", "cluster", "metadata", "build"]
+OTHER = ["delete", "overwrite", "compact", "cluster", "rollback", "metadata", "build"]
+WORKS = ["upsert"] * 3 + OTHER
 FEW = ArchivingSettings(commits_kept_min=2, commits_kept_max=3)
 
 
@@ -151,14 +159,16 @@ def test_a_restore_leaves_the_metadata_table_with_exactly_what_the_table_has(
     chance = random.Random(f"{table_type} {version} {seed}")
     table = indexed(table_type, version=version)
     for turn in range(3):
-        put(table, WriteOperation.UPSERT, rows(chance.sample(KEYS, 3), 10 * turn))
+        first = put(table, WriteOperation.UPSERT, rows(chance.sample(KEYS, 3), 10 * turn))
         for value in range(1, chance.randint(1, 3)):
-            act(table, chance.choice(WORKS), chance.sample(KEYS, 2), 10 * turn + value)
+            work, keys = chance.choice(WORKS), chance.sample(KEYS, 2)
+            act(table, work, keys, 10 * turn + value, kept=first.requested_time)
         target = table.context.active().newest_completed_write
         assert target is not None
         kept = rows_of(table, "id", "v")
         for value in range(3, 3 + chance.randint(1, 4)):
-            act(table, chance.choice(WORKS), chance.sample(KEYS, 3), 10 * turn + value)
+            work, keys = chance.choice(WORKS), chance.sample(KEYS, 3)
+            act(table, work, keys, 10 * turn + value, kept=target.requested_time)
         check(table)
         restore(table.context, target.requested_time)
         assert rows_of(table, "id", "v") == kept
@@ -302,6 +312,26 @@ def test_a_rollback_of_the_newest_write_leaves_the_metadata_table_as_before_it(
     check_moment(table, states)
     check(table)
     upsert(table, rows(["k3", "k8"], 9))
+    check(table)
+
+
+@pytest.mark.spec("MDT-12")
+@pytest.mark.parametrize("table_type", [COW, MOR])
+@pytest.mark.parametrize("merged", [0, 4])
+def test_a_restore_past_a_rollback_keeps_the_update_of_the_rollback(
+    merged: int, table_type: TableType
+) -> None:
+    """The rollback took a merged write out of the metadata table, and this stays so."""
+    table = indexed(table_type)
+    times, states = history(table, merged=merged)
+    own_time = rollback_write(table.context, times[3]).requested_time
+    restore(table.context, times[0])
+    check_moment(table, states)
+    check(table)
+    kept = [one.requested_time for one in table.context.active().instants]
+    assert (own_time in kept) == bool(merged)
+    upsert(table, rows(["k3", "k8"], 9))
+    compact_metadata_table(table.context)
     check(table)
 
 
