@@ -29,6 +29,7 @@ from filegroups.settings.metadata_settings import MetadataTableSettings
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.settings.settings import WriteSettings, fill_from_preset, keys_of_writes_and_reads
 from filegroups.settings.time_settings import TimeSettings
+from hoodoo.streamer.settings import StreamerSettings
 from lockproviders.hookspecs import LockContext
 from lockproviders.registry import (
     SlotSettings,
@@ -336,6 +337,7 @@ def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, .
         *ObjectSettings.options.values(),
         *SlotSettings.options.values(),
         *LockSettings.options.values(),
+        *StreamerSettings.options.values(),
         *more,
     )
     return tuple({option.key: option for option in everything}.values())

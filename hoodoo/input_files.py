@@ -1,4 +1,4 @@
-"""Read rows from an input file: Parquet, CSV, JSON or Arrow."""
+"""Read rows from an input file: Parquet, CSV, JSON, Avro or Arrow."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import csv
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
+from filegroups.schema.avro_schema import avro_to_arrow
 from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.schema import META_FIELDS
 from hoodoo.inputs import cast_values, typed_column, typed_rows
@@ -215,7 +217,7 @@ def _typed(values: pa.Array, kind: pa.DataType | None, name: str) -> pa.Array:
 # In CSV an empty field without quotes is null, and an empty field in quotes is an empty text;
 # nothing else means null. JSON has the form that ``hoodoo read`` prints.
 
-FORMATS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson", ".arrow")
+FORMATS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson", ".avro", ".arrow")
 _BLOCK_BYTES = 16 << 20
 
 
@@ -231,14 +233,28 @@ def read_files(paths: Sequence[Path], schema: pa.Schema | None = None) -> pa.Tab
         InvalidInputError: As ``read_rows``, or the files differ in columns or types. A missing
             column would become null and overwrite values.
     """
-    first, *more = tables = [read_rows(path, schema) for path in paths]
-    for path, rows in zip(paths[1:], more, strict=True):
+    return join_rows([read_rows(path, schema) for path in paths], list(map(str, paths)))
+
+
+def join_rows(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
+    """
+    Return the rows of several files of one write.
+
+    Args:
+        tables: The rows of each file; at least one.
+        names: The names of the files, for messages.
+
+    Raises:
+        InvalidInputError: The files differ in columns or types (``input_file``).
+    """
+    first, *more = tables
+    for name, rows in zip(names[1:], more, strict=True):
         if set(rows.column_names) != set(first.column_names):
             raise InvalidInputError(
                 "input files of one write must have the same columns; write them one by one: "
-                f"{paths[0]} has {first.column_names}, {path} has {rows.column_names}",
+                f"{names[0]} has {first.column_names}, {name} has {rows.column_names}",
                 kind="input_file",
-                path=str(path),
+                path=name,
             )
     try:
         return pa.concat_tables(tables, promote_options="default")
@@ -246,50 +262,101 @@ def read_files(paths: Sequence[Path], schema: pa.Schema | None = None) -> pa.Tab
         why = str(error).partition("\n")[0][:300]
         raise InvalidInputError(
             "input files of one write must have the same column types; write them one by one: "
-            f"{', '.join(map(str, paths))}: {why}",
+            f"{', '.join(names)}: {why}",
             kind="input_file",
         ) from error
 
 
-def read_rows(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+def read_rows(
+    path: Path, schema: pa.Schema | None = None, *, ending: str | None = None
+) -> pa.Table:
     """
     Return all rows of a file.
 
     Args:
-        path: The file; its ending gives the format.
+        path: The file.
         schema: The table's columns; None without a table.
+        ending: The ending that gives the format; None for that of the file.
 
     Raises:
         InvalidInputError: The file is missing, has another ending or is not readable, or a value
             does not fit the table (``lossy_value``, ``schema_mismatch``).
     """
-    ending = path.suffix.lower()
+    ending = ending or path.suffix.lower()
     if ending not in FORMATS:
         raise InvalidInputError(
             f"an input file must end in one of {', '.join(FORMATS)}; rename or convert it: {path}",
             kind="input_file",
         )
-    try:
+    with _named(str(path)):
         if ending == ".parquet":
             return pq.ParquetFile(path).read()
         if ending == ".csv":
             return _csv(path, schema)
         if ending == ".arrow":
             return _arrow(path)
+        if ending == ".avro":
+            with path.open("rb") as opened:
+                return _avro(opened)
         return read_json(path, schema)
+
+
+def read_stored_rows(opened: IO[bytes], name: str, *, ending: str) -> pa.Table:
+    """
+    Return all rows of an open file of an object store, and close it.
+
+    Args:
+        opened: The file.
+        name: Its address, for messages.
+        ending: As of ``read_rows``.
+
+    Raises:
+        InvalidInputError: It is not readable (``input_file``), or its format is read from a local
+            disk only (``input_format``).
+    """
+    with opened, _named(name):
+        if ending == ".parquet":
+            return pq.ParquetFile(opened).read()
+        if ending == ".avro":
+            return _avro(opened)
+        raise InvalidInputError(
+            "an object store gives Parquet and Avro files; copy the file to a local disk, or "
+            f"convert it: {name}",
+            kind="input_format",
+            path=name,
+        )
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Name the file in the error of its reader."""
+    try:
+        yield
     except FileNotFoundError:
         raise InvalidInputError(
-            f"the input file does not exist; correct the path: {path}", kind="input_file"
+            f"the input file does not exist; correct the path: {name}", kind="input_file"
         ) from None
     except HoodooError:
         raise
-    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+    except (pa.ArrowException, OSError, ValueError, RecursionError, EOFError) as error:
         why = str(error).partition("\n")[0][:300]
         raise InvalidInputError(
-            f"the input file cannot be read; correct it: {path}: {why}",
+            f"the input file cannot be read; correct it: {name}: {why}",
             kind="input_file",
-            path=str(path),
+            path=name,
         ) from error
+
+
+def _avro(opened: IO[bytes]) -> pa.Table:
+    """Return the rows of an Avro object container file."""
+    blocks = fastavro.block_reader(opened)
+    if blocks.writer_schema is None:
+        raise ValueError("it has no schema")
+    schema = avro_to_arrow(json.dumps(blocks.writer_schema, default=str))
+    kind = pa.struct(list(schema))
+    parts = [pa.array(list(block), kind) for block in blocks]
+    tables = [pa.Table.from_struct_array(one) for one in parts]
+    return pa.concat_tables([schema.empty_table(), *tables])
 
 
 def _csv(path: Path, schema: pa.Schema | None) -> pa.Table:

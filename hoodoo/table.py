@@ -174,7 +174,7 @@ class Table(TableReader):
                 polars DataFrame, a polars LazyFrame, a DuckDB relation, or another object with
                 ``__arrow_c_stream__``; a dict of columns; a list or another iterable of dicts or of
                 batches; or the path of a file that ends in ``.parquet``, ``.csv``, ``.json``,
-                ``.jsonl``, ``.ndjson`` or ``.arrow``.
+                ``.jsonl``, ``.ndjson``, ``.avro`` or ``.arrow``.
             batch_id: The name of this batch. A batch is committed once: a repeated call with this
                 id writes nothing and returns the first result.
             partial: Records keep the columns that the rows lack. Rows have the key, partition and
@@ -432,13 +432,19 @@ class Table(TableReader):
         *,
         batch_id: str | None = None,
         reads: ReadSet | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> CommitResult:
-        """Write by the configured operation (``hoodie.datasource.write.operation``)."""
+        """
+        Write by an operation; None for the option ``hoodie.datasource.write.operation``.
+
+        ``metadata`` are texts for the commit. Errors: as ``upsert``.
+        """
         chosen = operation_of(self._settings, operation)
-        if not chosen.traits.takes_rows:
-            named = self._partitions_to_delete(data)
-            return self.delete_partitions(named, batch_id=batch_id, reads=reads)
-        return self._write(chosen, data, batch_id, reads=reads)
+        if chosen.traits.takes_rows:
+            return self._write(chosen, data, batch_id, reads=reads, metadata=metadata)
+        named = named_partitions(self._partitions_to_delete(data))
+        run = partial(self._run, chosen, None, delete_partitions=named)
+        return run(batch_id=batch_id, reads=reads, metadata=metadata)
 
     def check_conflicts(
         self, data: object, operation: Operation = None

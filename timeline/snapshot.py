@@ -622,7 +622,7 @@ class Snapshot:
         newest = self.newest_write
         if newest is None or self._decides(newest):
             return newest
-        return next(filter(self._decides, self._newest_first()), None)
+        return next(filter(self._decides, self.writes_newest_first()), None)
 
     @property
     def decides_schema(self) -> bool:
@@ -643,7 +643,7 @@ class Snapshot:
             return self.archived_write.schema_json
         # The deciding write may be archived. Services repeat its schema, which is newer than that
         # of a savepointed write.
-        schemas = (self.commits.read(instant).schema_json for instant in self._newest_first())
+        schemas = (self.commits.read(instant).schema_json for instant in self.writes_newest_first())
         return next(filter(None, schemas), None)
 
     @cached_property
@@ -662,9 +662,10 @@ class Snapshot:
 
     def commits_newest_first(self) -> Iterator[CommitMetadata]:
         """Yield the metadata of the visible writes, the newest first. Outside: 1 get for each."""
-        return (self.commits.read(instant) for instant in self._newest_first())
+        return (self.commits.read(instant) for instant in self.writes_newest_first())
 
-    def _newest_first(self) -> list[Instant]:
+    def writes_newest_first(self) -> list[Instant]:
+        """Return the visible writes, the newest first by completion time."""
         return sorted(self._visible_writes(), key=completion_order, reverse=True)
 
     def _visible_writes(self) -> list[Instant]:

@@ -76,6 +76,10 @@ _COMMANDS = {
         "hoodoo.cli.services",
         "Run cleaning, compaction and other services.",
     ),
+    "streamer": (
+        "hoodoo.cli.streamer",
+        "Write what is new in a source into a table.",
+    ),
     "table": ("hoodoo.cli.table", "Create, show, verify, repair or drop a table."),
     "timeline": ("hoodoo.cli.timeline", "Show the timeline of a table."),
     "write": (

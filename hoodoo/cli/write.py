@@ -44,7 +44,7 @@ _OPERATIONS = tuple(operation.value for operation in WriteOperation)
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Rows: .parquet .csv .json .ndjson .arrow. May be repeated; all files are one commit.",
+    help="Rows: .parquet .csv .json .ndjson .avro .arrow. May be repeated; all files are one commit.",
 )
 @click.option(
     "--operation",

@@ -211,7 +211,7 @@ class StreamSink:
             self._table = SparkTable(batch.sparkSession, self._path, layers=layers)
         table = self._table
         operation = operation_of(table.settings)
-        return table.write_batch(batch, operation, batch_id=batch_id, metadata=entry)
+        return table.write(batch, operation, batch_id=batch_id, metadata=entry)
 
     def _is_stopped(self) -> bool:
         if self._query is None:

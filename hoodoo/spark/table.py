@@ -11,14 +11,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from filegroups.reading.read import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableSnapshot
 from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_with_warnings
 from hoodoo.configuration import Layers
-from hoodoo.inputs import named_partitions
 from hoodoo.services import Services
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.executor import spark_executor
@@ -122,28 +120,6 @@ class SparkTable(Table):
     ) -> CommitResult:
         self._writer.begin()  # refuses an impossible write before Spark computes its rows
         return super()._write(operation, data, batch_id, **more)
-
-    def write_batch(
-        self,
-        data: object,
-        operation: WriteOperation,
-        *,
-        batch_id: str | None = None,
-        reads: ReadSet | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> CommitResult:
-        """As ``write``; ``metadata`` are more texts for the commit."""
-        if operation.traits.takes_rows:
-            return self._write(operation, data, batch_id, reads=reads, metadata=metadata)
-        named = named_partitions(self._partitions_to_delete(data))
-        return self._run(
-            operation,
-            None,
-            batch_id=batch_id,
-            delete_partitions=named,
-            reads=reads,
-            metadata=metadata,
-        )
 
     def _workload(self, data: object) -> Workload:
         if isinstance(data, SparkWorkload):  # made before the table existed

@@ -113,9 +113,7 @@ def save_dataframe(
     def write(data: Any) -> CommitResult:
         with SparkTable(df.sparkSession, path, layers=layers) as table:
             operation = overwriting or operation_of(settings)
-            return table.write_batch(
-                data, operation, batch_id=batch_id, reads=reads, metadata=metadata
-            )
+            return table.write(data, operation, batch_id=batch_id, reads=reads, metadata=metadata)
 
     whole = (
         overwriting is WriteOperation.INSERT_OVERWRITE_TABLE and overwriting != settings.operation

@@ -185,14 +185,14 @@ def test_a_checkpoint_of_a_stream_to_another_format_is_refused(
 def failures(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     """Errors for the next attempts to write; the attempts are counted by their absence."""
     left: list[Exception] = []
-    write = SparkTable.write_batch
+    write = SparkTable.write
 
     def failing(self: SparkTable, *args: Any, **more: Any) -> Any:
         if left:
             raise left.pop(0)
         return write(self, *args, **more)
 
-    monkeypatch.setattr(SparkTable, "write_batch", failing)
+    monkeypatch.setattr(SparkTable, "write", failing)
     return left
 
 
@@ -246,7 +246,7 @@ def test_a_stop_in_the_middle_of_a_batch_is_no_failure(
 
     give((1, "mon", 10, 1.0))
     with monkeypatch.context() as patched:
-        patched.setattr(SparkTable, "write_batch", write)
+        patched.setattr(SparkTable, "write", write)
         query = start()
         assert entered.wait(WAIT_S)
         stopping = threading.Thread(target=query.stop)

@@ -10,6 +10,10 @@ TITLES = {
 }
 
 MEANINGS = {
+    # ---- the streamer
+    "streamer.batches": "The number of batches that were written, each in a commit.",
+    "streamer.rows": "The number of their rows.",
+    "streamer.checkpoint": "The checkpoint of the last batch; null if nothing was written.",
     # ---- the metadata table
     "metadata create.partitions": "The partitions that were built, or would be.",
     "metadata create-index.partitions": "The partitions that were built, or would be.",

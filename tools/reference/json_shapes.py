@@ -41,6 +41,10 @@ ROWS = '{"id":1,"city":"Oslo","temp":4.5}\n{"id":2,"city":"Lima","temp":19.0}\n'
 MORE = '{"id":1,"city":"Oslo","temp":5.5}\n{"id":3,"city":"Lima","temp":1.0}\n'
 CREATE = ("--schema", "id long, city string, temp double", "--key", "id", "--partition-by", "city")
 AUDIT = ("--hoodie-conf", "hoodoo.lock.audit=true")
+STREAMER = (
+    *("--source-class", "JsonDFSSource", "--hoodie-conf", "hoodie.streamer.source.dfs.root=in"),
+    *("--hoodie-conf", "hoodie.datasource.write.recordkey.field=id"),
+)
 #: Objects whose names are data.
 MAPS = {
     "explain --matrix.rules",
@@ -175,6 +179,9 @@ def documents() -> Iterator[tuple[str, Any]]:
                 gone = run("writers", "forget", "t", writer, "--force", "--dry-run")
                 yield "writers forget", gone
         yield "explain --matrix", run("explain", "--matrix")
+        Path("in").mkdir()
+        Path("rows.ndjson").rename("in/rows")
+        yield "streamer", run("streamer", "--target-base-path", "t", *STREAMER)
         yield "errors", run("read", "missing")
 
 

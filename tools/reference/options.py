@@ -11,6 +11,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.settings.time_settings import TimeSettings
 from hoodoo.configuration import declared_keys
 from hoodoo.services import service_options
+from hoodoo.streamer.settings import StreamerSettings
 from lockproviders.registry import SlotSettings, provider_options
 from lockproviders.settings import LockSettings
 from tableservices.archiving.plan import ArchivingSettings
@@ -118,6 +119,7 @@ def sections() -> dict[str, Iterable[Option]]:
         "Services of the metadata table": MetadataServiceSettings.options.values(),
         "Clustering": ClusteringSettings.options.values(),
         "Partition TTL": TtlSettings.options.values(),
+        "Streamer": StreamerSettings.options.values(),
         "Running services": WorkerSettings.options.values(),
     }
 

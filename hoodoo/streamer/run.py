@@ -1,0 +1,296 @@
+"""
+The streamer: read a batch from a source, write it with its checkpoint in one commit, repeat.
+
+Each batch resumes from the newest checkpoint in the table's commits, so rows and checkpoint can
+never differ. The batch id names the commit before it in the stream. So a second instance of the
+same streamer, or one that was paused, commits no row twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from filegroups.reading.read import known_schema
+from filegroups.schema.schema import drop_meta
+from filegroups.settings.settings import WriteSettings
+from filegroups.writing.write_request import CommitResult
+from hoodoo.catalog import (
+    Properties,
+    create_table,
+    delete_unwritten_table,
+    new_table_config,
+    open_table,
+    to_layers,
+)
+from hoodoo.streamer.checkpoint import CheckpointKeys, StoredCheckpoint, find_checkpoint
+from hoodoo.streamer.settings import StreamerSettings
+from hoodoo.streamer.sources import open_source
+from hoodoo.streamer.sources.source import SourceBatch
+from hoodoo.table import Table
+from hoodoo.write_requests import operation_of
+from tableservices.worker import StopFlag
+from timeline.errors import (
+    HoodooError,
+    InvalidInputError,
+    Reaction,
+    TableNotFoundError,
+    UnsafeSetupError,
+)
+from timeline.system import LoggingEvents, SystemClock
+
+_STEP_MS = 200  # the longest delay until a stop ends a pause
+_PAUSE_MAX_MS = 60_000
+_TRYING_HELPS = frozenset({Reaction.REDO, Reaction.REOPEN, Reaction.WAIT, Reaction.ASK})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBatch:
+    """A batch that the streamer wrote, and the checkpoint in its commit."""
+
+    checkpoint: str
+    rows: int
+    result: CommitResult
+
+
+@dataclass(slots=True)
+class StreamerReport:
+    """The work of one run."""
+
+    batches: int = 0
+    rows: int = 0
+    checkpoint: str | None = None
+
+
+class Streamer:
+    """
+    One streamer: a source, a table, and the checkpoint between them.
+
+    Args:
+        properties: A properties file, a mapping, or several of them, later ones win: the options of
+            the streamer, of the table and of its writes.
+
+    Raises:
+        SettingError: An option is missing or wrong, or hoodoo has no such source.
+    """
+
+    def __init__(self, properties: Properties) -> None:
+        self._layers = to_layers(properties)
+        loaded = self._layers.load()
+        self._settings = settings = StreamerSettings.from_properties(loaded)
+        if settings.target is None:
+            raise StreamerSettings.missing(loaded, "target", "the table's path", "the streamer")
+        self._target = settings.target
+        self._keys = CheckpointKeys(identifier=settings.identifier)
+        self._write_settings = WriteSettings.from_properties(loaded)
+        self._operation = operation_of(self._write_settings)
+        if not self._operation.traits.takes_rows:
+            self._write_settings.refuse(
+                "operation", "a streamer writes rows", "use upsert, insert or bulk_insert"
+            )
+        self._source = open_source(settings, loaded)
+        self._clock = SystemClock()
+        self._events = LoggingEvents()
+        self._table: Table | None = None
+
+    # ---- one batch
+
+    def check(self) -> str | None:
+        """
+        Check table, checkpoint and source; write nothing.
+
+        Returns:
+            The checkpoint from which the next batch is read; None for the begin of the source.
+
+        Raises:
+            InvalidInputError: The source cannot be read (``unreadable_source``), or the checkpoint
+                is not one of it (``streamer_checkpoint``).
+            HoodooError: As ``hoodoo.open_table``, unless there is no table yet.
+        """
+        return self._resume()[1]
+
+    def write_batch(self) -> tuple[WrittenBatch | None, bool]:
+        """
+        Write the next batch of the source.
+
+        Returns:
+            The batch, None if the source has nothing new; and whether the source has more.
+
+        Raises:
+            InvalidInputError: As ``check``, or the rows do not fit the table.
+            UnsafeSetupError: Another instance of this streamer is running (``streamer_twice``).
+            HoodooError: As ``Table.write``.
+        """
+        before, checkpoint = self._resume()
+        read = self._source.read(checkpoint, self._columns())
+        if read.checkpoint is None or read.rows is None:
+            return None, False
+        entries = self._keys.write(
+            read.checkpoint,
+            self._source.address,
+            reset=self._settings.checkpoint,
+            ignored=self._settings.ignore_checkpoint,
+        )
+        result = self._write(read.rows, self._keys.batch_id(before), entries)
+        if result.already_published:
+            raise UnsafeSetupError(
+                "another instance of this streamer committed the same batch, and nothing was "
+                "written twice: run one instance, or give each its own source and "
+                f"{StreamerSettings.options['identifier'].key}: commit {result.requested_time}",
+                kind="streamer_twice",
+                requested_time=result.requested_time,
+            )
+        return _written(read, result), read.has_more
+
+    def _resume(self) -> tuple[StoredCheckpoint | None, str | None]:
+        """Return the newest checkpoint of the table, and the one to read from, after its checks."""
+        table = self._opened()
+        before = None
+        if table is not None:
+            before = find_checkpoint(table.context, table.context.snapshot(), self._keys)
+        chosen = self._chosen(before)
+        self._source.check(chosen)
+        return before, chosen
+
+    def _chosen(self, before: StoredCheckpoint | None) -> str | None:
+        wish, ignores = self._settings.checkpoint, self._settings.ignore_checkpoint
+        if ignores is not None and (before is None or before.ignored != ignores):
+            return None
+        if wish is not None and (before is None or before.reset != wish):
+            return wish
+        if before is None:
+            return None
+        if before.source not in (None, self._source.address):
+            raise InvalidInputError(
+                "the checkpoint of the table is of another source: name that source, or begin "
+                "elsewhere with --checkpoint or --ignore-checkpoint; a second streamer of the "
+                f"table needs its own {StreamerSettings.options['identifier'].key}: "
+                f"{before.source}, not {self._source.address}",
+                kind="streamer_checkpoint",
+                checkpoint=before.value,
+                source=before.source,
+            )
+        if before.value is None:
+            raise InvalidInputError(
+                "the newest commit of the stream has no checkpoint: begin at one by --checkpoint, or "
+                f"at the begin of the source by --ignore-checkpoint: commit {before.instant}",
+                kind="streamer_checkpoint",
+                checkpoint=None,
+                source=before.source,
+            )
+        return before.value
+
+    def _opened(self) -> Table | None:
+        if self._table is None:
+            try:
+                self._table = open_table(self._target, properties=self._layers)
+            except TableNotFoundError:
+                return None
+        return self._table
+
+    def _columns(self) -> pa.Schema | None:
+        if self._table is None:
+            return None
+        known = known_schema(self._table.context, self._table.context.snapshot())
+        return None if known is None else known.arrow
+
+    def _write(self, rows: pa.Table, batch_id: str, entries: dict[str, str]) -> CommitResult:
+        table, creates = self._table, self._table is None
+        if table is None:
+            schema = drop_meta(rows.schema)
+            new_table_config(self._target, self._write_settings, schema)  # raises before a file
+            table = create_table(self._target, schema=schema, properties=self._layers)
+            self._table = table
+        try:
+            return table.write(rows, self._operation, batch_id=batch_id, metadata=entries)
+        except InvalidInputError:
+            if creates:
+                self._close_table()
+                delete_unwritten_table(self._target, self._layers)
+            raise
+
+    # ---- all batches
+
+    def run(
+        self,
+        *,
+        stop: StopFlag | None = None,
+        on_batch: Callable[[WrittenBatch], object] | None = None,
+    ) -> StreamerReport:
+        """
+        Write batches until the source has nothing new; a continuous streamer, until stopped.
+
+        Args:
+            stop: Checked between batches and in pauses.
+            on_batch: Receives each written batch.
+
+        Raises:
+            HoodooError: As ``write_batch``. A continuous streamer repeats a batch first, if a
+                repetition may help.
+        """
+        flag = stop or StopFlag()
+        report = StreamerReport()
+        settings, failures = self._settings, 0
+        while not flag.is_set():
+            began_ms = self._clock.monotonic_ms()
+            try:
+                written, has_more = self.write_batch()
+            except HoodooError as error:
+                if not (settings.continuous and error.reaction in _TRYING_HELPS):
+                    raise
+                failures += 1
+                if failures > settings.retries_max:
+                    raise
+                self._events.emit("streamer.batch_failed", failures=failures, why=str(error))
+                self._close_table()  # opened again, with the state of the storage
+                self._pause(min(settings.idle_ms << failures, _PAUSE_MAX_MS), flag)
+                continue
+            failures = 0
+            if written is not None:
+                report.batches += 1
+                report.rows += written.rows
+                report.checkpoint = written.checkpoint
+                if on_batch is not None:
+                    on_batch(written)
+            if not settings.continuous and not has_more:
+                break
+            if settings.continuous:
+                took_ms = self._clock.monotonic_ms() - began_ms
+                idle = written is None
+                self._pause(max(settings.interval_ms - took_ms, settings.idle_ms * idle), flag)
+        return report
+
+    def _pause(self, pause_ms: int, stop: StopFlag) -> None:
+        until = self._clock.monotonic_ms() + pause_ms
+        while (left := until - self._clock.monotonic_ms()) > 0 and not stop.is_set():
+            self._clock.sleep_ms(min(left, _STEP_MS))
+
+    def _close_table(self) -> None:
+        table, self._table = self._table, None
+        if table is not None:
+            table.close()
+
+    def close(self) -> None:
+        """Close the source and the table."""
+        self._source.close()
+        self._close_table()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _written(read: SourceBatch, result: CommitResult) -> WrittenBatch:
+    assert read.rows is not None and read.checkpoint is not None  # noqa: PT018
+    return WrittenBatch(checkpoint=read.checkpoint, rows=read.rows.num_rows, result=result)

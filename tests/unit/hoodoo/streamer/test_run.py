@@ -1,0 +1,233 @@
+"""A streamer: batches, checkpoints in commits, and errors before anything is begun."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+import hoodoo
+from hoodoo.streamer.run import Streamer, StreamerReport
+from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
+
+JAVA_KEY = "streamer.checkpoint.key.v2"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path
+
+
+def put(folder: Path, name: str, rows: list[dict[str, Any]], *, at_s: int) -> None:
+    """Write a JSON file with a modification time in s."""
+    path = folder / "in" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(path, (at_s, at_s))
+
+
+def options(folder: Path, **more: str) -> dict[str, str]:
+    return {
+        "hoodie.streamer.ingestion.targetBasePath": str(folder / "t"),
+        "hoodie.streamer.source.dfs.root": str(folder / "in"),
+        "hoodoo.streamer.source.class": "JsonDFSSource",
+        "hoodie.datasource.write.recordkey.field": "id",
+        **{f"hoodoo.streamer.{key}": value for key, value in more.items()},
+    }
+
+
+def stream(properties: Mapping[str, str]) -> StreamerReport:
+    with Streamer(properties) as streamer:
+        return streamer.run()
+
+
+def rows_of(folder: Path) -> list[tuple[Any, ...]]:
+    with hoodoo.open_table(folder / "t") as table:
+        return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
+
+
+def texts_of(folder: Path) -> list[Mapping[str, str]]:
+    """Return the texts of the commits, the newest first."""
+    with hoodoo.open_table(folder / "t") as table:
+        return [one.extra_metadata for one in table.snapshot.commits_newest_first()]
+
+
+def test_a_run_writes_what_is_new_and_the_commit_has_the_checkpoint(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}], at_s=100)
+    assert stream(options(folder)) == StreamerReport(batches=1, rows=2, checkpoint="100000")
+    put(folder, "deep/b.json", [{"id": 2, "v": "B"}, {"id": 3, "v": "c"}], at_s=200)
+    assert stream(options(folder)).rows == 2
+    assert stream(options(folder)) == StreamerReport(batches=0, rows=0, checkpoint=None)
+    assert rows_of(folder) == [(1, "a"), (2, "B"), (3, "c")]
+    assert [one[JAVA_KEY] for one in texts_of(folder)] == ["200000", "100000"]
+
+
+def test_a_checkpoint_is_found_behind_commits_of_other_writers(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    stream(options(folder))
+    with hoodoo.open_table(folder / "t") as table:
+        for number in range(10, 15):
+            table.upsert([{"id": number, "v": "x"}])
+    put(folder, "b.json", [{"id": 2, "v": "b"}], at_s=200)
+    assert stream(options(folder)).rows == 1
+
+
+def test_a_checkpoint_is_found_in_the_archived_timeline(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    stream(options(folder))
+    small = {
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.clean.commits.retained": "1",
+    }
+    with hoodoo.open_table(folder / "t", properties=small) as table:
+        for number in range(10, 18):
+            table.upsert([{"id": number, "v": "x"}])
+        table.services.clean()
+        table.services.archive()
+        assert not any(JAVA_KEY in one for one in texts_of(folder))
+    assert stream(options(folder)).rows == 0
+
+
+def test_a_batch_ends_at_the_limit_and_with_all_files_of_one_time(folder: Path) -> None:
+    for number in range(6):
+        put(folder, f"{number}.json", [{"id": number, "v": "a"}], at_s=100 + number // 2)
+    report = stream(options(folder, **{"source.limit": "1"}))
+    assert report == StreamerReport(batches=3, rows=6, checkpoint="102000")
+
+
+def test_files_with_other_columns_are_a_batch_of_their_own(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    put(folder, "b.json", [{"id": 2, "v": "b", "w": 5}], at_s=200)
+    assert stream(options(folder)).batches == 2
+    assert rows_of(folder) == [(1, "a", None), (2, "b", 5)]
+
+
+def test_hidden_files_do_not_count(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    put(folder, "_b.json", [{"id": 2}], at_s=200)
+    put(folder, ".tmp/c.json", [{"id": 3}], at_s=200)
+    assert stream(options(folder)).checkpoint == "100000"
+
+
+@pytest.mark.parametrize("name", ["ParquetDFSSource", "CsvDFSSource", "AvroDFSSource"])
+def test_each_format_is_read(folder: Path, name: str) -> None:
+    rows = pa.table({"id": [1, 2], "v": ["a", None]})
+    path = folder / "in" / "rows"
+    if name == "AvroDFSSource":
+        import fastavro
+
+        fields = [{"name": "id", "type": "long"}, {"name": "v", "type": ["null", "string"]}]
+        with path.open("wb") as opened:
+            schema = {"type": "record", "name": "r", "fields": fields}
+            fastavro.writer(opened, schema, rows.to_pylist(), codec="deflate")
+    else:
+        (pq.write_table if name == "ParquetDFSSource" else pacsv.write_csv)(rows, path)
+    full = f"org.apache.hudi.utilities.sources.{name}"
+    stream({**options(folder), "hoodoo.streamer.source.class": full})
+    assert rows_of(folder) == [(1, "a"), (2, None)]
+
+
+def test_named_streamers_have_checkpoints_of_their_own(folder: Path) -> None:
+    (folder / "more").mkdir()
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    put(folder, "../more/b.json", [{"id": 2, "v": "b"}], at_s=50)
+    second = options(folder, identifier="second") | {
+        "hoodie.streamer.source.dfs.root": str(folder / "more")
+    }
+    assert stream(options(folder)).rows == 1
+    assert stream(second).rows == 1
+    assert stream(second).rows == stream(options(folder)).rows == 0
+    assert [one.get(JAVA_KEY) for one in texts_of(folder)] == [None, "100000"]
+    assert texts_of(folder)[0]["hoodoo.streamer.checkpoint.second"] == "50000"
+
+
+def test_two_instances_of_one_streamer_write_a_batch_once(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    stream(options(folder))
+    put(folder, "b.json", [{"id": 2, "v": "b"}], at_s=200)
+    with Streamer(options(folder)) as one, Streamer(options(folder)) as other:
+        before, _ = other._resume()
+        assert one.run().rows == 1
+        other._resume = lambda: (before, "100000")  # as if it had looked before the first one
+        with pytest.raises(UnsafeSetupError) as caught:
+            other.run()
+    assert caught.value.kind == "streamer_twice"
+    assert len(texts_of(folder)) == 2
+
+
+def test_a_named_checkpoint_counts_once(folder: Path) -> None:
+    for number in range(3):
+        put(folder, f"{number}.json", [{"id": number, "v": "a"}], at_s=100 * number + 100)
+    assert stream(options(folder, checkpoint="100000")).rows == 2
+    assert stream(options(folder, checkpoint="100000")).rows == 0
+    assert stream(options(folder, checkpoint="200000")).rows == 1
+    assert stream(options(folder, **{"ignore.checkpoint": "once"})).rows == 3
+    assert stream(options(folder, **{"ignore.checkpoint": "once"})).rows == 0
+    assert texts_of(folder)[0]["deltastreamer.checkpoint.ignore_key"] == "once"
+
+
+# ---- Bad input: nothing is begun
+
+
+def _refused(properties: Mapping[str, str], folder: Path, kind: str) -> str:
+    before = len(texts_of(folder)) if (folder / "t").exists() else None
+    with pytest.raises(InvalidInputError) as caught:
+        stream(properties)
+    assert caught.value.kind == kind
+    assert before == (len(texts_of(folder)) if (folder / "t").exists() else None)
+    return caught.value.message
+
+
+def test_a_checkpoint_of_another_source_is_refused(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    stream(options(folder))
+    (folder / "other").mkdir()
+    other = options(folder) | {"hoodie.streamer.source.dfs.root": str(folder / "other")}
+    text = _refused(other, folder, "streamer_checkpoint")
+    assert f"{folder}/in, not file:{folder}/other" in text
+    kafka = options(folder, checkpoint="flights,0:5,1:7")
+    assert "modification time in ms" in _refused(kafka, folder, "streamer_checkpoint")
+
+
+def test_an_unreadable_source_makes_no_table(folder: Path) -> None:
+    missing = options(folder) | {"hoodie.streamer.source.dfs.root": str(folder / "no")}
+    assert "correct the path" in _refused(missing, folder, "unreadable_source")
+    (folder / "in" / "a.json").write_text('{"id": 1')
+    _refused(options(folder), folder, "input_file")
+    put(folder, "a.json", [{"no": 1}], at_s=100)
+    _refused(options(folder), folder, "missing_key_column")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("hoodoo.streamer.source.class", "JsonDFSSourc", "did you mean JsonDFSSource"),
+        ("hoodoo.streamer.source.class", "PulsarSource", "use one of ParquetDFSSource"),
+        ("hoodoo.streamer.source.class", "", "set hoodoo.streamer.source.class to one of"),
+        ("hoodie.streamer.source.dfs.root", "", "set hoodie.streamer.source.dfs.root to"),
+        ("hoodie.streamer.ingestion.targetBasePath", "", "to the table's path"),
+        ("hoodie.datasource.write.operation", "delete_partition", "a streamer writes rows"),
+    ],
+)
+def test_a_missing_or_wrong_option_is_refused_by_name(
+    folder: Path, key: str, value: str, text: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        Streamer({**options(folder), key: value})
+    assert text in caught.value.message
+
+
+def test_an_unknown_key_of_the_streamer_is_told(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    more = {"hoodie.streamer.source.gcs.project.id": "p"}
+    with pytest.warns(UserWarning, match=r"hoodie\.streamer\.source\.gcs\.project\.id"):
+        stream(options(folder) | more)
