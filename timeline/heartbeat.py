@@ -1,9 +1,10 @@
 """
 Heartbeats show that the writer of a pending instant is alive (HB-1 to HB-4).
 
-The file is Java Hudi's: ``.hoodie/.heartbeat/<requested time>``, empty, written again with every
-beat (fmt 1). Other processes check its modification time. The writer checks itself by its own
-monotonic clock. After too long a gap it is fenced for good and never beats again. So a paused
+The file is Java Hudi's: ``.hoodie/.heartbeat/<requested time>``, written again with every beat
+(fmt 1). Other processes check its modification time. Java's file is empty; ours names the silence
+after which its writer fences itself, which is shorter than Java's (HB-2). The writer checks itself
+by its own monotonic clock. After too long a gap it is fenced for good and never beats again. So a paused
 process cannot revive an instant that others already rolled back (hole 5).
 
 An expired heartbeat is only a guess. Safety does not depend on it, because a rollback takes an
@@ -12,6 +13,8 @@ abort slot first. The guess only has to be good enough not to waste live work.
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +28,10 @@ from timeline.ports.ports import AmbiguousWriteError, FileStat, Ports, Storage, 
 LEASE_BEATS: Final = 3
 """How many times a reader lease is renewed before it would end."""
 
+_BEATS: Final = 3
+_SILENCE: Final = "silence_ms"
+_BEAT_BYTES_MAX: Final = 200
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatLimits:
@@ -35,8 +42,23 @@ class HeartbeatLimits:
 
     @property
     def tolerated_ms(self) -> int:
-        """The longest tolerated silence in ms (Hudi's rule: interval x misses)."""
+        """The longest tolerated silence of any writer in ms (Hudi's rule: interval x misses)."""
         return self.interval_ms * self.misses
+
+    @property
+    def silence_ms(self) -> int:
+        """
+        The silence in ms after which a writer of hoodoo fences itself: one miss fewer than Hudi's.
+
+        A writer of Hudi beats once an interval. So it may be alive one interval after a beat, and
+        only the next interval tells. Ours beats ``_BEATS`` times in this silence.
+        """
+        return self.interval_ms * max(self.misses - 1, 1)
+
+    @property
+    def pause_ms(self) -> int:
+        """The pause between two beats of a writer of hoodoo, in ms."""
+        return min(self.interval_ms, self.silence_ms // _BEATS)
 
 
 def is_heartbeat_expired(
@@ -62,7 +84,7 @@ def must_fence_itself(
     After such a gap others may have started a rollback, for good. Both times are of the own
     monotonic clock, in ms.
     """
-    return monotonic_now_ms - last_beat_monotonic_ms > limits.tolerated_ms
+    return monotonic_now_ms - last_beat_monotonic_ms > limits.silence_ms
 
 
 def is_lease_expired(until_ms: int, storage_now_ms: int) -> bool:
@@ -102,15 +124,15 @@ class Heartbeat:
     @staticmethod
     def start(ports: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> Heartbeat:
         """
-        Beat once now, then every interval in the background. Outside: 1 put.
+        Beat once now, then ``_BEATS`` times in each silence, in the background. Outside: 1 put.
 
         Raises:
             StorageUnavailableError: The first beat could not be written.
         """
         beating = Heartbeat(ports, requested_time, limits)
-        ports.storage.write(heartbeat_path(requested_time), b"")
+        ports.storage.write(heartbeat_path(requested_time), _beat(limits))
         beating._last_ms = ports.clock.monotonic_ms()
-        beating._ticker = ports.executor.every(limits.interval_ms, beating.beat)
+        beating._ticker = ports.executor.every(limits.pause_ms, beating.beat)
         return beating
 
     def beat(self) -> None:
@@ -118,7 +140,7 @@ class Heartbeat:
         if self.fenced():
             return
         try:
-            self._world.storage.write(heartbeat_path(self._requested_time), b"")
+            self._world.storage.write(heartbeat_path(self._requested_time), _beat(self._limits))
         except (StorageUnavailableError, AmbiguousWriteError) as error:
             self._world.events.emit("heartbeat.failed", rt=self._requested_time, why=str(error))
             return
@@ -143,10 +165,10 @@ class Heartbeat:
         if self.fenced():
             raise HeartbeatExpiredError(
                 "this writer paused for longer than its heartbeat allows "
-                f"({self._limits.tolerated_ms} ms), so other writers may have rolled it back; "
+                f"({self._limits.silence_ms} ms), so other writers may have rolled it back; "
                 f"write again: {self._requested_time}",
                 requested_time=self._requested_time,
-                tolerated_ms=self._limits.tolerated_ms,
+                tolerated_ms=self._limits.silence_ms,
             )
 
     def stop(self, *, remove: bool = True) -> None:
@@ -173,16 +195,39 @@ def instants_with_expired_heartbeat(
     """
     Return the pending requested times whose heartbeat is missing or too old (HB-2).
 
-    Outside: 1 list; on a high-latency store 1 more if one is missing. The age is measured by the
-    storage's own clock.
+    Outside: 1 list; on a high-latency store 1 more if one is missing; 1 get for each that is older
+    than a living writer of hoodoo lets it become. The age is measured by the storage's own clock.
     """
     if not pending:
         return ()
-    beats = {entry.name: entry.modified_ms for entry in storage.list(HEARTBEATS)}
+    files = {entry.name: entry for entry in storage.list(HEARTBEATS)}
+    beats = {name: entry.modified_ms for name, entry in files.items()}
     if storage.capabilities.high_latency and not beats.keys() >= set(pending):
         beats = {**_requested_at(storage), **beats}
     now = storage.now_ms()
-    return tuple(time for time in pending if is_heartbeat_expired(beats.get(time), now, limits))
+
+    def is_expired(time: InstantTime) -> bool:
+        if is_heartbeat_expired(beats.get(time), now, limits):
+            return True
+        age = now - beats[time]
+        return time in files and age > limits.silence_ms and age > _silence(storage, files[time])
+
+    return tuple(time for time in pending if is_expired(time))
+
+
+def _beat(limits: HeartbeatLimits) -> bytes:
+    """Return the bytes of a heartbeat file. Java reads the time of the file only."""
+    return json.dumps({_SILENCE: limits.silence_ms}).encode()
+
+
+def _silence(storage: Storage, beat: FileStat) -> float:
+    """Return the silence in ms that the writer of the file allows itself; infinite if unsaid."""
+    if not 0 < beat.size_bytes <= _BEAT_BYTES_MAX:
+        return math.inf
+    try:
+        return float(json.loads(storage.read(f"{HEARTBEATS}/{beat.name}"))[_SILENCE])
+    except (LookupError, TypeError, ValueError):
+        return math.inf  # it ended meanwhile, or another engine wrote the file
 
 
 def _requested_at(storage: Storage) -> dict[InstantTime, int]:

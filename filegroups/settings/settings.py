@@ -330,7 +330,8 @@ class WriteSettings(KeySettings, LimitSettings):
     heartbeat_misses: Annotated[int, Field(ge=1, le=1000)] = option(
         "hoodie.client.heartbeat.tolerable.misses",
         2,
-        "Number of missed heartbeats after which the heartbeat of a write is expired.",
+        "Number of missed heartbeats after which the heartbeat of a write is expired; "
+        "one fewer if hoodoo wrote it, since it beats more often.",
     )
     conflict_retries: Annotated[int, Field(ge=0, le=1000)] = option(
         "hoodie.write.num.retries.on.conflict.failures",

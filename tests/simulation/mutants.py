@@ -234,7 +234,7 @@ class NeverFenced(HeartbeatLimits):
     """Others are judged as ever, the writer never judges itself (hole 5, HB-3)."""
 
     @property
-    def tolerated_ms(self) -> int:
+    def silence_ms(self) -> int:
         return 10**12
 
 

@@ -46,6 +46,11 @@ def test_a_heartbeat_may_be_silent_for_two_minutes_by_default() -> None:
     assert HeartbeatLimits() == HeartbeatLimits(interval_ms=60_000, misses=2)
     assert HeartbeatLimits().tolerated_ms == 120_000
     assert HeartbeatLimits(interval_ms=500, misses=4).tolerated_ms == 2_000
+    assert HeartbeatLimits().silence_ms == 60_000
+    assert HeartbeatLimits(interval_ms=500, misses=1).silence_ms == 500
+    assert HeartbeatLimits(interval_ms=500, misses=4).silence_ms == 1_500
+    assert HeartbeatLimits().pause_ms == 20_000
+    assert HeartbeatLimits(interval_ms=500, misses=9).pause_ms == 500
 
 
 @pytest.mark.spec("TL-SUCC-2")

@@ -1,0 +1,105 @@
+"""
+Hudi's bundle and hoodoo in one Spark session, and in two, on one table.
+
+Both write copy-on-write batches under one ZooKeeper lock, with the metadata table on: by turns, then
+at once. ``HOODOO_SESSION_COMMITS`` is the number of commits of each test; the issue's is 100.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hoodoo
+from hoodoo.configuration import Layers
+from hoodoo.verify.verify import verify_at
+from tests.interop.java import WORK, set_up
+from tests.servers.zookeeper import ZooKeeperServer
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).parent / "oracles" / "one_session.py"
+COMMITS, COMMITS_NIGHTLY = 12, 100
+ROWS = 20  # of one batch; half of them are keys that both sides write
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[str]:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        yield server.address
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """PySpark 3.5 and what hoodoo needs, once for all test processes."""
+    set_up("1.2.0")
+    venv = WORK / "venv-both"
+    python, ready = venv / "bin" / "python", WORK / "ready-both"
+    with (WORK / "set-up-both.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not ready.exists():
+            uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
+            subprocess.run([uv, "venv", "-q", "--clear", "-p", sys.executable, venv], check=True)
+            packages = ["pyspark==3.5.*", "pandas<3", "setuptools<81", "kazoo"]
+            needed = ["-r", str(ROOT / "pyproject.toml"), *packages]
+            subprocess.run([uv, "pip", "install", "-q", "-p", python, *needed], check=True)
+            ready.touch()
+    return python
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("how", ["turns", "at-once", "two-sessions"])
+def test_rows_are_exact_if_the_bundle_and_hoodoo_write_one_table(
+    python: Path, tmp_path: Path, lock: str, nightly: bool, how: str
+) -> None:
+    usual = COMMITS_NIGHTLY if nightly else COMMITS
+    commits = int(os.environ.get("HOODOO_SESSION_COMMITS", usual))
+    table, jar = tmp_path / "table", WORK / "jars" / "hudi-spark3.5-bundle_2.12-1.2.0.jar"
+
+    def started(sides: str, begin: str) -> subprocess.Popen[str]:
+        task = {
+            "table": str(table),
+            "jar": str(jar),
+            "zookeeper": lock,
+            "commits": commits,
+            "rows": ROWS,
+            "sides": sides,
+            "begin": begin,
+        }
+        return subprocess.Popen(
+            [python, SCRIPT, json.dumps(task)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    if how == "two-sessions":
+        running = [started("java", "makes"), started("ours", "waits")]
+    else:
+        running = [started(how, "makes")]
+    outputs = [one.communicate()[0] for one in running]
+    assert [one.returncode for one in running] == [0] * len(running), outputs
+    written = [one for output in outputs for one in json.loads(output.splitlines()[-1])]
+    print({side: sum(one["side"] == side for one in written) for side in ("java", "ours")})
+    assert len(written) == commits
+
+    with hoodoo.open_table(table) as opened:
+        found = opened.to_arrow(columns=["id", "side", "number"]).to_pylist()
+        assert opened.metadata.verify() == ()
+    own = {(f"{one['side']}-{one['number']}-{i}", one["side"], one["number"])
+           for one in written for i in range(ROWS // 2)}  # fmt: skip
+    shared = {(row["id"], row["side"], row["number"]) for row in found if row["id"][:6] == "shared"}
+    assert {tuple(row.values()) for row in found} == own | shared
+    assert len(found) == len(own) + ROWS // 2
+    # A batch is one commit: its shared rows are all there, or all replaced by the last one.
+    assert {row[1:] for row in shared} == {(written[-1]["side"], written[-1]["number"])} or (
+        how != "turns" and len({row[1:] for row in shared}) == 1
+    )
+    assert verify_at(table, Layers()).problems == ()
