@@ -30,7 +30,11 @@ JARS = ROOT / ".work" / "hudi-oracle" / "jars"
 SPARK_JARS = {
     "hudi": ("org/apache/hudi", "hudi-spark3.5-bundle_2.12", "1.2.0"),
     "delta": ("io/delta", "delta-spark_2.12", "3.3.2"),
+    "iceberg": ("org/apache/iceberg", "iceberg-spark-runtime-3.5_2.12", "1.12.0"),
 }
+#: All engines on Spark, which take turns in Python processes of PF_SPARK_PY.
+ON_SPARK = ("hoodoo-spark", *SPARK_JARS)
+BIG_WORKS = "W1,W2,W3,W7"
 SLOW_UPSERT = '{"skip": ["W2-1", "W2-10"]}'  # half a minute and more, and judged by nothing
 
 FREE = '{"keep_open": true, "properties": {"hoodoo.publish.lock": "none"}}'
@@ -57,8 +61,10 @@ ENGINES = {
     "delta-rs": ("delta_rs:delta-rs", "deltalake"),
     "ducklake": ("ducklake", "duckdb_extension_ducklake"),
     "pyiceberg": (f"pyiceberg_sql:pyiceberg:{SLOW_UPSERT}", "pyiceberg"),
+    "hoodoo-spark": ("hoodoo_spark:hoodoo-spark", "pydantic"),  # needs hoodoo's requirements, too
     "hudi": ("hudi_spark:hudi", "pyspark"),
     "delta": ("delta_spark:delta", "pyspark"),
+    "iceberg": ("iceberg_spark:iceberg", "pyspark"),
 }
 #: Ways to write concurrently: alone they are ``hoodoo-open``.
 TOGETHER = ("hoodoo-free", "hoodoo-group", "hoodoo-service", "hoodoo-nbcc")
@@ -66,12 +72,10 @@ TOGETHER = ("hoodoo-free", "hoodoo-group", "hoodoo-service", "hoodoo-nbcc")
 TAKE_PART = {
     "mor": ("floor", "hoodoo", "hudi"),
     "services": ("hoodoo", "delta-rs", "hudi", "delta"),
-    "big": ("floor", "hoodoo", "delta-rs", "ducklake", "pyiceberg", "hudi"),
+    "big": ("floor", "hoodoo", "delta-rs", "ducklake", "pyiceberg", *ON_SPARK),
     "conc": ("hoodoo", "hoodoo-open", *TOGETHER, "delta-rs", "pyiceberg"),
     "far": ("hoodoo-open", *TOGETHER, "delta-rs", "pyiceberg"),
-    "small": tuple(
-        label for label in ENGINES if label not in ("delta", "hoodoo-metadata", *TOGETHER)
-    ),
+    "small": tuple(label for label in ENGINES if label not in ("hoodoo-metadata", *TOGETHER)),
     "metadata": ("hoodoo-open", "hoodoo-metadata"),
     "hist": ("floor", "hoodoo", "delta-rs", "ducklake", "hudi"),
 }
@@ -152,6 +156,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def environment() -> dict[str, str]:
     """Interpreters and jars, taken from the environment or from where this project keeps them."""
     found = {"PF_PY": sys.executable, "PF_PEER_PY": sys.executable, "PF_SCRATCH": str(WORK)}
+    found["PYTHONPATH"] = str(ROOT)  # the Python of Spark has only our requirements
     for variable, folder in (("PF_PEER_PY", "bench-peers"), ("PF_SPARK_PY", "bench-spark")):
         python = ROOT / ".work" / folder / "bin" / "python"
         if python.exists():
@@ -171,11 +176,11 @@ def engines(
     for label in wanted:
         module = ENGINES[label][1]
         python = surroundings["PF_PEER_PY"]
-        if label in SPARK_JARS:
+        if label in ON_SPARK:
             if "PF_SPARK_PY" not in surroundings:
                 absent[label] = "PF_SPARK_PY names no Python with PySpark 3.5 (README.md)"
                 continue
-            if not jar_exists(label, surroundings):
+            if label in SPARK_JARS and not jar_exists(label, surroundings):
                 _, name, version = SPARK_JARS[label]
                 absent[label] = f"{name} {version} is neither in PF_JARS nor in PF_M2"
                 continue
@@ -210,7 +215,7 @@ def words_of(suite: str, options: argparse.Namespace) -> list[str]:
     """A suite's words for run.py."""
     many = ["--ns", options.writers, "--only", options.kinds, "--light-warm"]
     known = {
-        "big": ["--rows", options.rows, "--rounds", options.rounds, "--only", "W1,W2"],
+        "big": ["--rows", options.rows, "--rounds", options.rounds, "--only", BIG_WORKS],
         "mor": ["--rows", options.rows, "--rounds", options.rounds],
         # Seconds a run, not commits: a slow engine is stopped, and judged by its finished commits.
         "conc": [*many, "--conc-commits", 10, "--conc-limit", 20],

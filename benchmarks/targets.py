@@ -28,6 +28,27 @@ WRITERS_FACTORS = {
     "hoodoo-group": 10.0,
     "hoodoo-service": 10.0,
 }
+#: Works on Spark -> how many times as fast as Hudi, and the most of Delta's or Iceberg's time.
+SPARK_WORKS = {
+    "W1": ("bulk load", 3.0, 1.0),
+    "W2-1": ("upsert of 1 %", 3.0, 1.0),
+    "W2-10": ("upsert of 10 %", 3.0, 1.0),
+    "W3-load": ("MOR bulk load", 3.0, 1.0),
+    "W3-upsert": ("MOR upsert of 1 %", 3.0, 1.0),
+    "W3-read0": ("read without logs", 1.0, 1.0),
+    "W3-read": ("merged read", 1.0, 1.5),
+    "W3-col": ("merged read of one column", 1.0, 1.5),
+    "W3-compact": ("compaction", 1.0, 1.0),
+    "W7-append": ("append of 1 %", 1.0, 1.0),
+    "W7-point": ("point read by key", 1.0, 1.0),
+    "W7-pointpart": ("point read by key and partition", 1.0, 1.0),
+    "W7-col": ("read of one column", 1.0, 1.0),
+    "W7-inc": ("changes of two appends", 1.0, 1.0),
+    "W7-cdc": ("changes of an upsert", 1.0, 1.0),
+    "W4-append": ("append of 100 rows", 1.0, 1.0),
+    "W4-upsert": ("upsert of 100 rows", 1.0, 1.0),
+}
+ON_SPARK = "hoodoo-spark"
 WRITERS_PEERS = ("delta-rs", "pyiceberg")
 WRITERS_PLACES = {"conc": "local disk", "far": "store far away"}
 BUSY = 0.25  # share of the machine that others took: such a run decides nothing for good
@@ -46,6 +67,7 @@ def judge(records: Records) -> list[Verdict]:
         *held_targets(records),
         *writers_targets(records),
         *big_targets(records),
+        *spark_targets(records),
         *service_targets(records),
         *mor_targets(records),
         *metadata_targets(records),
@@ -180,6 +202,26 @@ def big_target(records: Records, work: str, title: str, wanted: float) -> Verdic
     text = f"{title} {factor:.1f} times as fast as Hudi on Spark"
     text += f" ({cpu['hudi'] / cpu['hoodoo']:.1f} in CPU seconds), wanted {wanted:.0f}"
     return verdict(factor >= wanted, text)
+
+
+def spark_targets(records: Records) -> list[Verdict]:
+    """Our Spark executor against the other engines on Spark, by medians of seconds."""
+    found = []
+    for work, (title, hudi_factor, others_factor) in SPARK_WORKS.items():
+        seconds, cpu = (medians(records, work, field) for field in ("seconds", "cpu"))
+        if ON_SPARK not in seconds:
+            continue
+        for peer, least in (
+            ("hudi", hudi_factor),
+            ("delta", 1 / others_factor),
+            ("iceberg", 1 / others_factor),
+        ):
+            if peer in seconds:
+                factor = seconds[peer] / seconds[ON_SPARK]
+                text = f"on Spark, {title}: {factor:.2f} times as fast as {peer}"
+                text += f" ({cpu[peer] / max(cpu[ON_SPARK], 1e-9):.2f} in CPU seconds)"
+                found.append(verdict(factor >= least, f"{text}, wanted {least:.2g}"))
+    return found
 
 
 def service_targets(records: Records) -> list[Verdict]:

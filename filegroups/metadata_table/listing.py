@@ -109,7 +109,11 @@ class MetadataListing:
 
 
 def metadata_listing(
-    context: TableContext, snapshot: Snapshot, *, of_partitions: bool = True
+    context: TableContext,
+    snapshot: Snapshot,
+    *,
+    of_partitions: bool = True,
+    is_cheaper: bool = False,
 ) -> MetadataListing | None:
     """
     Return the listing that a read uses; None to list folders.
@@ -122,12 +126,14 @@ def metadata_listing(
         context: The table.
         snapshot: The snapshot that is read.
         of_partitions: Whether files are listed; False for statistics.
+        is_cheaper: Whether the metadata table saves work without the option on any store.
     """
     wanted = context.limits.lists_by_metadata
     config = context.metadata_table.config or context.config
     if wanted is None:
         is_far = context.ports.storage.capabilities.high_latency
-        wanted = is_far and (not of_partitions or bool(config.partition_fields))
+        fewer = is_far and (not of_partitions or bool(config.partition_fields))
+        wanted = fewer or is_cheaper
     if not wanted or not config.metadata_table_on:
         return None
     return MetadataListing(ports=context.ports, config=config, snapshot=snapshot)

@@ -122,7 +122,8 @@ class WriteSettings(KeySettings, LimitSettings):
         None,
         "Whether a new table gets a metadata table (Hudi's default is true); writers maintain "
         "the one that a table has, and refuse false then. Reads list and skip files by it with "
-        "true, and not with false; by default they do on an object store.",
+        "true, and not with false; by default they do on an object store, and Spark's loads skip "
+        "files.",
     )
 
     schema_reconcile: bool = option(

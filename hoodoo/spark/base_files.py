@@ -13,13 +13,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
 
+from hoodoo.spark.file_index import FileSkipping, SkippingFileIndex
 from hoodoo.spark.schema import spark_schema_of
 from timeline.ports.ports import EventSink
 
@@ -58,9 +61,20 @@ class SparkFile:
         """The folder of the file."""
         return self.path.rpartition("/")[0]
 
+    @property
+    def name(self) -> str:
+        """The name of the file, which no other file of the table has."""
+        return self.path.rpartition("/")[2]
+
 
 def read_base_files(
-    spark: Any, files: Sequence[SparkFile], wanted: Any, columns: pa.Schema, events: EventSink
+    spark: Any,
+    files: Sequence[SparkFile],
+    wanted: Any,
+    columns: pa.Schema,
+    *,
+    events: EventSink,
+    skip: FileSkipping | None = None,
 ) -> Any:
     """
     Read base files.
@@ -71,17 +85,23 @@ def read_base_files(
         wanted: Spark's schema of the result, without its order.
         columns: The partition columns, in the order of ``SparkFile.values``.
         events: Hears of a session that cannot prune partitions (``spark.partitions_not_pruned``).
+        skip: Leaves out files for the filters of a query; None if no statistics are known.
     """
     partition_schema = _partition_schema(columns, wanted)
     known = [one for one in files if one.values is not None] if partition_schema else []
     plain = [one for one in files if one.values is None] if partition_schema else list(files)
     parts = []
-    if known and partition_schema is not None:
-        try:
-            parts.append(_of_partitions(spark, known, wanted, partition_schema))
-        except (Py4JError, TypeError) as error:
-            events.emit("spark.partitions_not_pruned", why=str(error)[:200])
-            plain = list(files)
+    try:
+        if known and partition_schema is not None:
+            parts.append(
+                _relation(spark, known, wanted, partition_schema, events=events, skip=skip)
+            )
+        if plain and skip is not None:
+            parts.append(_relation(spark, plain, wanted, StructType([]), events=events, skip=skip))
+            plain = []
+    except (Py4JError, TypeError) as error:
+        events.emit("spark.partitions_not_pruned", why=str(error)[:200])
+        parts, plain = [], list(files)
     if plain:
         reader = spark.read.format("parquet").options(**_AS_WRITTEN).schema(wanted)
         parts.append(reader.load([_no_pattern(one.path) for one in plain]))
@@ -98,48 +118,82 @@ def _partition_schema(columns: pa.Schema, wanted: Any) -> Any:
     return StructType([there[one.name] for one in fields]) if same else None
 
 
-def _of_partitions(
-    spark: Any, files: Sequence[SparkFile], wanted: Any, partition_schema: Any
+def _relation(
+    spark: Any,
+    files: Sequence[SparkFile],
+    wanted: Any,
+    partition_schema: Any,
+    *,
+    events: EventSink,
+    skip: FileSkipping | None,
 ) -> Any:
     jvm, session = spark._jvm, spark._jsparkSession  # noqa: SLF001
     sources = jvm.org.apache.spark.sql.execution.datasources
+    own = StructType([each for each in wanted.fields if each.name not in partition_schema.names])
+    index = whole = _index(spark, files, partition_schema)
+    if skip is not None:
+        ensure_callback_server_started(spark.sparkContext._gateway)  # noqa: SLF001
+        index = SkippingFileIndex(
+            whole,
+            skip.columns_in(own.fields),
+            partial(_part, spark, files, partition_schema, skip),
+            events,
+        )
+    relation = sources.HadoopFsRelation(
+        index,
+        _structure(spark, partition_schema),
+        _structure(spark, own),
+        jvm.scala.Option.apply(None),
+        sources.parquet.ParquetFileFormat(),
+        jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(_AS_WRITTEN)),
+        session,
+    )
+    return type(spark.range(0))(session.baseRelationToDataFrame(relation), spark)
+
+
+def _part(
+    spark: Any,
+    files: Sequence[SparkFile],
+    partition_schema: Any,
+    skip: FileSkipping,
+    condition: pc.Expression,
+) -> Any:
+    """Return Spark's index of the files that may match; None for that of all."""
+    names = skip.matching(condition, [one.name for one in files])
+    kept = [one for one in files if one.name in names]
+    return None if len(kept) == len(files) else _index(spark, kept, partition_schema)
+
+
+def _structure(spark: Any, schema: Any) -> Any:
+    return spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())  # noqa: SLF001
+
+
+def _index(spark: Any, files: Sequence[SparkFile], partition_schema: Any) -> Any:
+    """Return Spark's index of files, which are of the partitions that their values name."""
+    jvm = spark._jvm  # noqa: SLF001
+    sources = jvm.org.apache.spark.sql.execution.datasources
     scala = jvm.org.apache.spark.api.python.PythonUtils
-    names = partition_schema.names
-
-    def structure(schema: Any) -> Any:
-        return jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
-
-    own = StructType([each for each in wanted.fields if each.name not in names])
     path_of = jvm.org.apache.hadoop.fs.Path  # found by a call for each part of the name
     paths = [path_of(one.path) for one in files]
-    values = {one.folder: one.values or () for one in files}
-    rows = _internal_rows(spark, list(values.values()), partition_schema)
-    partition_path = sources.PartitionPath
-    partitions = [
-        partition_path(row, path_of(folder)) for folder, row in zip(values, rows, strict=True)
-    ]
-    spec = sources.PartitionSpec(structure(partition_schema), scala.toSeq(partitions))
-    options = scala.toScalaMap(dict(_AS_WRITTEN))
+    partitions = []
+    if partition_schema.names:
+        values = {one.folder: one.values or () for one in files}
+        rows = _internal_rows(spark, list(values.values()), partition_schema)
+        partition_path = sources.PartitionPath
+        partitions = [
+            partition_path(row, path_of(folder)) for folder, row in zip(values, rows, strict=True)
+        ]
     nothing = jvm.scala.Option.apply(None)
-    index = sources.InMemoryFileIndex(
-        session,
+    spec = sources.PartitionSpec(_structure(spark, partition_schema), scala.toSeq(partitions))
+    return sources.InMemoryFileIndex(
+        spark._jsparkSession,  # noqa: SLF001
         scala.toSeq(paths),
-        options,
+        scala.toScalaMap(dict(_AS_WRITTEN)),
         nothing,
         _named_files(spark, files, paths),
         jvm.scala.Some(spec),
         nothing,
     )
-    relation = sources.HadoopFsRelation(
-        index,
-        structure(partition_schema),
-        structure(own),
-        nothing,
-        sources.parquet.ParquetFileFormat(),
-        options,
-        session,
-    )
-    return type(spark.range(0))(session.baseRelationToDataFrame(relation), spark)
 
 
 def _named_files(spark: Any, files: Sequence[SparkFile], paths: Sequence[Any]) -> Any:
@@ -148,6 +202,8 @@ def _named_files(spark: Any, files: Sequence[SparkFile], paths: Sequence[Any]) -
     cache = jvm.org.apache.spark.sql.execution.datasources.FileStatusCache.getOrCreate(
         spark._jsparkSession  # noqa: SLF001
     )
+    if not files:
+        return cache
     scheme, few = files[0].path.partition(":")[0], len(files) <= FEW_FILES
     if len(files) > _NAMED_FILES_MAX or scheme in _WITH_BLOCKS or (scheme == "file" and few):
         return cache

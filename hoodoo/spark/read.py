@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
-from importlib.util import find_spec
 from inspect import signature
 from typing import Any, Self
 
@@ -38,6 +37,7 @@ from filegroups.settings.read_settings import ReadSettings
 from filegroups.table import TableSnapshot
 from hoodoo.spark.base_files import SparkFile, as_spelled, read_base_files
 from hoodoo.spark.error_transport import TaskFailedError
+from hoodoo.spark.file_index import FileSkipping, skipping_of
 from hoodoo.spark.options import layers_for, storage_properties
 from hoodoo.spark.paths import PathSelection, open_selected
 from hoodoo.spark.schema import spark_schema_of
@@ -235,7 +235,6 @@ def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = 
 
 #: Several small slices share a task up to this size, as files in Spark.
 _TASK_BYTES = 128 << 20
-_TAKES_ARROW = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
 #: From this table version on, each release stores timestamps under the right label.
 _RIGHT_LABELS = 9
 
@@ -256,6 +255,7 @@ class SparkReadPlan:
         address: The storage of the table, for tasks.
         lease: Keeps the files from cleaning after the first call of its ``beat``.
         driver_bytes_max: Greatest size of ``split`` that the driver reads itself.
+        skip: Leaves out base files by statistics; None without statistics.
         state: The table snapshot; None for a range, and for base files without their logs.
     """
 
@@ -269,6 +269,7 @@ class SparkReadPlan:
     address: StorageAddress
     lease: ReaderLease
     driver_bytes_max: int
+    skip: FileSkipping | None = None
     state: TableSnapshot | None = None
 
     @property
@@ -385,7 +386,7 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any, executo
     shape = arrow_shape(wanted)
     if found.split:
         base = _read_by_spark(spark, path, found, found.split_files, wanted)
-        if _TAKES_ARROW and sum(one.size_bytes for one in found.split) <= found.driver_bytes_max:
+        if sum(one.size_bytes for one in found.split) <= found.driver_bytes_max:
             work = ReadReplacements(packs=(found.split,), shape=shape, **common)
             hidden, replacing = split_on_driver(spark, work, wanted, executor)
         else:
@@ -410,11 +411,13 @@ def _read_by_spark(
     spelled_files = [replace(one, path=as_spelled(one.path, path)) for one in files]
     columns, events = found.partition_columns, LoggingEvents()
     if found.times is None:
-        return read_base_files(spark, spelled_files, wanted, columns, events)
+        return read_base_files(
+            spark, spelled_files, wanted, columns, events=events, skip=found.skip
+        )
     hidden = spelled(COMMIT_TIME_COLUMN, wanted.names) is None
     added = [StructField(COMMIT_TIME_COLUMN, StringType())] if hidden else []
     wanted = StructType([*wanted.fields, *added])
-    df = read_base_files(spark, spelled_files, wanted, columns, events)
+    df = read_base_files(spark, spelled_files, wanted, columns, events=events, skip=found.skip)
     df = df.where(F.col(COMMIT_TIME_COLUMN).isin(list(found.times)))
     return df.drop(COMMIT_TIME_COLUMN) if hidden else df
 
@@ -547,6 +550,7 @@ def _load(
         address=_address_of(table),
         lease=lease,
         driver_bytes_max=settings.spark_driver_read_bytes_max,
+        skip=skipping_of(table.context, snapshot, plan),
     )
 
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import xxhash
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+from pyspark.sql.types import LongType, StructField, StructType
 
 from filegroups.files.slice_reader import SliceRead, read_slice, split_by_logs
 from filegroups.merge.rules import Positions
@@ -31,6 +35,7 @@ _HIDDEN = "_hoodoo_hidden"
 _PLAIN_NAME = re.compile(r"[\w.-]+")  # the metadata column of Spark spells other names differently
 _ROW_BITS = 31  # a file has fewer rows; 33 bits of a hash tell the files apart
 _SEED = 42  # of Spark's hash
+_TAKES_ARROW = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
 _OPEN_BYTES = 4 << 20  # the cost of a file, as in Spark
 
 
@@ -134,7 +139,7 @@ def split_on_driver(
     Return the numbers of hidden rows, and the rows in their place, computed now.
 
     Args:
-        spark: A session of Spark 4, which takes Arrow tables.
+        spark: The session.
         work: The slices, all in one pack.
         schema: Spark's schema of the rows.
         executor: Reads several slices at a time.
@@ -143,7 +148,26 @@ def split_on_driver(
     hidden = pa.table({_HIDDEN: pa.chunked_array([numbers for numbers, _ in parts])})
     batches = [batch for _, some in parts for batch in some]
     rows = pa.Table.from_batches(batches, schema=work.shape)
-    return spark.createDataFrame(hidden), spark.createDataFrame(rows, schema=schema)
+    numbers = StructType([StructField(_HIDDEN, LongType())])
+    return dataframe_of(spark, hidden, numbers), dataframe_of(spark, rows, schema)
+
+
+def dataframe_of(spark: Any, rows: pa.Table, schema: Any) -> Any:
+    """Return Arrow rows as a DataFrame, which Spark takes itself since 4.0."""
+    if _TAKES_ARROW:
+        return spark.createDataFrame(rows, schema=schema)
+    if not rows.num_rows:
+        return spark.createDataFrame([], schema)
+    jvm, context = spark._jvm, spark.sparkContext  # noqa: SLF001
+    utils = jvm.PythonSQLUtils
+    batches = context._serialize_to_jvm(  # noqa: SLF001
+        rows.to_batches(),
+        ArrowStreamSerializer(),
+        utils.readArrowStreamFromFile,
+        jvm.ArrowIteratorServer,
+    )
+    found = utils.toDataFrame(batches, schema.json(), spark._jsparkSession)  # noqa: SLF001
+    return DataFrame(found, spark)
 
 
 def without_hidden(df: Any, hidden: Any) -> Any:

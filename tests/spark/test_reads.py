@@ -266,7 +266,7 @@ def test_a_session_with_other_classes_reads_without_partitions(
     def missing(*_: Any) -> Any:
         raise Py4JError("PartitionSpec does not exist in the JVM")
 
-    monkeypatch.setattr("hoodoo.spark.base_files._of_partitions", missing)
+    monkeypatch.setattr("hoodoo.spark.base_files._relation", missing)
     df = spark.read.format("hoodoo").load(path).where("day = 'mon'")
     assert df.count() == 2
     assert "PartitionFilters: []" in scans_of(df)[0]
