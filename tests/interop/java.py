@@ -240,7 +240,10 @@ def set_up(version: str) -> Path:
     python = WORK / "venv" / "bin" / "python"
     jar = WORK / "jars" / f"hudi-spark3.5-bundle_2.12-{version}.jar"
     ready = WORK / f"ready-{version}"
-    if ready.exists() and jar.exists() and python.exists():
+    made = WORK / "classes" / "LocalFiles.class"
+    source = ORACLE.with_name("LocalFiles.java")
+    compiled = made.exists() and made.stat().st_mtime >= source.stat().st_mtime
+    if ready.exists() and jar.exists() and python.exists() and compiled:
         return python
     WORK.mkdir(parents=True, exist_ok=True)
     with (WORK / "set-up.lock").open("w") as lock:
