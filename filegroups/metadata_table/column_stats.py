@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -166,6 +167,8 @@ def base_file_stats(
     """
     Return the statistics of columns of a base file; a column that it lacks has none.
 
+    A file without row groups has none at all, as in Java.
+
     Args:
         storage: Storage of the table.
         path: Relative path of the file.
@@ -202,6 +205,8 @@ def _batches(source: Any, file: Any, names: list[str]) -> Iterable[Any]:
 def _file_stats(
     metadata: pq.FileMetaData, schema: pa.Schema, columns: Sequence[str], batches: Any
 ) -> tuple[ColumnStats, ...]:
+    if not metadata.num_row_groups:
+        return ()
     leaves = _leaves(metadata)
     found: dict[str, ColumnStats] = {}
     unread: list[str] = []
@@ -278,7 +283,7 @@ def _of_footer(
                 total_uncompressed_size=chunk.total_uncompressed_size,
             )
         )
-    return merge_stats(pieces) or ColumnStats(column=name, kind=kind), whole
+    return reduce(_merge, pieces), whole
 
 
 def _stored(raw: Any, kind: pa.DataType) -> Value | None:

@@ -260,6 +260,13 @@ def test_a_column_of_nulls_has_no_bounds() -> None:
     assert (row["min"], row["max"], row["value_type"]) == (None, None, 3)
 
 
+def test_a_file_without_row_groups_has_no_statistics() -> None:
+    # Java's rebuild left them out of its file from which a delete took all rows (seed 2, step 55).
+    made = io.BytesIO()
+    pq.ParquetWriter(made, pa.schema([("c", pa.int32())])).close()
+    assert base_file_stats(storage_with(BASE, made.getvalue()), BASE, ["c"]) == ()
+
+
 def test_a_field_of_a_struct_is_measured_by_its_dotted_name() -> None:
     rows = pa.table({"s": pa.array([{"x": 1.5}, None, {"x": None}]), "l": pa.array([[1], [], []])})
     storage = storage_with(BASE, parquet(rows))
