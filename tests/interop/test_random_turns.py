@@ -96,7 +96,6 @@ JAVA = {
     "hoodie.write.auto.upgrade": "false",
     "hoodie.compact.inline": "false",
     "hoodie.auto.commit": "true",
-    "hoodie.embed.timeline.server": "false",
     "hoodie.write.markers.type": "DIRECT",
     "hoodie.memory.dfs.buffer.max.size": "65536",
     "hoodie.metadata.index.partition.stats.enable": "true",
