@@ -40,7 +40,7 @@ from filegroups.writing.merge_clauses import (
 )
 from filegroups.writing.retry import rerun_until_unchanged
 from filegroups.writing.stored_forms import with_stored_forms
-from filegroups.writing.workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from timeline.context import TableContext
@@ -77,7 +77,7 @@ class Statement:
 
     table: TableReader
     plan: WriteRequest
-    publish: Callable[[WriteRequest, LocalWorkload], CommitResult]
+    publish: Callable[[WriteRequest, Workload], CommitResult]
 
     def delete(self, found_by: Filter, partitions: Sequence[str] | None) -> CommitResult:
         """Delete the rows that match a filter. Errors: as ``rerun_until_unchanged``."""
@@ -87,12 +87,12 @@ class Statement:
             columns = (KEY_COLUMN, PARTITION_COLUMN)
             plan = plan.with_keys(replace(plan.rules.keys, carried=True))
 
-        def read(state: TableSnapshot) -> tuple[ReadSet, LocalWorkload]:
+        def read(state: TableSnapshot) -> tuple[ReadSet, Workload]:
             keys = state.to_arrow(columns=columns, filter=found_by, partitions=partitions)
             reads = state.reads(filter=found_by, partitions=partitions)
             return reads, LocalWorkload(self.table.context.ports, keys)
 
-        return self._run(plan, read)
+        return self.run(plan, read)
 
     def update(
         self, found_by: Filter, values: Mapping[str, object], partitions: Sequence[str] | None
@@ -102,7 +102,7 @@ class Statement:
             when=When.NOT_MATCHED_BY_SOURCE, action=MergeAction.UPDATE, values=values
         )
 
-        def read(state: TableSnapshot) -> tuple[ReadSet, LocalWorkload]:
+        def read(state: TableSnapshot) -> tuple[ReadSet, Workload]:
             target = target_rules(self.table.context, state, keeps_order=True)
             bound = bind_clause(clause, target, pa.schema([]))
             rows = state.to_arrow(
@@ -111,28 +111,38 @@ class Statement:
             changed, _ = apply_clauses({TARGET: rows}, [bound], target)
             return state.reads(filter=found_by, partitions=partitions), self._workload(changed)
 
-        return self._run(self.plan, read)
+        return self.run(self.plan, read)
 
     def merge(self, source: pa.Table, on: MatchOn, clauses: Sequence[MergeClause]) -> CommitResult:
         """Merge rows of a source. Errors: as ``rerun_until_unchanged``."""
 
-        def read(state: TableSnapshot) -> tuple[ReadSet, LocalWorkload]:
+        def read(state: TableSnapshot) -> tuple[ReadSet, Workload]:
             context = self.table.context
             changed, reads = merged(
                 context, state, self.plan, source=source, on=on, clauses=clauses
             )
             return reads, self._workload(changed)
 
-        return self._run(self.plan, read)
+        return self.run(self.plan, read)
 
     def _workload(self, changed: ChangedRows) -> LocalWorkload:
         return LocalWorkload(self.table.context.ports, changed.rows, changed.deleted)
 
-    def _run(
+    def run(
         self,
         plan: WriteRequest,
-        read: Callable[[TableSnapshot], tuple[ReadSet, LocalWorkload]],
+        read: Callable[[TableSnapshot], tuple[ReadSet, Workload]],
     ) -> CommitResult:
+        """
+        Read, and write what the reads give, until no other writer changes the reads meanwhile.
+
+        Args:
+            plan: The write, without its reads.
+            read: Returns the read set of a pinned snapshot and the rows to write.
+
+        Errors: as ``rerun_until_unchanged``.
+        """
+
         def attempt(refusals: tuple[Any, ...]) -> CommitResult:
             with self.table.pin() as state:
                 reads, workload = read(state)
@@ -407,13 +417,7 @@ def _refuse_unsafe_inserts(
     if not config.record_key_fields:
         return  # each row is new
     if not on.finds_every_key(config, whole_table=whole_table):
-        raise InvalidInputError(
-            "a merge that inserts must match rows by the record key, because an insert with the "
-            "key of an existing row would replace it; merge on these columns alone, or leave the "
-            f"insert out: {list(config.record_key_fields)}",
-            kind="merge_on",
-            columns=list(config.record_key_fields),
-        )
+        raise unsafe_insert(config)
     for clause in inserts:
         for name, other in on.pairs:
             given = other
@@ -430,6 +434,17 @@ def _refuse_unsafe_inserts(
                     kind="merge_insert_key",
                     column=name,
                 )
+
+
+def unsafe_insert(config: TableConfig) -> InvalidInputError:
+    """Return the error of a merge whose inserts may have the key of a row of the table."""
+    return InvalidInputError(
+        "a merge that inserts must match rows by the record key, because an insert with the "
+        "key of an existing row would replace it; merge on these columns alone, or leave the "
+        f"insert out: {list(config.record_key_fields)}",
+        kind="merge_on",
+        columns=list(config.record_key_fields),
+    )
 
 
 class Merge:

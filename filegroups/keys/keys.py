@@ -191,6 +191,27 @@ def addresses(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Arra
     return record_keys(named, spec), partition_paths(named, spec)
 
 
+def changed_addresses(
+    rows: pa.Table, spec: KeySpec, schema: pa.Schema
+) -> tuple[pa.Table, pa.Array, pa.Array]:
+    """
+    Return the changes of a statement, with their keys and partition paths.
+
+    For a table without key fields: rows that were read carry both. A row that a merge inserts has
+    a new key and no partition path, which comes from its columns; such rows move to the end.
+
+    Shapes: rows (n rows) -> (n rows), (n,), (n,).
+    """
+    fresh = pc.is_null(rows.column(PARTITION_COLUMN))
+    rows = rows.take(pc.array_sort_indices(fresh.combine_chunks().cast(pa.int8())))
+    known = rows.num_rows - pc.sum(fresh, min_count=0).as_py()
+    keys, paths = addresses(rows.slice(0, known), spec, schema)
+    new = rows.slice(known)
+    _, new_paths = addresses(new, replace(spec, carried=False), schema)
+    new_keys = one_array(new.column(KEY_COLUMN).cast(pa.string()))
+    return rows, pa.concat_arrays([keys, new_keys]), pa.concat_arrays([paths, new_paths])
+
+
 def _carried(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array, pa.Array]:
     keys = one_array(
         pc.cast(_column(rows, KEY_COLUMN, "record key", "missing_key_column"), "string")

@@ -139,24 +139,37 @@ def bind_clauses(
         InvalidInputError: There is no clause, or one that never acts (``merge_clauses``); and as
             ``bind_clause``.
     """
-    if not clauses:
+    refuse_idle_clauses((one.when, one.action, one.condition is not None) for one in clauses)
+    return [bind_clause(clause, target, source) for clause in clauses]
+
+
+def refuse_idle_clauses(clauses: Iterable[tuple[When, MergeAction, bool]]) -> None:
+    """
+    Refuse a merge without clauses, and clauses that never act.
+
+    Args:
+        clauses: Of each the rows, the effect, and whether it has a condition.
+
+    Raises:
+        InvalidInputError: ``merge_clauses``.
+    """
+    ended: set[When] = set()
+    named = list(clauses)
+    if not named:
         raise InvalidInputError(
             "a merge needs a clause, such as when_matched_update_all() or "
             "when_not_matched_insert_all()",
             kind="merge_clauses",
         )
-    ended: set[When] = set()
-    for clause in clauses:
-        name = f"when_{clause.when.name.lower()}_{clause.action.value}"
-        if clause.when in ended:
+    for when, action, has_condition in named:
+        if when in ended:
             raise InvalidInputError(
                 "a clause never acts, because one before it has no condition; give that one a "
-                f"condition, or leave this out: {name}",
+                f"condition, or leave this out: when_{when.name.lower()}_{action.value}",
                 kind="merge_clauses",
             )
-        if clause.condition is None:
-            ended.add(clause.when)
-    return [bind_clause(clause, target, source) for clause in clauses]
+        if not has_condition:
+            ended.add(when)
 
 
 def bind_clause(clause: MergeClause, target: TargetRules, source: pa.Schema) -> BoundClause:
@@ -367,13 +380,18 @@ def _refuse_changed_keys(before: pa.Table, after: pa.Table, target: TargetRules)
             continue
         rows = int(_differs(old, new).sum())
         if rows:
-            raise InvalidInputError(
-                "an update cannot change the record key or the partition of a row; delete the row, "
-                f"and insert it with its new values: column={name!r} rows={rows}",
-                kind="changed_key",
-                column=name,
-                rows=rows,
-            )
+            raise changed_key(name, rows)
+
+
+def changed_key(column: str, rows: int) -> InvalidInputError:
+    """Return the error of updates that change a fixed column."""
+    return InvalidInputError(
+        "an update cannot change the record key or the partition of a row; delete the row, "
+        f"and insert it with its new values: column={column!r} rows={rows}",
+        kind="changed_key",
+        column=column,
+        rows=rows,
+    )
 
 
 def _refuse_lower_order(before: pa.Table, after: pa.Table, target: TargetRules) -> None:
@@ -384,14 +402,19 @@ def _refuse_lower_order(before: pa.Table, after: pa.Table, target: TargetRules) 
     )
     rows = int((~not_below(new, old)).sum())
     if rows:
-        raise InvalidInputError(
-            "the ordering value of a changed row cannot be lower than before, because the stored row "
-            "would win; leave the column out, or give it a greater value: "
-            f"columns={list(target.ordering)} rows={rows}",
-            kind="ordering_lowered",
-            columns=list(target.ordering),
-            rows=rows,
-        )
+        raise ordering_lowered(target.ordering, rows)
+
+
+def ordering_lowered(columns: Sequence[str], rows: int) -> InvalidInputError:
+    """Return the error of updates that lower an ordering value."""
+    return InvalidInputError(
+        "the ordering value of a changed row cannot be lower than before, because the stored row "
+        "would win; leave the column out, or give it a greater value: "
+        f"columns={list(columns)} rows={rows}",
+        kind="ordering_lowered",
+        columns=list(columns),
+        rows=rows,
+    )
 
 
 def _refuse_ignored_values(
@@ -472,12 +495,7 @@ class RowMerge:
         matched, acted = apply_clauses(sides, self._of(When.MATCHED), self.target)
         twice = len(mine[acted]) - len(np.unique(mine[acted]))
         if twice:
-            raise InvalidInputError(
-                "several rows of the source change one row of the table, and no rule chooses "
-                f"between them; keep one, or narrow the conditions: {counted(twice, 'row')} too many",
-                kind="merge_row_twice",
-                rows=twice,
-            )
+            raise row_twice(twice)
         parts = [matched]
         if lonely := self._of(When.NOT_MATCHED_BY_SOURCE):
             unmatched = np.ones(rows.num_rows, np.bool_)
@@ -493,6 +511,16 @@ class RowMerge:
 
     def _of(self, when: When) -> list[BoundClause]:
         return [clause for clause in self.clauses if clause.when is when]
+
+
+def row_twice(rows: int) -> InvalidInputError:
+    """Return the error of a merge in which rows of the source compete for a row of the table."""
+    return InvalidInputError(
+        "several rows of the source change one row of the table, and no rule chooses "
+        f"between them; keep one, or narrow the conditions: {counted(rows, 'row')} too many",
+        kind="merge_row_twice",
+        rows=rows,
+    )
 
 
 def matches(target: pa.Table, source: pa.Table) -> tuple[Positions, Positions]:

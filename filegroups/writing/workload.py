@@ -29,7 +29,7 @@ from filegroups.files.rewrite import (
 from filegroups.index import IndexedFile
 from filegroups.index.lookup import RecordIndex, find_in_table, rows_located, tag
 from filegroups.keys.bucketing import BucketAssigner, InsertBucket, assign_buckets, assign_by_bucket
-from filegroups.keys.keys import KeySpec, addresses, validate_ordering
+from filegroups.keys.keys import KeySpec, addresses, changed_addresses, validate_ordering
 from filegroups.merge.merging import (
     RELOCATED_COLUMN,
     combine_incoming,
@@ -287,7 +287,7 @@ class LocalWorkload:
                 refuse_null_elements(kept)
             kept = kept.append_column(KEY_COLUMN, keys).append_column(PARTITION_COLUMN, paths)
         if self._deleted is not None:
-            _refuse_other_keys(self._rows, keys, None if rules.lookup.whole_table else paths)
+            refuse_other_keys(self._rows, keys, None if rules.lookup.whole_table else paths)
             kept = kept.append_column(RELOCATED_COLUMN, self._deleted)
         if rules.combine:
             kept = combined(kept, rules, schema.avro_json)
@@ -297,24 +297,16 @@ class LocalWorkload:
         self._rows = kept
 
     def _addresses(self, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array, pa.Array]:
-        """
-        Return the rows' keys and partition paths.
-
-        A merge also inserts rows into a table without key fields. They have no key and get one
-        here, and move behind the rows that were read.
-        """
+        """Return the rows' keys and partition paths; rows that a merge inserts move to the end."""
         if self._deleted is None or not spec.carried:
             return addresses(self._rows, spec, schema)
-        fresh = pc.is_null(self._rows.column(KEY_COLUMN))
-        order = pc.array_sort_indices(fresh.cast(pa.int8()))
-        self._rows, self._deleted = self._rows.take(order), self._deleted.take(order)
-        known = self._rows.num_rows - pc.sum(fresh, min_count=0).as_py()
-        keys, paths = addresses(self._rows.slice(0, known), spec, schema)
-        new = self._rows.slice(known)
-        _, new_paths = addresses(new, replace(spec, carried=False), schema)
-        numbers = pa.array(np.arange(new.num_rows)).cast(pa.string())
-        made = pc.binary_join_element_wise(self._world.ids.uuid(), numbers, "_")
-        return pa.concat_arrays([keys, made]), pa.concat_arrays([paths, new_paths])
+        rows = self._rows.append_column(RELOCATED_COLUMN, self._deleted)
+        if rows.column(KEY_COLUMN).null_count:
+            rows = _with_new_keys(rows, self._world.ids.uuid())
+        rows, keys, paths = changed_addresses(rows, spec, schema)
+        self._deleted = rows.column(RELOCATED_COLUMN)
+        self._rows = rows.drop_columns([RELOCATED_COLUMN])
+        return keys, paths
 
     def _prepare_nothing(self, rules: RowRules, schema: TableSchema) -> None:
         """Prepare an empty batch: it takes the table's columns, whatever its own are."""
@@ -508,7 +500,17 @@ class LocalWorkload:
         return self._rules
 
 
-def _refuse_other_keys(rows: pa.Table, keys: pa.Array, paths: pa.Array | None) -> None:
+def _with_new_keys(rows: pa.Table, prefix: str) -> pa.Table:
+    """Return rows with a key where they have none, for a table without key fields."""
+    fresh = pc.is_null(rows.column(KEY_COLUMN))
+    numbers = pa.array(np.arange(rows.num_rows)).cast(pa.string())
+    made = pc.binary_join_element_wise(prefix, numbers, "_")
+    position = rows.schema.get_field_index(KEY_COLUMN)
+    keys = pc.if_else(fresh, made, rows.column(KEY_COLUMN).cast(pa.string()))
+    return rows.set_column(position, KEY_COLUMN, keys)
+
+
+def refuse_other_keys(rows: pa.Table, keys: pa.Array, paths: pa.Array | None) -> None:
     """
     Refuse changed rows whose columns give another key or partition than the one they were read from.
 

@@ -20,8 +20,11 @@ if importlib.util.find_spec("pyspark") is None:
         "hoodoo.spark needs PySpark and a Java 17: pip install 'hoodoo[spark]'", extra="spark"
     )
 
+from hoodoo.spark.formats import last_result
 from hoodoo.spark.read import reads
-from hoodoo.spark.session import install, last_result
+from hoodoo.spark.session import install
+from hoodoo.spark.sql.names import find_table
+from hoodoo.spark.sql.statements import name_parts
 from hoodoo.spark.table import SparkTable
 
 __all__ = ["SparkTable", "install", "last_result", "reads", "table"]
@@ -31,8 +34,16 @@ def table(spark: Any, path: str, options: Mapping[str, object] | None = None) ->
     """
     Open a table whose writes run on the cluster.
 
+    Args:
+        spark: The session.
+        path: The table's path, or its name in Spark's catalog.
+        options: Values by Hudi's option keys.
+
     Raises:
-        TableNotFoundError: There is no table at the path.
+        TableNotFoundError: There is no table at the path, or of the name.
         SettingError: An option is wrong or contradicts the table.
     """
-    return SparkTable(spark, path, options)
+    named = None if "/" in path else find_table(spark, name_parts(spark, path))
+    if named is None:
+        return SparkTable(spark, path, options)
+    return SparkTable(spark, named.path, {**named.options, **(options or {})})

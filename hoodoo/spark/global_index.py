@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
 from filegroups.schema.schema import IS_DELETED_COLUMN
 from filegroups.writing.write_request import RowRules
@@ -71,7 +72,7 @@ def with_row_targets(rows: Any, held: Any, rules: RowRules, *, small: bool) -> A
 
 def _deletes(rows: Any, rules: RowRules) -> Any:
     """Return the condition of rows that are deletes (``MergeRules.deletes``)."""
-    found = F.lit(False)
+    found = F.col(RELOCATED_COLUMN) if RELOCATED_COLUMN in rows.columns else F.lit(False)
     if IS_DELETED_COLUMN in rows.columns:
         found |= F.coalesce(F.col(IS_DELETED_COLUMN), F.lit(False))
     if OPERATION_COLUMN in rows.columns:

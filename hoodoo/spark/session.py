@@ -21,19 +21,16 @@ from filegroups.settings.read_settings import ReadSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.services import warn_ignored_keys
 from hoodoo.spark.executor import SparkExecutor, spark_executor
+from hoodoo.spark.formats import FORMAT, has_hudi_bundle, remember_result, serves
 from hoodoo.spark.options import layers_for, path_of, paths_of, session_settings
 from hoodoo.spark.read import load_dataframe, with_columns_of, with_json_images
+from hoodoo.spark.sql.session_sql import run_sql
+from hoodoo.spark.sql.statements import read_by_name
 from hoodoo.spark.stream_sink import StreamSink
 from hoodoo.spark.write import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError
 from timeline.ports.ports import Ports
 from timeline.system import LoggingEvents
-
-FORMAT = "hoodoo"
-_HUDI_FORMATS = frozenset({"hudi", "org.apache.hudi"})
-_HUDI_CLASS = "org/apache/hudi/DefaultSource.class"
-_LAST_RESULT = "_hoodoo_last_result"
-_BUNDLE = "_hoodoo_hudi_bundle"
 
 
 def install(spark: Any) -> Any:
@@ -68,10 +65,25 @@ def install(spark: Any) -> Any:
         frame.writeStream = property(HoodooStreamWriter, doc=DataStreamWriter.__doc__)
         SparkSession.read = property(HoodooReader, doc=DataFrameReader.__doc__)
         SparkSession.readStream = property(HoodooStreamReader, doc=DataStreamReader.__doc__)
+        _install_sql()
         frame._hoodoo_installed = True  # noqa: SLF001
-    _has_hudi_bundle(spark)  # the event comes now, not during the first save
+    has_hudi_bundle(spark)  # the event comes now, not during the first save
     _register(spark)
     return spark
+
+
+def _install_sql() -> None:
+    """Put hoodoo in front of ``SparkSession.sql`` and ``SparkSession.table``."""
+    sql, table = SparkSession.sql, SparkSession.table
+
+    def run(self: Any, sqlQuery: str, args: Any = None, **kwargs: Any) -> Any:  # noqa: N803
+        return run_sql(self, sqlQuery, args, kwargs, sql)
+
+    def read(self: Any, tableName: str) -> Any:  # noqa: N803
+        return read_by_name(self, tableName, lambda name: table(self, name))
+
+    run.__doc__, read.__doc__ = sql.__doc__, table.__doc__
+    SparkSession.sql, SparkSession.table = run, read
 
 
 def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> Any:
@@ -118,20 +130,6 @@ def executor_of_this_process(
     """
     spark = install(SparkSession.builder.appName("hoodoo services").getOrCreate())
     return spark_executor(spark, ports, properties, tasks_max=tasks_max)
-
-
-def last_result(spark: Any) -> CommitResult | None:
-    """Return the result of the session's newest save; None before any, and after an ignored one."""
-    found: CommitResult | None = getattr(spark, _LAST_RESULT, None)
-    return found
-
-
-def serves(spark: Any, name: str | None) -> bool:
-    """Return whether hoodoo serves a format."""
-    if name is None:
-        name = spark.conf.get("spark.sql.sources.default", "parquet")
-    folded = str(name).lower()
-    return folded == FORMAT or (folded in _HUDI_FORMATS and not _has_hudi_bundle(spark))
 
 
 class _GivenOptions:
@@ -214,7 +212,7 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
             partition_by=_names((partitionBy,)) if partitionBy else self._given_partitions,
             reads=reads,
         )
-        setattr(spark, _LAST_RESULT, result)
+        remember_result(spark, result)
         return result
 
     def saveAsTable(  # noqa: N802
@@ -304,7 +302,7 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
         sink = StreamSink(spark, target, given, partition_by=partitions, query_name=name)
 
         def save(batch: Any, number: int) -> None:
-            setattr(spark, _LAST_RESULT, sink.save(batch, number))
+            remember_result(spark, sink.save(batch, number))
 
         self.foreachBatch(save)
         query = super().start(outputMode=outputMode, queryName=queryName, **options)
@@ -374,19 +372,6 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _has_hudi_bundle(spark: Any) -> bool:
-    found: bool | None = getattr(spark, _BUNDLE, None)
-    if found is None:
-        loader = spark._jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()  # noqa: SLF001
-        found = loader.getResource(_HUDI_CLASS) is not None
-        setattr(spark, _BUNDLE, found)
-        if found:
-            LoggingEvents().emit(
-                "spark.hudi_left_to_bundle", formats=", ".join(sorted(_HUDI_FORMATS))
-            )
-    return found
-
-
 def _use_this_python(spark: Any) -> None:
     """Make local workers use this Python; ``python3`` on the path may lack hoodoo."""
     context = spark.sparkContext
@@ -401,7 +386,7 @@ def _register(spark: Any) -> None:
         from hoodoo.spark.datasource import HUDI_SOURCES, HoodooDataSource
     except ImportError:  # before Spark 4
         return
-    ours = () if _has_hudi_bundle(spark) else HUDI_SOURCES
+    ours = () if has_hudi_bundle(spark) else HUDI_SOURCES
     try:
         for source in (HoodooDataSource, *ours):
             spark.dataSource.register(source)

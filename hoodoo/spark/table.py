@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableSnapshot
 from filegroups.writing.workload import LocalWorkload, Workload
@@ -31,6 +32,7 @@ from hoodoo.write_requests import write_request_of
 from tableservices.worker import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
+from timeline.ports.ports import Ports
 from timeline.reader_lease import ReaderLease, lease_newest
 from timeline.snapshot import Snapshot
 
@@ -128,7 +130,7 @@ class SparkTable(Table):
             return super()._workload(data)
         rows = collect_few(data, self._settings.driver_write_bytes_max)
         if rows is not None:
-            return LocalWorkload(self._context.ports, rows)
+            return local_workload(self._context.ports, rows)
         return SparkWorkload(
             self._context.ports,
             data,
@@ -139,6 +141,14 @@ class SparkTable(Table):
 
     def _partitions_to_delete(self, data: object) -> tuple[str, ...]:
         return self._settings.partitions_to_delete or _partitions_in(self, data)
+
+
+def local_workload(ports: Ports, rows: pa.Table) -> LocalWorkload:
+    """Return collected rows as a workload; a column of a statement's changes marks deletes."""
+    if RELOCATED_COLUMN not in rows.schema.names:
+        return LocalWorkload(ports, rows)
+    deleted = rows.column(RELOCATED_COLUMN)
+    return LocalWorkload(ports, rows.drop_columns([RELOCATED_COLUMN]), deleted)
 
 
 def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:

@@ -25,11 +25,12 @@ from filegroups.keys.keys import (
     KeySpec,
     VirtualKeys,
     addresses,
+    changed_addresses,
     key_columns,
     partition_paths,
     validate_ordering,
 )
-from filegroups.merge.merging import combine_incoming
+from filegroups.merge.merging import RELOCATED_COLUMN, combine_incoming
 from filegroups.merge.rules import MergeRules, ordering_column
 from filegroups.schema.casting import (
     codes_of,
@@ -38,7 +39,12 @@ from filegroups.schema.casting import (
     rows_by_number,
 )
 from filegroups.schema.schema import META_FIELDS, drop_meta
-from filegroups.writing.workload import NewGroups, combined, write_task
+from filegroups.writing.workload import (
+    NewGroups,
+    combined,
+    refuse_other_keys,
+    write_task,
+)
 from filegroups.writing.write_request import RowRules
 from hoodoo.spark.error_transport import TaskFailedError, error_from_json, error_to_json
 from hoodoo.spark.schema import transport_schema
@@ -102,8 +108,14 @@ class StorageAddress:
         return NonAtomicStorage(storage) if has_external_slots(options) else storage
 
 
-def prepared_schema(rules: RowRules, schema: pa.Schema, *, keys_only: bool = False) -> pa.Schema:
-    """Return the schema of prepared rows: table columns, key, partition path, order, error."""
+def prepared_schema(
+    rules: RowRules, schema: pa.Schema, *, keys_only: bool = False, marked: bool = False
+) -> pa.Schema:
+    """
+    Return the schema of prepared rows: table columns, key, partition path, order, error.
+
+    ``marked``: a column marks rows that delete their records.
+    """
     without = keys_only or rules.operation.traits.deletes_keys
     own = () if without else tuple(transport_schema(schema))
     return pa.schema(
@@ -113,6 +125,7 @@ def prepared_schema(rules: RowRules, schema: pa.Schema, *, keys_only: bool = Fal
             pa.field(PARTITION, pa.string()),
             pa.field(ORDER, pa.int64()),
             pa.field(ERROR, pa.string()),
+            *([pa.field(RELOCATED_COLUMN, pa.bool_())] if marked else []),
         ]
     )
 
@@ -134,12 +147,15 @@ class PrepareRows:
     rules: RowRules
     schema: pa.Schema  # the table's own columns
     keys_only: bool = False  # without the table's columns, which the rows may lack
+    marked: bool = False  # the rows are changes of rows that were read; some delete their records
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield prepared rows; runs in a worker."""
         context = TaskContext.get()
         position = (context.partitionId() if context is not None else 0) << _PARTITION_SHIFT
-        shape = prepared_schema(self.rules, self.schema, keys_only=self.keys_only)
+        shape = prepared_schema(
+            self.rules, self.schema, keys_only=self.keys_only, marked=self.marked
+        )
         for batch in batches:
             try:
                 rows = self._prepared(pa.Table.from_batches([batch]), position, shape)
@@ -151,12 +167,20 @@ class PrepareRows:
 
     def _prepared(self, incoming: pa.Table, position: int, shape: pa.Schema) -> pa.Table:
         columns: list[pa.ChunkedArray | pa.Array] = []
-        keys, paths = addresses(incoming, self.rules.keys, self.schema)
+        if self.rules.adds_rows and self.rules.keys.carried:
+            incoming, keys, paths = changed_addresses(incoming, self.rules.keys, self.schema)
+        else:
+            keys, paths = addresses(incoming, self.rules.keys, self.schema)
+        marks = []
+        if self.marked:
+            refuse_other_keys(incoming, keys, None if self.rules.lookup.whole_table else paths)
+            marks.append(incoming.column(RELOCATED_COLUMN))
+            incoming = incoming.drop_columns([RELOCATED_COLUMN])
         if not (self.keys_only or self.rules.operation.traits.deletes_keys):
             own = fitted_rows(incoming, self.rules, self.schema)
             columns.extend(own.cast(transport_schema(self.schema)).columns)
         order = pa.array(np.arange(position, position + incoming.num_rows))
-        columns.extend([keys, paths, order, pa.nulls(incoming.num_rows, pa.string())])
+        columns.extend([keys, paths, order, pa.nulls(incoming.num_rows, pa.string()), *marks])
         return pa.Table.from_arrays(columns, schema=shape)
 
 

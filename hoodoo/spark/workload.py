@@ -142,7 +142,8 @@ class SparkWorkload:
 
     Args:
         ports: The table's ports on the driver; each task opens the storage again.
-        df: The incoming rows.
+        df: The incoming rows. Changes of rows that were read have the column ``RELOCATED_COLUMN``,
+            which marks those that delete their records.
         storage_options: The ``hoodoo.storage.*`` options that tasks need.
         shuffle_tasks: Number of tasks that write file groups; 0 derives it from the cores.
         bulk_insert_tasks: Number of tasks of a bulk insert that distributes its rows; 0 for
@@ -168,7 +169,9 @@ class SparkWorkload:
         )
         self._shuffle_tasks = shuffle_tasks
         self._bulk_insert_tasks = bulk_insert_tasks
-        self._schema = arrow_schema_of(df.schema)
+        self._marked = RELOCATED_COLUMN in df.columns  # changes of rows that were read
+        incoming = arrow_schema_of(df.schema)
+        self._schema = pa.schema([each for each in incoming if each.name != RELOCATED_COLUMN])
         self._rules: RowRules | None = None
         self._table = TableSchema(arrow=pa.schema([]), avro_json="")  # of the prepared rows
         self._prepared: Any = None
@@ -291,8 +294,9 @@ class SparkWorkload:
     def _fitted(self) -> Any:
         """Return the rows in the table's columns, with keys, by one Python task."""
         rules, schema = self._required_rules(), self._table.arrow
-        shape = spark_schema_of(prepared_schema(rules, schema))
-        return self.df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
+        shape = spark_schema_of(prepared_schema(rules, schema, marked=self._marked))
+        work = PrepareRows(rules=rules, schema=schema, marked=self._marked)
+        return self.df.mapInArrow(work, shape)
 
     def _count(self) -> None:
         """
@@ -592,8 +596,11 @@ class SparkWorkload:
         if self._everywhere is None:
             return routed.where(has_target).select(*names, TARGET, hashed)
         leaving = rows.withColumn(TARGET, known_targets[F.col(RELOCATED_FROM)])
+        if self._marked:
+            names = [name for name in names if name != RELOCATED_COLUMN]
+        mark = F.col(RELOCATED_COLUMN) if self._marked else F.lit(False).alias(RELOCATED_COLUMN)
         return (
-            routed.select(*names, TARGET, F.lit(False).alias(RELOCATED_COLUMN))
+            routed.select(*names, TARGET, mark)
             .union(leaving.select(*names, TARGET, F.lit(True).alias(RELOCATED_COLUMN)))
             .where(has_target)
             .select("*", hashed)

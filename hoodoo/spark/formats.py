@@ -1,0 +1,47 @@
+"""The formats that hoodoo serves in a session, and the result of the session's newest write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from filegroups.writing.write_request import CommitResult
+from timeline.system import LoggingEvents
+
+FORMAT = "hoodoo"
+_HUDI_FORMATS = frozenset({"hudi", "org.apache.hudi"})
+_HUDI_CLASS = "org/apache/hudi/DefaultSource.class"
+_LAST_RESULT = "_hoodoo_last_result"
+_BUNDLE = "_hoodoo_hudi_bundle"
+
+
+def serves(spark: Any, name: str | None) -> bool:
+    """Return whether hoodoo serves a format; None is the session's default format."""
+    if name is None:
+        name = spark.conf.get("spark.sql.sources.default", "parquet")
+    folded = str(name).lower()
+    return folded == FORMAT or (folded in _HUDI_FORMATS and not has_hudi_bundle(spark))
+
+
+def has_hudi_bundle(spark: Any) -> bool:
+    """Return whether a Hudi bundle is on Spark's class path; the first call emits an event."""
+    found: bool | None = getattr(spark, _BUNDLE, None)
+    if found is None:
+        loader = spark._jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()  # noqa: SLF001
+        found = loader.getResource(_HUDI_CLASS) is not None
+        setattr(spark, _BUNDLE, found)
+        if found:
+            LoggingEvents().emit(
+                "spark.hudi_left_to_bundle", formats=", ".join(sorted(_HUDI_FORMATS))
+            )
+    return found
+
+
+def last_result(spark: Any) -> CommitResult | None:
+    """Return the result of the session's newest write; None before any, and after an ignored one."""
+    found: CommitResult | None = getattr(spark, _LAST_RESULT, None)
+    return found
+
+
+def remember_result(spark: Any, result: CommitResult | None) -> None:
+    """Keep the result of a write for ``last_result``."""
+    setattr(spark, _LAST_RESULT, result)

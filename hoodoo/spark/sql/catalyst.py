@@ -1,0 +1,210 @@
+"""
+Spark's parser, plans and expressions from Python, by py4j.
+
+Spark's classes differ between versions in their constructors, not in the names of their fields. So
+fields are read by name, and a changed copy of an object takes all other fields from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+
+_HAS_CLASSIC = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
+_TREE_NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
+
+
+def parse_plan(spark: Any, text: str) -> Any:
+    """Return the logical plan of a statement, not analysed. Raises: Spark's ParseException."""
+    return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
+
+
+def parse_expression(spark: Any, text: str) -> Any:
+    """Return the expression of a text, not analysed. Raises: Spark's ParseException."""
+    return spark._jsparkSession.sessionState().sqlParser().parseExpression(text)  # noqa: SLF001
+
+
+def kind_of(node: Any) -> str:
+    """Return the class of a node without its package, for example ``MergeIntoTable``."""
+    return str(node.getClass().getSimpleName())
+
+
+def catalyst(spark: Any) -> Any:
+    """Return the package ``org.apache.spark.sql.catalyst``."""
+    return spark._jvm.org.apache.spark.sql.catalyst  # noqa: SLF001
+
+
+def session_catalog(spark: Any) -> Any:
+    """Return Spark's session catalog."""
+    return spark._jsparkSession.sessionState().catalog()  # noqa: SLF001
+
+
+# ---- Scala's collections
+
+
+def option(spark: Any, value: Any) -> Any:
+    """Return a Scala Option: None for None."""
+    return spark._jvm.scala.Option.apply(value)  # noqa: SLF001
+
+
+def value_of(found: Any) -> Any:
+    """Return the value of a Scala Option, or None."""
+    return found.get() if found.isDefined() else None
+
+
+def listed_seq(seq: Any) -> list[Any]:
+    """Return a Scala collection as a list."""
+    iterator, found = seq.iterator(), []
+    while iterator.hasNext():
+        found.append(iterator.next())
+    return found
+
+
+def listed_map(entries: Any) -> dict[str, Any]:
+    """Return a Scala map as a dict."""
+    return {str(one._1()): one._2() for one in listed_seq(entries)}  # noqa: SLF001
+
+
+def scala_seq(spark: Any, values: list[Any]) -> Any:
+    """Return an immutable Scala sequence."""
+    converters = spark._jvm.org.apache.spark.api.python.PythonUtils  # noqa: SLF001
+    return converters.toSeq(values).toList()
+
+
+def scala_map(spark: Any, values: Mapping[str, str]) -> Any:
+    """Return an immutable Scala map."""
+    found = catalyst(spark).catalog.CatalogStorageFormat.empty().properties()
+    for key, value in values.items():
+        found = found.updated(key, value)
+    return found
+
+
+# ---- Case classes
+
+
+def field_names(product: Any) -> list[str]:
+    """Return the names of the fields of a case class, in the order of its constructor."""
+    if _HAS_CLASSIC:  # Scala 2.13
+        return [str(name) for name in listed_seq(product.productElementNames())]
+    fields = product.getClass().getDeclaredFields()
+    return [str(fields[number].getName()) for number in range(product.productArity())]
+
+
+def copied(product: Any, **changes: Any) -> Any:
+    """Return a copy of a case class with some fields changed."""
+    names = field_names(product)
+    values = [
+        changes[name] if name in changes else product.productElement(number)
+        for number, name in enumerate(names)
+    ]
+    return product.copy(*values)
+
+
+def has_field(node: Any, name: str) -> bool:
+    """Return whether this version of Spark has a field of a case class."""
+    return name in field_names(node)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, which is enough of Spark's."""
+    return str(error).strip().split("\n", 1)[0]
+
+
+# ---- Plans and expressions
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a parsed tree, its kind, and the node around it."""
+
+    node: Any
+    kind: str
+    parent: Any
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """Return start and end of the node in the text; None if the parser did not note them."""
+        origin = self.node.origin()
+        start, stop = value_of(origin.startIndex()), value_of(origin.stopIndex())
+        return None if start is None or stop is None else (int(start), int(stop) + 1)
+
+
+def nodes_of(spark: Any, root: Any) -> Iterator[Node]:
+    """Yield all nodes of a parsed plan, also those of sub-queries and of common table expressions."""
+    classes = spark._jvm.java.lang.Class  # noqa: SLF001
+    loader = root.getClass().getClassLoader()
+    tree, many, pair = (
+        classes.forName(name, True, loader)
+        for name in (_TREE_NODE, "scala.collection.Iterable", "scala.Tuple2")
+    )
+    waiting: list[tuple[Any, Any]] = [(root, None)]
+    while waiting:
+        value, parent = waiting.pop()
+        if not hasattr(value, "_target_id"):  # a text or a number
+            continue
+        if tree.isInstance(value):
+            kind = kind_of(value)
+            yield Node(value, kind, parent)
+            inner = value.productIterator()
+            while inner.hasNext():
+                waiting.append((inner.next(), value))
+        elif pair.isInstance(value):
+            waiting += [(value._1(), parent), (value._2(), parent)]  # noqa: SLF001
+        elif many.isInstance(value) or kind_of(value) == "Some":
+            waiting += [(one, parent) for one in listed_seq(value)]
+
+
+def dataframe_of(spark: Any, plan: Any) -> DataFrame:
+    """Return the rows of a parsed query. Raises: Spark's AnalysisException."""
+    sql = spark._jvm.org.apache.spark.sql  # noqa: SLF001
+    dataset = sql.classic.Dataset if _HAS_CLASSIC else sql.Dataset
+    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)  # noqa: SLF001
+
+
+def column_of(spark: Any, expression: Any) -> Column:
+    """Return a parsed expression as a column."""
+    sql = spark._jvm.org.apache.spark.sql  # noqa: SLF001
+    if _HAS_CLASSIC:
+        return Column(sql.classic.ExpressionUtils.column(expression))
+    return Column(sql.Column(expression))
+
+
+def constants(spark: Any, expressions: list[Any]) -> list[Any]:
+    """Return the values of expressions without columns. Raises: Spark's AnalysisException."""
+    if not expressions:
+        return []
+    columns = [column_of(spark, one).alias(str(n)) for n, one in enumerate(expressions)]
+    return list(spark.range(1).select(*columns).first())
+
+
+def assignable(spark: Any, given: Any, wanted: Any) -> bool:
+    """Return whether a value of one Spark type may be stored in a column of another."""
+    policy = str(spark.conf.get("spark.sql.storeAssignmentPolicy", "ANSI")).upper()
+    types = catalyst(spark).expressions.Cast
+    kinds = [_java_type(spark, one) for one in (given, wanted)]
+    if policy == "LEGACY":
+        return bool(types.canCast(*kinds))
+    return bool(types.canUpCast(*kinds) if policy == "STRICT" else types.canANSIStoreAssign(*kinds))
+
+
+def cast_to_store(spark: Any, expression: Any, wanted: Any) -> Column:
+    """Return an expression in the type of a column; a number that does not fit is an error."""
+    expressions = catalyst(spark).expressions
+    mode = expressions.EvalMode.ANSI()
+    cast = expressions.Cast(expression, _java_type(spark, wanted), option(spark, None), mode)
+    return column_of(spark, cast)
+
+
+def attribute(spark: Any, *names: str) -> Any:
+    """Return the expression of a column by its names: of the relation, of the column."""
+    quoted = ".".join("`{}`".format(name.replace("`", "``")) for name in names)
+    return catalyst(spark).analysis.UnresolvedAttribute.quotedString(quoted)
+
+
+def _java_type(spark: Any, kind: Any) -> Any:
+    return spark._jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(kind.jsonValue()))  # noqa: SLF001

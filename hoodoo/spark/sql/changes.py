@@ -1,0 +1,325 @@
+"""INSERT, UPDATE, DELETE and MERGE: each statement is one commit, validated by its reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+from filegroups.schema.schema import META_COLUMNS
+from filegroups.writing.merge_clauses import MergeAction, When
+from hoodoo.spark.row_changes import (
+    MergeSource,
+    SparkClause,
+    SparkStatement,
+    stored_column,
+)
+from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.sql.catalyst import (
+    dataframe_of,
+    first_line,
+    has_field,
+    kind_of,
+    listed_map,
+    listed_seq,
+    value_of,
+)
+from hoodoo.spark.sql.names import NamedTable, names_in, served
+from hoodoo.spark.sql.statements import Statement, parts_of
+from hoodoo.spark.table import SparkTable
+from timeline.errors import InvalidInputError, counted
+from timeline.model.commit_metadata import WriteOperation
+from timeline.properties.setting_enums import OverwriteMode
+
+_OPERATION = "hoodie.spark.sql.insert.into.operation"
+_OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
+_INTO = (WriteOperation.INSERT, WriteOperation.BULK_INSERT, WriteOperation.UPSERT)
+
+
+# ---- UPDATE, DELETE, MERGE
+
+
+def update(statement: Statement) -> Any:
+    """Run ``UPDATE table SET column = value, ... [WHERE condition]``."""
+    plan = statement.plan
+    named = statement.table_of(plan.table())
+    if named is None:
+        return None
+    with statement.with_views(plan.table()):
+        plan = statement.plan
+        values = _values(plan.assignments())
+        with _opened(statement, named, plan.table(), plan) as one:
+            return statement.done(one.update(values, value_of(plan.condition())))
+
+
+def delete(statement: Statement) -> Any:
+    """Run ``DELETE FROM table [WHERE condition]``."""
+    named = statement.table_of(statement.plan.table())
+    if named is None:
+        return None
+    with statement.with_views(statement.plan.table()):
+        plan = statement.plan
+        with _opened(statement, named, plan.table(), plan, WriteOperation.DELETE) as one:
+            return statement.done(one.delete(plan.condition()))
+
+
+def merge(statement: Statement) -> Any:
+    """Run ``MERGE INTO table USING source ON condition WHEN ... THEN ...``."""
+    named = statement.table_of(statement.plan.targetTable())
+    if named is None:
+        return None
+    with statement.with_views(statement.plan.targetTable()):
+        plan = statement.plan
+        if has_field(plan, "withSchemaEvolution") and plan.withSchemaEvolution():
+            raise InvalidInputError(
+                "MERGE WITH SCHEMA EVOLUTION is not supported: add the columns first by ALTER "
+                "TABLE ... ADD COLUMNS",
+                kind="sql_statement",
+            )
+        source = MergeSource(
+            rows=lambda: dataframe_of(statement.spark, plan.sourceTable()),
+            alias=_alias(plan.sourceTable(), "source"),
+        )
+        clauses = [
+            *_clauses(When.MATCHED, plan.matchedActions()),
+            *_clauses(When.NOT_MATCHED, plan.notMatchedActions()),
+            *_clauses(When.NOT_MATCHED_BY_SOURCE, plan.notMatchedBySourceActions()),
+        ]
+        with _opened(statement, named, plan.targetTable(), plan) as one:
+            return statement.done(one.merge(source, plan.mergeCondition(), clauses))
+
+
+@contextmanager
+def _opened(
+    statement: Statement,
+    named: NamedTable,
+    node: Any,
+    plan: Any,
+    operation: WriteOperation = WriteOperation.UPSERT,
+) -> Iterator[SparkStatement]:
+    """Open the table of a statement, and close it after its commit."""
+    spark = statement.spark
+
+    def analysis(state: Any) -> Any:
+        # Parts that name the table itself read the pinned snapshot, as the statement does.
+        return served(spark, names_in(plan), {named.name: state.to_df()})
+
+    with SparkTable(spark, named.path, named.options) as table:
+        yield SparkStatement(
+            table=table,
+            statement=table._statement(operation, None),  # noqa: SLF001
+            alias=_alias(node, "target"),
+            analysis=analysis,
+        )
+
+
+def _alias(node: Any, default: str) -> str:
+    if kind_of(node) == "SubqueryAlias":
+        return str(node.alias())
+    parts = parts_of(node)
+    return default if parts is None or "/" in parts[-1] else parts[-1]
+
+
+def _values(assignments: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in listed_seq(assignments):
+        name = [str(part) for part in listed_seq(one.key().nameParts())]
+        if name[-1] in found:
+            raise InvalidInputError(
+                f"a column is set twice: {name[-1]!r}", kind="expression", column=name[-1]
+            )
+        found[name[-1]] = one.value()
+    return found
+
+
+def _clauses(when: When, actions: Any) -> list[SparkClause]:
+    found = []
+    for one in listed_seq(actions):
+        kind = kind_of(one)
+        values = None
+        if kind in ("UpdateAction", "InsertAction"):
+            values = _values(one.assignments())
+        action = MergeAction.DELETE
+        if kind.startswith("Update"):
+            action = MergeAction.UPDATE
+        elif kind.startswith("Insert"):
+            action = MergeAction.INSERT
+        condition = value_of(one.condition())
+        found.append(SparkClause(when=when, action=action, condition=condition, values=values))
+    return found
+
+
+# ---- INSERT
+
+
+def insert(statement: Statement) -> Any:
+    """Run ``INSERT INTO`` and ``INSERT OVERWRITE``, with partitions and lists of columns."""
+    named = statement.table_of(statement.plan.table())
+    if named is None:
+        return None
+    spark = statement.spark
+    with statement.with_views(statement.plan.table()):
+        plan = statement.plan
+        if has_field(plan, "replaceCriteriaOpt") and value_of(plan.replaceCriteriaOpt()):
+            raise InvalidInputError(
+                "INSERT ... REPLACE is not supported: use INSERT OVERWRITE with a PARTITION, or "
+                "MERGE INTO",
+                kind="sql_statement",
+            )
+        with served(spark, names_in(plan.query())):
+            try:
+                rows = dataframe_of(spark, plan.query())
+            except AnalysisException as error:
+                raise InvalidInputError(
+                    f"Spark cannot resolve the rows to insert: {first_line(error)}",
+                    kind="expression",
+                ) from error
+        with SparkTable(spark, named.path, named.options) as table:
+            return statement.done(_insert_rows(statement, table, rows))
+
+
+def _insert_rows(statement: Statement, table: SparkTable, rows: Any) -> Any:
+    plan = statement.plan
+    partitions = {name: value_of(one) for name, one in listed_map(plan.partitionSpec()).items()}
+    fixed = {name: str(value) for name, value in partitions.items() if value is not None}
+    names = [str(name) for name in listed_seq(plan.userSpecifiedCols())]
+    by_name = has_field(plan, "byName") and plan.byName()
+    data = aligned_rows(table, rows, names=names, fixed=fixed, by_name=by_name)
+    if not plan.overwrite():
+        return table.write(data, _insert_operation(table))
+    is_static = _overwrites_statically(statement.spark, table)
+    fields = table.config.partition_fields
+    if not fields or (not partitions and is_static):
+        return table.insert_overwrite_table(data)
+    if not fixed or (not is_static and len(fixed) < len(fields)):
+        return table.insert_overwrite(data)
+    return table.insert_overwrite(data, partitions=_partitions_of(table, fixed))
+
+
+def _insert_operation(table: SparkTable) -> WriteOperation:
+    """Return the operation of INSERT INTO: with an ordering field an upsert, as in Java Hudi."""
+    given = table.properties.get(_OPERATION)
+    if given is not None:
+        for one in _INTO:
+            if one.value == str(given).lower():
+                return one
+        raise InvalidInputError(
+            f"{_OPERATION} must be one of {', '.join(one.value for one in _INTO)}, not {given!r}",
+            kind="setting_value",
+            key=_OPERATION,
+        )
+    keyed = table.config.record_key_fields and table.config.ordering_fields
+    return WriteOperation.UPSERT if keyed else WriteOperation.INSERT
+
+
+def _overwrites_statically(spark: Any, table: SparkTable) -> bool:
+    if table.properties.get(_OVERWRITE_MODE) is not None:
+        return table.settings.overwrite_mode is not OverwriteMode.DYNAMIC
+    mode = spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
+    return str(mode).lower() != "dynamic"
+
+
+def _partitions_of(table: SparkTable, fixed: Mapping[str, str]) -> list[str]:
+    """Return the partition paths with the fixed values: existing ones, and a wholly named one."""
+    folded = {name.casefold(): value for name, value in fixed.items()}
+    fields = table.config.partition_fields
+    hive = table.config.hive_style_partitioning
+    wanted = [folded.get(field.casefold()) for field in fields]
+    parts = [
+        None if value is None else (f"{field}={value}" if hive else value)
+        for field, value in zip(fields, wanted, strict=True)
+    ]
+    if None not in parts:
+        return ["/".join(str(part) for part in parts)]
+    found = table.current_state().view.partition_paths()
+    return [
+        path
+        for path in found
+        if all(
+            part is None or part == own for part, own in zip(parts, path.split("/"), strict=False)
+        )
+    ]
+
+
+def aligned_rows(
+    table: SparkTable,
+    rows: Any,
+    *,
+    names: list[str],
+    fixed: Mapping[str, str],
+    by_name: bool = False,
+) -> Any:
+    """
+    Return rows in the columns of a table, as INSERT assigns them.
+
+    As in Java Hudi, columns are found by their names if the query has all of them, else by their
+    places. Columns that a list of columns leaves out are null.
+
+    Args:
+        table: The table.
+        rows: The rows of the query.
+        names: The columns that the statement lists; empty for all.
+        fixed: Values of partition columns that the statement names.
+        by_name: Whether the statement has BY NAME.
+
+    Raises:
+        InvalidInputError: The numbers of columns differ, a name is unknown, or a type does not fit.
+    """
+    shape = spark_schema_of(table.schema)
+    types = {each.name: each.dataType for each in shape}
+    spelled = {name.casefold(): name for name in types}
+    unknown = [name for name in (*names, *fixed) if name.casefold() not in spelled]
+    if unknown:
+        raise InvalidInputError(
+            f"no such column: {unknown}; the table has {list(types)}",
+            kind="unknown_column",
+            columns=unknown,
+        )
+    values = {spelled[name.casefold()]: value for name, value in fixed.items()}
+    own = [name for name in rows.columns if name not in META_COLUMNS]
+    rows = rows.select(*(F.col(f"`{name}`") for name in own)) if own != rows.columns else rows
+    wanted = [spelled[name.casefold()] for name in names] or [
+        name for name in types if name not in values
+    ]
+    order = {name.casefold(): position for position, name in enumerate(own)}
+    if by_name or (not names and {name.casefold() for name in wanted} == set(order)):
+        missing = [name for name in own if name.casefold() not in spelled]
+        if missing:
+            raise InvalidInputError(
+                f"no such column: {missing}; the table has {list(types)}",
+                kind="unknown_column",
+                columns=missing,
+            )
+        places = {name: order[name.casefold()] for name in wanted if name.casefold() in order}
+    elif len(wanted) != len(own):
+        raise InvalidInputError(
+            f"the statement has {counted(len(own), 'value')} a row, and needs one for each of "
+            f"{wanted}",
+            kind="column_count",
+        )
+    else:
+        places = {name: position for position, name in enumerate(wanted)}
+    staged = rows.toDF(*(f"_hoodoo_{number}" for number in range(len(own))))
+    given = {each.name: each.dataType for each in staged.schema}
+    columns = []
+    for name, kind in types.items():
+        if name in values:
+            value = F.lit(values[name]).cast(kind)
+        elif name in places:
+            key = f"_hoodoo_{places[name]}"
+            value = stored_column(table.spark, key, given[key], kind, name)
+        else:
+            value = F.lit(None).cast(kind)
+        columns.append(value.alias(name))
+    return staged.select(*columns)
+
+
+HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
+    "UpdateTable": update,
+    "DeleteFromTable": delete,
+    "MergeIntoTable": merge,
+    "InsertIntoStatement": insert,
+}

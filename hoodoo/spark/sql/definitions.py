@@ -1,0 +1,329 @@
+"""CREATE TABLE, also AS SELECT, and DROP TABLE, with their entries in Spark's session catalog."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
+
+from filegroups.schema.schema import META_COLUMNS, META_FIELDS
+from filegroups.settings.settings import WriteSettings
+from hoodoo.catalog import create_table, delete_unwritten_table, drop_table
+from hoodoo.spark.formats import serves
+from hoodoo.spark.options import layers_for
+from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
+from hoodoo.spark.sql.catalyst import (
+    constants,
+    dataframe_of,
+    first_line,
+    listed_map,
+    listed_seq,
+    session_catalog,
+    value_of,
+)
+from hoodoo.spark.sql.names import (
+    create_entry,
+    default_path,
+    find_entry,
+    identifier,
+    is_option,
+    names_in,
+    new_entry,
+    served,
+)
+from hoodoo.spark.sql.statements import Statement, parts_of
+from hoodoo.spark.table import SparkTable
+from hoodoo.spark.write import save_dataframe, table_exists
+from timeline.errors import InvalidInputError
+
+#: Hudi's names of table properties in SQL, and the options that they stand for.
+_OPTIONS: Final = {
+    "primarykey": "hoodie.datasource.write.recordkey.field",
+    "precombinefield": "hoodie.datasource.write.precombine.field",
+    "orderingfields": "hoodie.datasource.write.precombine.field",
+    "type": "hoodie.datasource.write.table.type",
+}
+_TYPES: Final = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
+_PARTITIONS = "hoodie.datasource.write.partitionpath.field"
+_HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
+_NAME, _DATABASE = "hoodie.table.name", "hoodie.database.name"
+_OPERATION = "hoodie.datasource.write.operation"
+_COMBINE = "hoodie.combine.before.insert"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """
+    A table as CREATE TABLE or ``saveAsTable`` define it.
+
+    Args:
+        ident: Spark's identifier, with the database.
+        provider: The format.
+        path: The location; None for the warehouse.
+        properties: Table properties and options as they are given.
+        partitions: Columns of the partition path; empty for those of the properties.
+        comment: The table's comment.
+    """
+
+    ident: Any
+    provider: str
+    path: str | None = None
+    properties: Mapping[str, str]
+    partitions: Sequence[str] = ()
+    comment: str | None = None
+
+    def address(self, spark: Any) -> str:
+        """Return the path of the table."""
+        return self.path or default_path(spark, self.ident)
+
+    def options(self, *, is_new: bool) -> dict[str, str]:
+        """Return the options of a write that creates or opens the table."""
+        found: dict[str, str] = {}
+        for key, value in self.properties.items():
+            known = _OPTIONS.get(key.lower())
+            if known is not None:
+                found[known] = _TYPES.get(value.lower(), value) if key.lower() == "type" else value
+            elif is_option(key):
+                found[key] = value
+        if self.partitions:
+            found[_PARTITIONS] = ",".join(self.partitions)
+        if is_new:
+            folded = {key.lower() for key in found}
+            if _HIVE_STYLE not in folded:
+                found[_HIVE_STYLE] = "true"
+            if _NAME not in folded:
+                found[_NAME] = str(self.ident.table())
+            if _DATABASE not in folded:
+                found[_DATABASE] = str(value_of(self.ident.database()))
+        return found
+
+
+def create(statement: Statement) -> Any:
+    """Run ``CREATE TABLE ... USING hudi`` for a new table, or for the existing one of a LOCATION."""
+    definition = _definition_of(statement)
+    if definition is None or _is_done(statement, definition):
+        return None if definition is None else statement.done()
+    spark, plan = statement.spark, statement.plan
+    columns = StructType.fromJson(json.loads(plan.tableSchema().json()))
+    path = definition.address(spark)
+    layers = layers_for(spark, definition.options(is_new=False))
+    if table_exists(path, layers):
+        register(spark, definition, columns)
+        return statement.done()
+    if not columns.fields:
+        raise InvalidInputError(
+            f"there is no Hudi table at the location, and the statement has no columns: {path}",
+            kind="table_not_found",
+        )
+    schema = partitions_last(columns, _partition_fields(spark, definition))
+    layers = layers_for(spark, definition.options(is_new=True))
+    create_table(path, schema=arrow_schema_of(schema), properties=layers).close()
+    try:
+        register(spark, definition)
+    except InvalidInputError:
+        delete_unwritten_table(path, layers)
+        raise
+    return statement.done()
+
+
+def create_as_select(statement: Statement) -> Any:
+    """Run ``CREATE TABLE ... USING hudi AS SELECT ...``."""
+    definition = _definition_of(statement)
+    if definition is None or _is_done(statement, definition):
+        return None if definition is None else statement.done()
+    spark = statement.spark
+    with statement.with_views():
+        query = statement.plan.query()
+        with served(spark, names_in(query)):
+            try:
+                rows = dataframe_of(spark, query)
+            except AnalysisException as error:
+                raise InvalidInputError(
+                    f"Spark cannot resolve the query: {first_line(error)}", kind="expression"
+                ) from error
+        own = rows.drop(*META_COLUMNS)
+        order = partitions_last(own.schema, _partition_fields(spark, definition)).names
+        options = definition.options(is_new=True)
+        settings = WriteSettings.from_properties(layers_for(spark, options, warns=False).load())
+        combines = bool(settings.record_key_fields and settings.ordering_fields)
+        defaults = {_OPERATION: "bulk_insert", _COMBINE: str(combines).lower()}
+        result = save_dataframe(
+            own.select(*(f"`{name}`" for name in order)),
+            definition.address(spark),
+            {**defaults, **options},
+            mode="errorifexists",
+        )
+    register(spark, definition)
+    return statement.done(result)
+
+
+def replace_table(statement: Statement) -> Any:
+    """Refuse ``CREATE OR REPLACE TABLE ... USING hudi``, which has no single commit."""
+    if _definition_of(statement) is None:
+        return None
+    raise InvalidInputError(
+        "CREATE OR REPLACE TABLE and REPLACE TABLE are not supported: DROP TABLE ... PURGE, then "
+        "CREATE TABLE; or INSERT OVERWRITE to replace all rows in one commit",
+        kind="sql_statement",
+    )
+
+
+def drop(statement: Statement) -> Any:
+    """Run ``DROP TABLE [IF EXISTS] name [PURGE]``: files go with a managed table, or by PURGE."""
+    parts = parts_of(statement.plan.child())
+    named = statement.table_of(statement.plan.child())
+    if named is None or parts is None:
+        return None
+    if named.entry is None:
+        raise InvalidInputError(
+            f"DROP TABLE takes a name of the catalog; to delete the files of a path, call "
+            f"hoodoo.drop_table({named.path!r})",
+            kind="sql_statement",
+        )
+    spark = statement.spark
+    is_managed = str(named.entry.tableType().name()) == "MANAGED"
+    if is_managed or statement.plan.purge():
+        layers = layers_for(spark, named.options, warns=False)
+        if table_exists(named.path, layers):
+            drop_table(named.path, properties=layers)
+    session_catalog(spark).dropTable(named.entry.identifier(), True, False)
+    return statement.done()
+
+
+def _definition_of(statement: Statement) -> TableDefinition | None:
+    """Return what a CREATE statement defines; None for other formats and catalogs."""
+    spark, plan = statement.spark, statement.plan
+    spec = plan.tableSpec()
+    provider = value_of(spec.provider())
+    ident = identifier(spark, parts_of(plan.name()) or ("", "", "", ""))
+    if provider is None or ident is None or not serves(spark, provider):
+        return None
+    options = listed_seq(spec.optionExpression().options())
+    texts = constants(spark, [one._2() for one in options])  # noqa: SLF001
+    given = {
+        str(one._1()): _text(value)  # noqa: SLF001
+        for one, value in zip(options, texts, strict=True)
+    }
+    properties = {key: str(value) for key, value in listed_map(spec.properties()).items()}
+    path = value_of(spec.location()) or given.pop("path", None)
+    return TableDefinition(
+        ident=ident,
+        provider=str(provider).lower().rpartition(".")[2],
+        path=None if path is None else str(path),
+        properties={**given, **properties},
+        partitions=tuple(_partition_column(one) for one in listed_seq(plan.partitioning())),
+        comment=value_of(spec.comment()),
+    )
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _partition_column(transform: Any) -> str:
+    if str(transform.name()) != "identity":
+        raise InvalidInputError(
+            "PARTITIONED BY takes columns; for folders of times set "
+            "hoodie.datasource.write.keygenerator.class to a TimestampBasedKeyGenerator: "
+            f"{transform.describe()}",
+            kind="sql_statement",
+        )
+    return ".".join(transform.references()[0].fieldNames())
+
+
+def _is_done(statement: Statement, definition: TableDefinition) -> bool:
+    """Return whether the catalog has the name and the statement says IF NOT EXISTS."""
+    ident = definition.ident
+    if find_entry(statement.spark, (value_of(ident.database()), str(ident.table()))) is None:
+        return False
+    if statement.plan.ignoreIfExists():
+        return True
+    raise InvalidInputError(
+        f"Spark's catalog has this name: drop it first, or say IF NOT EXISTS: "
+        f"{value_of(ident.database())}.{ident.table()}",
+        kind="table_exists",
+    )
+
+
+def _partition_fields(spark: Any, definition: TableDefinition) -> Sequence[str]:
+    layers = layers_for(spark, definition.options(is_new=True), warns=False)
+    return WriteSettings.from_properties(layers.load()).partition_fields
+
+
+def partitions_last(schema: Any, partitions: Sequence[str]) -> Any:
+    """Return a schema with partition columns at its end, as Spark's catalog keeps them."""
+    named = {each.name: each for each in schema.fields}
+    last = [named[name] for name in partitions if name in named]
+    return StructType([*(each for each in schema.fields if each not in last), *last])
+
+
+def register(spark: Any, definition: TableDefinition, given: Any = None) -> None:
+    """
+    Add the entry of an existing Hudi table to Spark's session catalog.
+
+    Args:
+        spark: The session.
+        definition: The table.
+        given: Columns that the statement names; they must be those of the table.
+
+    Raises:
+        InvalidInputError: The columns differ, or the catalog refuses the name.
+        SettingError: The properties contradict the table.
+    """
+    path = definition.address(spark)
+    with SparkTable(spark, path, definition.options(is_new=False)) as table:
+        own = spark_schema_of(table.schema)
+        config, properties = table.config, definition.properties
+    _refuse_other_columns(given, own)
+    schema = partitions_last(own, config.partition_fields)
+    meta = spark_schema_of(pa.schema(META_FIELDS)).fields
+    names = set(schema.names)
+    partitions = [name for name in config.partition_fields if name in names]
+    told = {
+        "primaryKey": ",".join(config.record_key_fields),
+        "orderingFields": ",".join(config.ordering_fields),
+        "type": next(k for k, v in _TYPES.items() if v == config.table_type.value),
+        **{key: value for key, value in properties.items() if key.lower() not in _OPTIONS},
+    }
+    entry = new_entry(
+        spark,
+        definition.ident,
+        path=path,
+        provider=definition.provider,
+        schema=StructType([*(meta if config.populate_meta_fields else []), *schema.fields]),
+        partition_columns=partitions if len(partitions) == len(config.partition_fields) else [],
+        properties={key: value for key, value in told.items() if value},
+        table_type=config.table_type.value,
+        is_managed=definition.path is None,
+        comment=definition.comment,
+    )
+    create_entry(spark, entry)
+
+
+def _refuse_other_columns(given: Any, own: Any) -> None:
+    if given is None or not given.fields:
+        return
+    mine = {each.name.lower(): each.dataType for each in given.fields}
+    for name in META_COLUMNS:
+        mine.pop(name, None)
+    theirs = {each.name.lower(): each.dataType for each in own.fields}
+    if mine != theirs:
+        raise InvalidInputError(
+            "the columns of the statement are not those of the Hudi table at the location; leave "
+            f"them out: the table has {own.simpleString()}",
+            kind="table_columns",
+        )
+
+
+HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
+    "CreateTable": create,
+    "CreateTableAsSelect": create_as_select,
+    "ReplaceTable": replace_table,
+    "ReplaceTableAsSelect": replace_table,
+    "DropTable": drop,
+}

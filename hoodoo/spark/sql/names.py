@@ -1,0 +1,327 @@
+"""
+Where the names of SQL lead: to a path, or to an entry of Spark's session catalog.
+
+The session catalog (in memory, or a Hive metastore) keeps the entries, in the form of Java Hudi:
+provider, location, columns and properties. Spark has no source of its own that could read them. So
+before a statement is analysed, the catalog gets the plan of a fresh load for each table that the
+statement names. Each name of Spark then works, with its database and catalog.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hoodoo.spark.read import load_dataframe
+from hoodoo.spark.sql.catalyst import (
+    catalyst,
+    copied,
+    first_line,
+    listed_map,
+    listed_seq,
+    option,
+    parse_plan,
+    scala_map,
+    scala_seq,
+    session_catalog,
+    value_of,
+)
+from timeline.errors import InvalidInputError, TableNotFoundError
+
+SESSION_CATALOG: Final = "spark_catalog"
+_RELATION = re.compile(r"Unresolved(?:Relation|TableOrView|Table) \[([^\]]*)\]")
+_ALL_HUDI = ("hudi", "hoodoo", "org.apache.hudi")
+_cached: Counter[tuple[int, str]] = Counter()
+_caching = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTable:
+    """
+    A table as a statement names it.
+
+    Args:
+        path: Its path.
+        entry: Spark's ``CatalogTable``; None if the statement names the path.
+        options: Options of the entry, by Hudi's keys.
+    """
+
+    path: str
+    entry: Any = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name in the session catalog; the path without an entry."""
+        if self.entry is None:
+            return self.path
+        ident = self.entry.identifier()
+        return f"{value_of(ident.database())}.{ident.table()}"
+
+
+def is_path_name(parts: Sequence[str]) -> bool:
+    """Return whether a name is a format and a path: ``hudi.`/tables/orders` ``."""
+    return len(parts) == 2 and parts[0].lower() in _ALL_HUDI and "/" in parts[1]
+
+
+def find_table(spark: Any, parts: Sequence[str]) -> NamedTable | None:
+    """
+    Return the Hudi table that a name leads to.
+
+    Returns:
+        The table; None if the name leads to another format, a view or nothing, or if the Hudi
+        bundle of the session serves it.
+    """
+    from hoodoo.spark.formats import serves
+
+    if is_path_name(parts):
+        return NamedTable(path=parts[1]) if serves(spark, parts[0]) else None
+    entry = find_entry(spark, parts)
+    if entry is None:
+        return None
+    provider, location = value_of(entry.provider()), value_of(entry.storage().locationUri())
+    if provider is None or location is None or not serves(spark, provider):
+        return None
+    kept = {**listed_map(entry.storage().properties()), **listed_map(entry.properties())}
+    options = {key: str(value) for key, value in kept.items() if is_option(key)}
+    return NamedTable(path=str(location.toString()), entry=entry, options=options)
+
+
+def is_option(key: str) -> bool:
+    """Return whether a property of a catalog entry is an option of Hudi or hoodoo."""
+    return key.lower().startswith(("hoodie.", "hoodoo."))
+
+
+def required_table(spark: Any, parts: Sequence[str]) -> NamedTable:
+    """
+    Return the Hudi table that a name or a path leads to, for a call that needs one.
+
+    Raises:
+        TableNotFoundError: There is no such name, or it is no Hudi table.
+    """
+    found = find_table(spark, parts)
+    if found is None:
+        raise TableNotFoundError(
+            "no Hudi table has this name in Spark's catalog; create it with CREATE TABLE ... USING "
+            f"hudi LOCATION '...', or name the path as hudi.`/path`: {'.'.join(parts)}"
+        )
+    return found
+
+
+def find_entry(spark: Any, parts: Sequence[str]) -> Any:
+    """Return the session catalog's entry of a name; None without one, and for temporary views."""
+    catalog = session_catalog(spark)
+    if len(parts) == 1 and catalog.getTempView(parts[0]).isDefined():
+        return None
+    ident = identifier(spark, parts)
+    if ident is None or not catalog.tableExists(ident):
+        return None
+    return catalog.getTableMetadata(ident)
+
+
+def identifier(spark: Any, parts: Sequence[str]) -> Any:
+    """Return Spark's identifier of a name; None if it names another catalog."""
+    *around, name = parts
+    if len(around) == 2 and around[0].lower() == SESSION_CATALOG:
+        around = around[1:]
+    if len(around) > 1:
+        return None
+    if len(around) == 0 and spark.catalog.currentCatalog() != SESSION_CATALOG:
+        return None
+    database = around[0] if around else str(session_catalog(spark).getCurrentDatabase())
+    return catalyst(spark).TableIdentifier(name, option(spark, database))
+
+
+# ---- Queries over tables
+
+
+def names_in(plan: Any) -> list[tuple[str, ...]]:
+    """Return the names of relations in a parsed plan, also those in sub-queries."""
+    found = _RELATION.findall(str(plan.toString()))
+    return list(dict.fromkeys(tuple(text.split(", ")) for text in found))
+
+
+@contextmanager
+def served(
+    spark: Any, names: Iterable[Sequence[str]], instead: Mapping[str, Any] | None = None
+) -> Iterator[list[Any]]:
+    """
+    Let Spark read Hudi tables and views over them by name, while statements are analysed.
+
+    Args:
+        spark: The session.
+        names: Names of tables and views; others than Hudi's are left to Spark.
+        instead: By name the DataFrames of tables that are not loaded anew.
+
+    Yields:
+        The loaded DataFrames, which keep the leases of their files while they exist.
+    """
+    tables = _tables_behind(spark, names)
+    catalog, loaded, keys = session_catalog(spark), [], []
+    for table in tables.values():
+        df = (instead or {}).get(table.name)
+        if df is None:
+            df = load_dataframe(spark, [table.path], table.options, warns=False)
+        loaded.append(df)
+        keys.append(_cache_key(spark, table))
+        with _caching:
+            _cached[id(catalog), table.name] += 1
+            catalog.cacheTable(keys[-1], df._jdf.queryExecution().analyzed())  # noqa: SLF001
+    try:
+        yield loaded
+    finally:
+        for name, key in zip(tables, keys, strict=True):
+            with _caching:
+                _cached[id(catalog), name] -= 1
+                if not _cached[id(catalog), name]:  # else a concurrent statement needs it
+                    del _cached[id(catalog), name]
+                    catalog.invalidateCachedTable(key)
+
+
+def _tables_behind(spark: Any, names: Iterable[Sequence[str]]) -> dict[str, NamedTable]:
+    """Return the Hudi tables of names, and those that the named views read."""
+    found: dict[str, NamedTable] = {}
+    waiting, seen = [tuple(parts) for parts in names], set()
+    while waiting:
+        parts = waiting.pop()
+        if parts in seen or is_path_name(parts):
+            continue
+        seen.add(parts)
+        table = find_table(spark, parts)
+        if table is not None:
+            found[table.name] = table
+        else:
+            waiting += _names_in_view(spark, parts)
+    return found
+
+
+def _names_in_view(spark: Any, parts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the names in the text of a view, with its own database; empty for others."""
+    catalog = session_catalog(spark)
+    temporary = catalog.getRawTempView(parts[0]) if len(parts) == 1 else None
+    if temporary is not None and temporary.isDefined():
+        entry = temporary.get().tableMeta()
+    else:
+        entry = find_entry(spark, parts)
+    text = None if entry is None else value_of(entry.viewText())
+    if text is None:
+        return []
+    around = [str(one) for one in listed_seq(entry.viewCatalogAndNamespace())]
+    return [
+        name if len(name) > 1 or not around else (*around, *name)
+        for name in names_in(parse_plan(spark, text))
+    ]
+
+
+def _cache_key(spark: Any, table: NamedTable) -> Any:
+    ident = table.entry.identifier()
+    database, name = value_of(ident.database()), ident.table()
+    classes = catalyst(spark)
+    try:
+        return classes.QualifiedTableName(database, name)
+    except TypeError:  # Spark 4.0 has the catalog in it
+        return classes.FullQualifiedTableName(SESSION_CATALOG, database, name)
+
+
+# ---- Entries of the session catalog
+
+_FORMATS: Final = {
+    "COPY_ON_WRITE": "org.apache.hudi.hadoop.HoodieParquetInputFormat",
+    "MERGE_ON_READ": "org.apache.hudi.hadoop.realtime.HoodieParquetRealtimeInputFormat",
+}
+_OUTPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"
+_SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
+
+
+def default_path(spark: Any, ident: Any) -> str:
+    """Return the path of a table in the warehouse, for a table without LOCATION."""
+    return str(session_catalog(spark).defaultTablePath(ident).toString())
+
+
+def new_entry(
+    spark: Any,
+    ident: Any,
+    *,
+    path: str,
+    provider: str,
+    schema: Any,
+    partition_columns: Sequence[str],
+    properties: Mapping[str, str],
+    table_type: str,
+    is_managed: bool,
+    comment: str | None,
+) -> Any:
+    """
+    Return a session catalog entry as Java Hudi makes it.
+
+    Args:
+        ident: Its identifier, with the database.
+        path: The table's path.
+        provider: ``hudi`` or ``hoodoo``.
+        schema: The Spark schema, with meta columns; partition columns are its last.
+        properties: The table properties.
+        table_type: ``COPY_ON_WRITE`` or ``MERGE_ON_READ``.
+        is_managed: Whether DROP TABLE deletes the files.
+        comment: The table's comment.
+    """
+    package = catalyst(spark).catalog
+    kind = getattr(package.CatalogTableType, "MANAGED" if is_managed else "EXTERNAL")()
+    uri = spark._jvm.org.apache.hadoop.fs.Path(path).toUri()  # noqa: SLF001
+    storage = copied(
+        package.CatalogStorageFormat.empty(),
+        locationUri=option(spark, uri),
+        inputFormat=option(spark, _FORMATS[table_type]),
+        outputFormat=option(spark, _OUTPUT),
+        serde=option(spark, _SERDE),
+        properties=scala_map(spark, {"path": path}),
+    )
+    made = _with_defaults(spark, package.CatalogTable, [ident, kind, storage, _java(spark, schema)])
+    return copied(
+        made,
+        provider=option(spark, provider),
+        partitionColumnNames=scala_seq(spark, list(partition_columns)),
+        createVersion=str(spark.version),
+        properties=scala_map(spark, properties),
+        comment=option(spark, comment),
+    )
+
+
+def _with_defaults(spark: Any, made: Any, values: list[Any]) -> Any:
+    """Call the constructor of a case class with its own defaults after the given values."""
+    loader = values[0].getClass().getClassLoader()
+    package = f"{catalyst(spark).catalog._fqn}.CatalogTable"  # noqa: SLF001
+    constructors = loader.loadClass(package).getConstructors()
+    count = max(one.getParameterCount() for one in constructors)
+    numbers = range(len(values) + 1, count + 1)
+    return made(*values, *(getattr(made, f"apply$default${number}")() for number in numbers))
+
+
+def _java(spark: Any, schema: Any) -> Any:
+    return spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())  # noqa: SLF001
+
+
+def create_entry(spark: Any, entry: Any) -> None:
+    """
+    Add an entry to the session catalog.
+
+    Raises:
+        InvalidInputError: The catalog has the name, or no such database.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        session_catalog(spark).createTable(entry, False, False)
+    except AnalysisException as error:
+        raise InvalidInputError(
+            f"Spark's catalog refused the table's name: {first_line(error)}", kind="catalog_entry"
+        ) from error
+
+
+def change_entry(spark: Any, entry: Any, **changes: Any) -> None:
+    """Change fields of an entry of the session catalog."""
+    session_catalog(spark).alterTable(copied(entry, **changes))

@@ -1,0 +1,130 @@
+"""``SparkSession.sql`` with hoodoo installed: arguments, and who runs which kind of statement."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.errors import ParseException
+from pyspark.sql.sql_formatter import SQLStringFormatter
+
+from hoodoo.spark.sql import changes, definitions
+from hoodoo.spark.sql.catalyst import nodes_of, parse_plan
+from hoodoo.spark.sql.statements import Handler, Statement, run_by_spark
+from timeline.errors import InvalidInputError
+
+_HANDLERS: Mapping[str, Handler] = {**changes.HANDLERS, **definitions.HANDLERS}
+
+Arguments = Mapping[str, Any] | Sequence[Any] | None
+
+
+def run_sql(
+    spark: Any,
+    text: str,
+    args: Arguments,
+    frames: Mapping[str, Any],
+    spark_sql: Callable[..., Any],
+) -> Any:
+    """
+    Run a statement as ``spark.sql`` does.
+
+    Args:
+        spark: The session.
+        text: The statement.
+        args: Values of its parameters.
+        frames: DataFrames and other values that the text names in braces.
+        spark_sql: Spark's own ``SparkSession.sql``.
+
+    Raises:
+        HoodooError: A statement on a Hudi table is refused or fails.
+        AnalysisException, ParseException: Spark's, for all other statements.
+    """
+    formatter = SQLStringFormatter(spark)
+    try:
+        if frames:
+            text = formatter.format(text, **frames)
+
+        def by_spark(changed: str) -> Any:
+            return spark_sql(spark, changed, args) if args else spark_sql(spark, changed)
+
+        try:
+            plan = parse_plan(spark, text)
+        except ParseException:
+            return by_spark(text)  # it raises the error as the user knows it
+        statement = Statement(spark=spark, text=text, plan=plan, by_spark=by_spark)
+        handler = _HANDLERS.get(statement.kind)
+        if handler is not None:
+            if args:
+                bound = with_arguments(statement, args)
+                statement = Statement(
+                    spark=spark, text=bound, plan=parse_plan(spark, bound), by_spark=by_spark
+                )
+            result = handler(statement)
+            if result is not None:
+                return result
+        return run_by_spark(Statement(spark=spark, text=text, plan=plan, by_spark=by_spark))
+    finally:
+        formatter.clear()
+
+
+def with_arguments(statement: Statement, args: Mapping[str, Any] | Sequence[Any]) -> str:
+    """
+    Return the text of a statement with literals in place of its parameters.
+
+    Raises:
+        InvalidInputError: An argument is missing, or has a type without a literal.
+    """
+    found: list[tuple[int, int, str | None]] = []
+    for one in nodes_of(statement.spark, statement.plan):
+        if one.kind in ("NamedParameter", "PosParameter") and one.span is not None:
+            key = str(one.node.name()) if one.kind == "NamedParameter" else None
+            found.append((*one.span, key))
+    values = iter(args if not isinstance(args, Mapping) else ())
+    pieces, end = [], 0
+    for start, stop, key in sorted(found, key=lambda each: each[0]):
+        try:
+            value = args[key] if isinstance(args, Mapping) else next(values)  # type: ignore[index]
+        except (KeyError, StopIteration):
+            raise InvalidInputError(
+                f"a parameter of the statement has no value: pass it in args: {key or '?'}",
+                kind="sql_argument",
+            ) from None
+        pieces += [statement.text[end:start], literal(value)]
+        end = stop
+    return "".join([*pieces, statement.text[end:]])
+
+
+def literal(value: object) -> str:
+    """
+    Return a value as a literal of Spark's SQL.
+
+    Raises:
+        InvalidInputError: There is no literal of its type.
+    """
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int):
+        return f"{value}L" if abs(value) >= 2**31 else str(value)
+    if isinstance(value, float):
+        return f"{value!r}D" if math.isfinite(value) else f"double('{value}')"
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}BD"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    if isinstance(value, bytes | bytearray):
+        return f"X'{bytes(value).hex()}'"
+    if isinstance(value, dt.datetime):
+        return f"TIMESTAMP'{value.isoformat(sep=' ')}'"
+    if isinstance(value, dt.date):
+        return f"DATE'{value.isoformat()}'"
+    raise InvalidInputError(
+        f"a parameter of a statement on a Hudi table is a plain value, not {type(value).__name__}: "
+        "write it into the statement",
+        kind="sql_argument",
+    )

@@ -1,0 +1,204 @@
+"""SQL that writes rows: CREATE TABLE, INSERT, UPDATE, DELETE and MERGE, each one commit."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import hoodoo.spark
+from timeline.errors import HoodooError, InvalidInputError
+
+pytestmark = pytest.mark.spark
+
+Row = tuple[Any, ...]
+Sql = Callable[[str], list[Row]]
+COLUMNS = "(ts BIGINT, id STRING, guest STRING, fare DOUBLE, city STRING)"
+KEYED = "TBLPROPERTIES (primaryKey = 'id', preCombineField = 'ts')"
+FOUR = (
+    "(1, 'a', 'ann', 10.0, 'rome'), (2, 'b', 'bob', 20.0, 'rome'), "
+    "(3, 'c', 'cid', 30.0, 'oslo'), (4, 'd', 'dan', 40.0, 'bern')"
+)
+
+
+@pytest.fixture
+def sql(spark: Any, tmp_path: Any, driver_writes: None) -> Iterator[Sql]:
+    """Run statements in a database of the test."""
+    database = f"t{uuid.uuid4().hex[:8]}"
+    spark.sql(f"CREATE DATABASE {database} LOCATION 'file:{tmp_path}/{database}'")
+    spark.sql(f"USE {database}")
+    yield lambda text: sorted(tuple(row) for row in spark.sql(text).collect())
+    spark.sql("USE default")
+    spark.sql(f"DROP DATABASE {database} CASCADE")
+
+
+@pytest.fixture
+def stays(sql: Sql) -> str:
+    sql(f"CREATE TABLE stays {COLUMNS} USING hudi {KEYED} PARTITIONED BY (city)")
+    sql(f"INSERT INTO stays VALUES {FOUR}")
+    return "stays"
+
+
+def commits(spark: Any, name: str) -> int:
+    with hoodoo.spark.table(spark, name) as table:
+        return len(table.history())
+
+
+def test_a_created_table_keeps_its_properties_and_its_entry(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    with hoodoo.spark.table(spark, stays) as table:
+        config = table.config
+    assert (config.record_key_fields, config.ordering_fields) == (("id",), ("ts",))
+    assert (config.partition_fields, config.hive_style_partitioning) == (("city",), True)
+    entry = {row[0]: row[1] for row in spark.sql("DESCRIBE EXTENDED stays").collect()}
+    assert (entry["Provider"], entry["Type"]) == ("hudi", "MANAGED")
+    assert spark.catalog.tableExists("stays")
+    assert sql("SELECT count(*) FROM stays WHERE fare > 15") == [(3,)]
+
+
+def test_update_and_delete_find_rows_by_conditions(spark: Any, sql: Sql, stays: str) -> None:
+    sql("UPDATE stays SET fare = fare * 2, guest = upper(guest) WHERE city = 'rome' AND ts > 1")
+    assert sql("SELECT guest, fare FROM stays WHERE id IN ('a', 'b')") == [
+        ("BOB", 40.0),
+        ("ann", 10.0),
+    ]
+    sql("DELETE FROM stays AS s WHERE s.fare >= (SELECT max(fare) FROM stays WHERE city <> 'bern')")
+    assert sql("SELECT id FROM stays") == [("a",), ("c",)]
+    assert commits(spark, stays) == 3
+
+
+def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, sql: Sql, stays: str) -> None:
+    sql(
+        """
+        MERGE INTO stays AS t
+        USING (
+            SELECT 9L ts, 'a' id, 'amy' guest, 5.0D fare, 'rome' city
+            UNION ALL SELECT 9L, 'b', 'x', 0D, 'rome'
+            UNION ALL SELECT 9L, 'e', 'eve', 50D, 'oslo'
+        ) AS s ON t.id = s.id
+        WHEN MATCHED AND s.guest = 'x' THEN DELETE
+        WHEN MATCHED THEN UPDATE SET fare = t.fare + s.fare, ts = s.ts
+        WHEN NOT MATCHED THEN INSERT *
+        WHEN NOT MATCHED BY SOURCE AND t.city = 'bern' THEN UPDATE SET guest = 'gone'
+        """
+    )
+    assert sql("SELECT id, guest, fare, ts FROM stays") == [
+        ("a", "ann", 15.0, 9),
+        ("c", "cid", 30.0, 3),
+        ("d", "gone", 40.0, 4),
+        ("e", "eve", 50.0, 9),
+    ]
+    result = hoodoo.spark.last_result(spark)
+    assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (1, 2, 1)
+    assert commits(spark, stays) == 2
+
+
+def test_a_row_matched_twice_is_refused_before_the_commit(spark: Any, sql: Sql, stays: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        sql(
+            "MERGE INTO stays t USING (SELECT 'a' id, 1D fare UNION ALL SELECT 'a', 2D) s "
+            "ON t.id = s.id WHEN MATCHED THEN UPDATE SET fare = s.fare"
+        )
+    assert refused.value.kind == "merge_row_twice"
+    assert commits(spark, stays) == 1
+
+
+def test_an_insert_with_the_key_of_another_row_is_refused(sql: Sql, stays: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        sql(
+            "MERGE INTO stays t USING (SELECT 5L ts, 'a' id, 'zoe' guest, 1D fare, 'rome' city) s "
+            "ON t.id = s.id AND t.guest = s.guest WHEN NOT MATCHED THEN INSERT *"
+        )
+    assert refused.value.kind == "merge_on"
+    sql(
+        "MERGE INTO stays t USING (SELECT 5L ts, 'z' id, 'zoe' guest, 1D fare, 'rome' city) s "
+        "ON t.id = s.id AND t.guest = s.guest WHEN NOT MATCHED THEN INSERT *"
+    )
+    assert sql("SELECT count(*) FROM stays") == [(5,)]
+
+
+def test_insert_overwrite_replaces_static_and_dynamic_partitions(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    sql("INSERT OVERWRITE stays PARTITION (city = 'rome') SELECT 5L, 'n', 'nia', 1D")
+    assert sql("SELECT id, city FROM stays") == [("c", "oslo"), ("d", "bern"), ("n", "rome")]
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        sql("INSERT OVERWRITE stays SELECT 6L, 'm', 'mia', 1D, 'oslo'")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert sql("SELECT id, city FROM stays") == [("d", "bern"), ("m", "oslo"), ("n", "rome")]
+    sql("INSERT OVERWRITE stays SELECT 7L, 'o', 'ole', 1D, 'bern'")
+    assert sql("SELECT id FROM stays") == [("o",)]
+
+
+def test_insert_assigns_listed_columns_and_refuses_other_types(sql: Sql, stays: str) -> None:
+    sql("INSERT INTO stays (city, id, ts) VALUES ('oslo', 'x', 8)")
+    assert sql("SELECT * FROM stays WHERE id = 'x'")[0][5:] == (8, "x", None, None, "oslo")
+    with pytest.raises(InvalidInputError, match="has type bigint"):
+        sql("INSERT INTO stays VALUES (TRUE, 'y', 'yan', 1D, 'oslo')")
+    with pytest.raises(InvalidInputError, match="2 values a row"):
+        sql("INSERT INTO stays VALUES (1, 'y')")
+    with pytest.raises(InvalidInputError) as unknown:
+        sql("INSERT INTO stays (nope) VALUES (1)")
+    assert unknown.value.kind == "unknown_column"
+
+
+def test_statements_by_path_need_no_name(spark: Any, sql: Sql, stays: str) -> None:
+    with hoodoo.spark.table(spark, stays) as table:
+        where = table.path
+    sql(f"UPDATE hudi.`{where}` SET fare = 0 WHERE id = 'a'")
+    sql(f"DELETE FROM hudi.`{where}` WHERE id IN (SELECT id FROM hudi.`{where}` WHERE ts > 2)")
+    assert sql(f"SELECT p.id, fare FROM hudi.`{where}` p") == [("a", 0.0), ("b", 20.0)]
+
+
+def test_a_select_creates_a_table(spark: Any, sql: Sql, stays: str) -> None:
+    sql(
+        "CREATE TABLE copy USING hudi TBLPROPERTIES (primaryKey = 'id', type = 'mor') AS "
+        "SELECT id, city, fare FROM stays WHERE fare > 15"
+    )
+    sql("UPDATE copy SET fare = -1 WHERE id = 'b'")
+    assert sql(
+        "SELECT c.id, c.fare, s.fare FROM copy c JOIN stays s USING (id) WHERE c.fare < 35"
+    ) == [("b", -1.0, 20.0), ("c", 30.0, 30.0)]
+    assert spark.table("copy").count() == 3
+    sql("DROP TABLE copy")
+    assert not spark.catalog.tableExists("copy")
+    with pytest.raises(HoodooError, match="drop it first"):
+        sql("CREATE TABLE stays (id INT) USING hudi")
+
+
+def test_old_states_and_changes_are_tables_of_a_query(spark: Any, sql: Sql, stays: str) -> None:
+    first = hoodoo.spark.last_result(spark).requested_time
+    sql("UPDATE stays SET fare = 11 WHERE id = 'a'")
+    assert sql(f"SELECT fare FROM stays TIMESTAMP AS OF '{first}' WHERE stays.id = 'a'") == [
+        (10.0,)
+    ]
+    assert sql(f"SELECT x.fare FROM stays VERSION AS OF '{first}' x WHERE x.id = 'a'") == [(10.0,)]
+    assert sql("SELECT count(*) FROM hudi_table_changes('stays', 'latest_state', 'earliest')") == [
+        (4,)
+    ]
+
+
+def test_parameters_are_values_of_a_statement(spark: Any, sql: Sql, stays: str) -> None:
+    spark.sql("UPDATE stays SET guest = :who WHERE id = :id", {"who": "o'neil \\ ü", "id": "a"})
+    spark.sql("DELETE FROM stays WHERE ts > ? AND fare > ?", [3, 1.5])
+    assert sql("SELECT id, guest FROM stays WHERE id IN ('a', 'd')") == [("a", "o'neil \\ ü")]
+
+
+def test_a_wrong_name_or_value_is_a_short_error(sql: Sql, stays: str) -> None:
+    for text in (
+        "UPDATE stays SET nope = 1",
+        "UPDATE stays SET fare = nope",
+        "DELETE FROM stays WHERE nope = 1",
+        "UPDATE stays SET id = 'z' WHERE id = 'a'",
+        "UPDATE stays SET ts = 0 WHERE id = 'b'",
+        "MERGE INTO stays t USING nowhere s ON t.id = s.id WHEN MATCHED THEN DELETE",
+    ):
+        with pytest.raises(InvalidInputError) as refused:
+            sql(text)
+        assert len(str(refused.value)) < 400
+        assert "\tat " not in str(refused.value)
