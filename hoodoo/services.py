@@ -1,4 +1,4 @@
-"""Table services of one opened table, and their dry runs (``--dry-run``)."""
+"""Table services of one opened table."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar
 
-from filegroups.reading.read import view_of
 from filegroups.settings.known_keys import key_warnings, keys_without_effect
 from filegroups.settings.settings import WriteSettings
-from filegroups.supported import load_writable
 from filegroups.writing.write_request import FileRules
 from hoodoo.configuration import declared_keys
 from hoodoo.service_executor import service_context
+from hoodoo.sync.service import CatalogSyncService
+from hoodoo.sync.settings import SyncSettings
+from hoodoo.sync.sync import SyncResult, sync_table
 from hoodoo.write_requests import file_rules_of
 from lockproviders.registry import registry_for
 from lockproviders.settings import LockSettings
 from tableservices import hookspecs
 from tableservices.archiving.execute import ArchiveResult, ArchivingService, archive
-from tableservices.archiving.execute import preview_archive as archive_preview
 from tableservices.archiving.plan import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.execute import CleaningService, CleanResult, clean
-from tableservices.cleaning.plan import (
-    CleaningSettings,
-    collect_clean_input,
-    plan_clean,
-    refuse_uncleanable,
-)
+from tableservices.cleaning.plan import CleaningSettings
 from tableservices.clustering.execute import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.compaction.execute import CompactionService
@@ -42,7 +37,7 @@ from tableservices.metadata_table.execute import (
 from tableservices.metadata_table.plan import MetadataServiceSettings
 from tableservices.planned_service import Phase, PlannedService, run_plan, run_round
 from tableservices.service import ServiceResult, TableService, pending_plans
-from tableservices.ttl.execute import TtlResult, TtlService, TtlSettings, expire, expired_partitions
+from tableservices.ttl.execute import TtlResult, TtlService, TtlSettings, expire
 from tableservices.worker import (
     BackgroundServices,
     WorkerSettings,
@@ -51,7 +46,6 @@ from tableservices.worker import (
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
-from timeline.model.file_names import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Instant
 from timeline.model.time_arguments import TimeArgument
 from timeline.ports.ports import EventSink
@@ -64,83 +58,6 @@ from timeline.properties.options import (
 )
 from timeline.rollback.rollback import RollbackDecision, rollback_dead_writers
 from timeline.snapshot import ActiveTimeline
-
-# ---- Dry runs of services (``--dry-run``): the work in figures, without any change
-
-
-def preview(
-    context: TableContext,
-    service: TableService,
-    properties: Mapping[str, str],
-    planning: Mapping[str, PlannedService],
-) -> dict[str, object]:
-    """
-    Return the work of a run of the service now, with file groups and bytes of its files.
-
-    Outside: the reads of its planning; for cleaning also 1 stat for each file to delete.
-
-    Args:
-        context: The table.
-        service: A service of this release; a plug-in's service returns an empty result.
-        properties: Effective properties.
-        planning: The services with plans on the timeline, by name.
-
-    Raises:
-        SettingError: A property of the service is wrong.
-        MetadataTableOnError: As the run itself.
-        Others: As the planning of the service.
-    """
-    if service.name in planning:
-        return {"would_plan": dict(planning[service.name].preview(context))}
-    if isinstance(service, MetadataTableService):
-        return {"would_plan": dict(service.preview(context))}
-    if service.name == "clean":
-        return _clean(context, CleaningSettings.from_properties(properties))
-    if service.name == "archive":
-        rules = ArchiveRules.from_properties(properties)
-        archived = list(archive_preview(context, rules))
-        if archived:
-            refuse_uncleanable(context, "archive")
-        return {"would_archive": archived}
-    if service.name == "ttl":
-        return _expire(context, TtlSettings.from_properties(properties))
-    return {}
-
-
-def _clean(context: TableContext, settings: CleaningSettings) -> dict[str, object]:
-    refuse_uncleanable(context)
-    paths = plan_clean(
-        collect_clean_input(context, context.snapshot(), settings).clean_input, settings
-    ).paths
-    found = context.ports.executor.map(context.ports.storage.stat, list(paths))
-    return {
-        "would_delete": list(paths),
-        "file_groups": len(set(_file_groups(paths))),
-        "bytes": sum(one.size_bytes for one in found if one is not None),
-    }
-
-
-def _file_groups(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for path in paths:
-        partition_path, _, name = path.rpartition("/")
-        file = parse_base_file_name(name) or parse_log_file_name(name)
-        if file is not None:
-            yield partition_path, file.file_id
-
-
-def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
-    if settings.days_retained > 0:
-        load_writable(context)
-    partitions = expired_partitions(context, settings)
-    # An empty list would mean all partitions.
-    view = view_of(context, context.snapshot())
-    slices = view.latest_slices(partitions) if partitions else []
-    return {
-        "would_delete_partitions": list(partitions),
-        "file_groups": len(slices),
-        "bytes": sum(one.size_bytes for one in slices),
-    }
-
 
 # ---- Table services of one opened table: ``table.services``
 
@@ -218,7 +135,7 @@ _PLANNED: tuple[_Entry[PlannedService], ...] = (
     _Entry(ClusteringSettings, ("inline", "schedule_inline", "asynchronous"), _make_clustering),
 )
 
-#: All services of this release, in Hudi's order. Add a new service here.
+#: All services of this release, in Hudi's order; a sync sees what the others did. Add a new one here.
 _SERVICES: tuple[_Entry[TableService], ...] = (
     _Entry(
         CleaningSettings, ("automatic",), lambda settings, _: CleaningService(settings=settings)
@@ -227,6 +144,11 @@ _SERVICES: tuple[_Entry[TableService], ...] = (
     _Entry(ArchivingSettings, ("automatic",), _make_archiving),
     *_PLANNED,
     _Entry(TtlSettings, ("inline",), lambda settings, _: TtlService(settings=settings)),
+    _Entry(
+        SyncSettings,
+        ("hive_enabled", "meta_enabled"),
+        lambda settings, _: CatalogSyncService(settings=settings),
+    ),
 )
 
 
@@ -649,6 +571,8 @@ class Services:
         """
         Delete expired partitions (``hoodie.partition.ttl.*``).
 
+        The sync of the next commit or round removes them from catalogs; ``sync`` does so at once.
+
         Returns:
             The result; None if no partition has expired, or no number of days is set.
 
@@ -659,6 +583,28 @@ class Services:
         """
         self._register_writer()
         return expire(self._context, TtlSettings.from_properties(self._properties))
+
+    def sync(self, *, full: bool = False) -> SyncResult | None:
+        """
+        Sync the table with the catalogs of its options, also if they do not switch it on.
+
+        The options are ``hoodie.datasource.hive_sync.*`` and ``hoodie.meta.sync.*``.
+
+        Args:
+            full: Compare all partitions, not only those of commits after the last sync.
+
+        Returns:
+            The changes of each entry; None for a table without a completed write.
+
+        Raises:
+            MissingExtraError: The packages of a catalog are not installed.
+            UnavailableError: A catalog does not answer; the table is as before, so repeat it.
+            UnsafeSetupError: A catalog refuses a change, or its database is missing.
+            InvalidInputError: A partition path does not fit the partition columns.
+            UnsupportedTableError: A catalog has no type for a column, or other partition columns.
+        """
+        settings = SyncSettings.from_properties(self._properties, asked=True)
+        return sync_table(self._context, settings, full=full)
 
     def rollback_dead_writers(
         self, timeline: ActiveTimeline | None = None
@@ -673,8 +619,17 @@ class Services:
         return rollback_dead_writers(self._context, timeline)
 
     def after_commit(self) -> tuple[str, ...]:
-        """Run the services that are due after a commit; return a line for each that failed."""
-        return run_inline(self._at_work(), self._after_commit) if self._running.enabled else ()
+        """
+        Run the services that are due after a commit; return a line for each that failed.
+
+        A sync is none of the services that ``hoodie.table.services.enabled`` switches off.
+        """
+        due = [
+            one
+            for one in self._after_commit
+            if self._running.enabled or isinstance(one, CatalogSyncService)
+        ]
+        return run_inline(self._at_work(), due) if due else ()
 
 
 def run_inline(context: TableContext, services: Sequence[TableService]) -> tuple[str, ...]:

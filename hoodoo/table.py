@@ -68,6 +68,7 @@ from timeline.writer_registry import RegisteredWriter, registered_writers
 
 if TYPE_CHECKING:
     from hoodoo.row_changes import MatchOn, Merge, Statement
+    from hoodoo.sync.sync import SyncResult
 
 
 class Table(TableReader):
@@ -114,6 +115,10 @@ class Table(TableReader):
     def metadata(self) -> MetadataPartitions:
         """The partitions of the metadata table: build, drop and show them."""
         return MetadataPartitions(self._context, self._properties, self._register_writer)
+
+    def sync(self, *, full: bool = False) -> SyncResult | None:
+        """Sync the table with its catalogs, also if no option switches it on (``Services.sync``)."""
+        return self._services.sync(full=full)
 
     # ---- inspection
 
@@ -458,12 +463,10 @@ class Table(TableReader):
         Args:
             data: Rows in any form of ``upsert``; for ``delete_partition`` the configured partitions
                 count instead.
-            operation: The operation of the write; None for
-                ``hoodie.datasource.write.operation``.
+            operation: The write's; None for ``hoodie.datasource.write.operation``.
 
         Returns:
-            One report for each write or clustering that conflicts. An empty result is no promise:
-            another writer may begin later.
+            One report for each write or clustering that conflicts; another may begin later.
 
         Raises:
             InvalidInputError: The rows do not fit the table.
@@ -566,8 +569,8 @@ class Table(TableReader):
         Create a savepoint: cleaning keeps the files of the snapshot of one write.
 
         Args:
-            instant: The write's requested time, exact: the short forms of the command line, such as
-                ``2h`` and ``@-1``, are refused. None for the newest completed write.
+            instant: The write's requested time, exact, no short form of the command line such as
+                ``2h``. None for the newest completed write.
             comments: Text for people.
 
         Raises:
@@ -607,8 +610,7 @@ class Table(TableReader):
         Roll back one write: a pending one, or the newest completed one.
 
         Args:
-            instant: Its requested time, exact: the short forms of the command line, such as ``2h``
-                and ``@-1``, are refused.
+            instant: Its requested time, exact, as of ``savepoint``.
             force: Roll back a pending write even if its writer is alive.
 
         Raises:
@@ -623,9 +625,8 @@ class Table(TableReader):
         Restore the table to the state of a write; this removes all later writes.
 
         Args:
-            instant: The requested time of a savepoint or of a write whose files still exist. It
-                must be exact: a time between two writes is not found, and the short forms of the
-                command line, such as ``2h`` and ``@-1``, are refused.
+            instant: The requested time, exact, of a savepoint or of a write whose files still
+                exist; the short forms of the command line are refused.
             force: Restore even if writers of the removed writes are alive.
 
         Returns:
@@ -655,8 +656,7 @@ class Table(TableReader):
         A pending write without a live heartbeat is rolled back. A final answer never changes.
 
         Args:
-            instant: Its requested time, exact: ``OutcomeUnknownError.requested_time``. The short
-                forms of the command line, such as ``2h`` and ``@-1``, are refused.
+            instant: Its requested time, exact: ``OutcomeUnknownError.requested_time``.
 
         Returns:
             The outcome, the completion time if it is committed, and the reason in words.

@@ -26,6 +26,8 @@ from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.committer.client import GroupCommit, group_commit_of
 from hoodoo.factory import refuse_other_name
 from hoodoo.services import Services
+from hoodoo.sync.service import refuse_unready_sync
+from hoodoo.sync.settings import SyncSettings
 from hoodoo.write_requests import bucket_rules, may_misplace_rows
 from lockproviders.registry import ProviderRegistry, registry_for
 from timeline.context import TableContext
@@ -135,6 +137,7 @@ class TableWriter:
         Raises:
             MetadataTableOnError: The metadata table has a partition that writes cannot maintain, or
                 ``hoodie.metadata.enable`` is false on a table that has one.
+            MissingExtraError: The packages of a catalog to sync with are not installed.
             SettingError: hoodoo does not support the value of an option.
             UnsupportedTableError: hoodoo cannot write a feature of the table.
         """
@@ -151,6 +154,7 @@ class TableWriter:
         config.merge.require_known()
         refuse_other_name(self._settings, config)
         refuse_unsupported(self._properties)  # not at the open: reads ignore these options
+        refuse_unready_sync(SyncSettings.from_properties(self._properties))
 
     def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """Run one write, alone or in a group. Errors: as ``filegroups.writing.write.write``."""

@@ -80,6 +80,10 @@ _COMMANDS = {
         "hoodoo.cli.streamer",
         "Write what is new in a source into a table.",
     ),
+    "sync": (
+        "hoodoo.cli.sync",
+        "Sync a table with a Hive Metastore or Glue.",
+    ),
     "table": ("hoodoo.cli.table", "Create, show, verify, repair or drop a table."),
     "timeline": ("hoodoo.cli.timeline", "Show the timeline of a table."),
     "write": (

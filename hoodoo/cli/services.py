@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,14 @@ from hoodoo.cli.invocation import (
 from hoodoo.cli.printing import Printer, count_text, size_text
 from hoodoo.inspect.idle_services import idle_reason
 from hoodoo.service_executor import service_context
+from hoodoo.service_previews import preview
 from hoodoo.services import (
     chosen_services,
     find_plan,
     planned_services_of,
-    preview,
     services_of,
 )
+from hoodoo.sync.sync import SyncResult
 from hoodoo.writer import register_writer
 from tableservices.archiving.execute import ArchiveResult
 from tableservices.cleaning.execute import CleanResult
@@ -169,6 +170,8 @@ def _document(service: str, table: str | None) -> dict[str, Any]:
 def _figures(result: ServiceResult) -> Mapping[str, object]:
     """Return the counts of a result by their names in documents; none for a plug-in's result."""
     match result:
+        case SyncResult():
+            return {"entries": [asdict(one) for one in result.entries]}
         case CompactionResult():
             return {
                 "file_groups": result.file_groups,

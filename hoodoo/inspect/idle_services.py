@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hoodoo.sync.service import CatalogSyncService
 from tableservices.archiving.execute import ArchivingService
 from tableservices.archiving.plan import NO_METADATA_COMPACTION
 from tableservices.cleaning.execute import CleaningService
@@ -52,6 +53,9 @@ def idle_reason(context: TableContext, service: TableService, *, now: bool = Fal
             if service.settings.days_retained > 0
             else f"{key} is not set"
         )
+    if isinstance(service, CatalogSyncService):
+        key = service.settings.options["hive_enabled"].key
+        return "the catalogs are current" if service.settings.is_on else f"{key} is false"
     planned = service
     if not isinstance(planned, CompactionService | LogCompactionService | ClusteringService):
         return ""

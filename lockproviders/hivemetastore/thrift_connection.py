@@ -1,5 +1,5 @@
 """
-The Thrift connection to a Hive Metastore: five requests and their errors.
+The Thrift connection to a Hive Metastore, and the five requests of its lock.
 
 The generated client (pymetastore) is imported with the first connection, so the provider can be
 listed without it. Rules of this module:
@@ -110,9 +110,9 @@ def _is_link_local(host: str) -> bool:
     return address.is_link_local or host.lower() == "fd00:ec2::254"
 
 
-class ThriftWire:
+class ThriftConnection:
     """
-    A metastore's Thrift service.
+    A connection to a metastore's Thrift service.
 
     Args:
         addresses: Tried in this order.
@@ -122,8 +122,10 @@ class ThriftWire:
         MissingExtraError: The optional packages are not installed.
     """
 
+    ca_key = "hoodoo.lock.hivemetastore.tls.ca"  # the option of the authority's file
+
     def __init__(self, addresses: tuple[Address, ...], tls: Tls | None) -> None:
-        self._messages = _messages()
+        self.messages = _messages()
         self._addresses = addresses
         self._turn = 0
         self._tls = tls
@@ -149,14 +151,13 @@ class ThriftWire:
                 self._open(self._addresses[self._turn], timeout_ms)
             except ssl.SSLCertVerificationError as error:
                 raise UnsafeSetupError(
-                    "the metastore's TLS certificate could not be verified: set "
-                    "hoodoo.lock.hivemetastore.tls.ca to the file of its authority: "
-                    f"{self._here}: {error.verify_message}",
+                    f"the metastore's TLS certificate could not be verified: set {self.ca_key} to the "
+                    f"file of its authority: {self.here}: {error.verify_message}",
                     kind="tls",
-                    address=self._here,
+                    address=self.here,
                 ) from error
             except OSError as error:
-                failures.append(f"{self._here} ({error.strerror or type(error).__name__})")
+                failures.append(f"{self.here} ({error.strerror or type(error).__name__})")
                 self._next()
             else:
                 return
@@ -176,96 +177,9 @@ class ThriftWire:
         if transport is not None:
             transport.close()
 
-    def lease_text(self) -> str:
-        """Return the server's hive.txn.timeout as it spells it, empty if not reported."""
-        types = self._messages.types
-        unanswered = (types.ConfigValSecurityException, self._messages.ApplicationError)
-        try:
-            value = self._call("get_config_value", (TIMEOUT_SETTING, ""), expected=unanswered)
-        except unanswered:
-            return ""
-        return str(value or "")
-
-    def lock(self, name: LockName, host: str, agent: str) -> Granted:
-        """
-        Request the lock exactly as Java's provider does: exclusive, the table, no transaction.
-
-        Raises:
-            UnavailableError: It may have happened, or happen later.
-            UnsafeSetupError: This metastore has no locks.
-        """
-        types = self._messages.types
-        component = types.LockComponent(
-            type=types.LockType.EXCLUSIVE,
-            level=types.LockLevel.TABLE,
-            dbname=name.database,
-            tablename=name.table,
-        )
-        request = types.LockRequest(
-            component=[component], txnid=0, user=USER, hostname=host, agentInfo=agent
-        )
-        answer = self._call("lock", (request,))
-        acquired = answer.state == types.LockState.ACQUIRED
-        return Granted(lock_id=answer.lockid, acquired=acquired)
-
-    def heartbeat(self, lock_id: int) -> None:
-        """
-        Move the end back.
-
-        Raises:
-            LeaseLostError: The metastore no longer knows the lock.
-            UnavailableError: No answer.
-        """
-        types = self._messages.types
-        gone = (types.NoSuchLockException, types.NoSuchTxnException, types.TxnAbortedException)
-        request = types.HeartbeatRequest(lockid=lock_id, txnid=0)
-        try:
-            self._call("heartbeat", (request,), expected=gone)
-        except gone as error:
-            raise LeaseLostError(
-                f"the metastore no longer has the lock: stop this write: lock id {lock_id}",
-                lock_id=lock_id,
-            ) from error
-
-    def unlock(self, lock_id: int) -> None:
-        """
-        Withdraw a request or release the lock; one that is gone is no error.
-
-        Raises:
-            UnavailableError: No answer.
-        """
-        types = self._messages.types
-        gone = (types.NoSuchLockException, types.TxnOpenException)
-        try:
-            self._call("unlock", (types.UnlockRequest(lockid=lock_id),), expected=gone)
-        except gone:
-            return
-
-    def show(self, name: LockName) -> Sequence[MetastoreLockRow]:
-        """
-        Return all requests for this lock.
-
-        Raises:
-            UnavailableError: No answer.
-        """
-        types = self._messages.types
-        request = types.ShowLocksRequest(dbname=name.database, tablename=name.table)
-        answer = self._call("show_locks", (request,))
-        return [
-            MetastoreLockRow(
-                lock_id=row.lockid,
-                acquired=row.state == types.LockState.ACQUIRED,
-                user=row.user or "",
-                host=row.hostname or "",
-                agent=row.agentInfo or "",
-            )
-            for row in answer.locks or ()
-            # Databases differ in case sensitivity; the lock manager is case-sensitive.
-            if (row.dbname, row.tablename) == (name.database, name.table)
-        ]
-
     @property
-    def _here(self) -> str:
+    def here(self) -> str:
+        """The address of the connection."""
         return str(self._addresses[self._turn])
 
     def _next(self) -> None:
@@ -282,12 +196,17 @@ class ThriftWire:
         except BaseException:
             made.close()
             raise
-        self._transport, self._service = self._messages.open(made, address, timeout_ms)
+        self._transport, self._service = self.messages.open(made, address, timeout_ms)
 
-    def _call(
+    def call(
         self, request: str, values: tuple[Any, ...], expected: tuple[type[Exception], ...] = ()
     ) -> Any:
-        """Send one request; raise expected answers unchanged and keep the connection for them."""
+        """
+        Send one request; raise expected answers unchanged and keep the connection for them.
+
+        Raises:
+            UnavailableError: There is no connection, or no usable answer.
+        """
         if self._service is None:
             raise UnavailableError(
                 "there is no connection to a metastore: check the server and the network, then "
@@ -298,17 +217,129 @@ class ThriftWire:
         except expected:
             raise
         except Exception as error:
-            here = self._here
+            here = self.here
             self.drop()
             self._next()
-            raise self._meaning(error, request, here) from error
+            raise self.meaning(error, request, here) from error
         except BaseException:
             self.drop()  # interrupted between request and answer
             raise
 
-    def _meaning(self, error: Exception, request: str, here: str) -> HoodooError:
-        message = str(getattr(error, "message", None) or error)[:300]
-        if isinstance(error, self._messages.ApplicationError):
+    def meaning(self, error: Exception, request: str, here: str) -> HoodooError:
+        """Return the error to raise for a failed request to an address."""
+        if isinstance(error, self.messages.ApplicationError):
+            return UnavailableError(
+                f"the metastore reports an error: read its log: {request} at {here}: "
+                f"{message_of(error)}",
+                address=here,
+            )
+        return UnavailableError(
+            "the metastore did not answer: check the server and the network, then try again: "
+            f"{request} at {here}: {type(error).__name__}: {message_of(error)}",
+            address=here,
+        )
+
+
+def message_of(error: Exception) -> str:
+    """Return the text of an answer of the metastore, cut to a length that messages can show."""
+    return str(getattr(error, "message", None) or error)[:300]
+
+
+class ThriftWire(ThriftConnection):
+    """The requests of the lock: five, and their errors. Arguments and errors: as its base."""
+
+    def lease_text(self) -> str:
+        """Return the server's hive.txn.timeout as it spells it, empty if not reported."""
+        types = self.messages.types
+        unanswered = (types.ConfigValSecurityException, self.messages.ApplicationError)
+        try:
+            value = self.call("get_config_value", (TIMEOUT_SETTING, ""), expected=unanswered)
+        except unanswered:
+            return ""
+        return str(value or "")
+
+    def lock(self, name: LockName, host: str, agent: str) -> Granted:
+        """
+        Request the lock exactly as Java's provider does: exclusive, the table, no transaction.
+
+        Raises:
+            UnavailableError: It may have happened, or happen later.
+            UnsafeSetupError: This metastore has no locks.
+        """
+        types = self.messages.types
+        component = types.LockComponent(
+            type=types.LockType.EXCLUSIVE,
+            level=types.LockLevel.TABLE,
+            dbname=name.database,
+            tablename=name.table,
+        )
+        request = types.LockRequest(
+            component=[component], txnid=0, user=USER, hostname=host, agentInfo=agent
+        )
+        answer = self.call("lock", (request,))
+        acquired = answer.state == types.LockState.ACQUIRED
+        return Granted(lock_id=answer.lockid, acquired=acquired)
+
+    def heartbeat(self, lock_id: int) -> None:
+        """
+        Move the end back.
+
+        Raises:
+            LeaseLostError: The metastore no longer knows the lock.
+            UnavailableError: No answer.
+        """
+        types = self.messages.types
+        gone = (types.NoSuchLockException, types.NoSuchTxnException, types.TxnAbortedException)
+        request = types.HeartbeatRequest(lockid=lock_id, txnid=0)
+        try:
+            self.call("heartbeat", (request,), expected=gone)
+        except gone as error:
+            raise LeaseLostError(
+                f"the metastore no longer has the lock: stop this write: lock id {lock_id}",
+                lock_id=lock_id,
+            ) from error
+
+    def unlock(self, lock_id: int) -> None:
+        """
+        Withdraw a request or release the lock; one that is gone is no error.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+        types = self.messages.types
+        gone = (types.NoSuchLockException, types.TxnOpenException)
+        try:
+            self.call("unlock", (types.UnlockRequest(lockid=lock_id),), expected=gone)
+        except gone:
+            return
+
+    def show(self, name: LockName) -> Sequence[MetastoreLockRow]:
+        """
+        Return all requests for this lock.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+        types = self.messages.types
+        request = types.ShowLocksRequest(dbname=name.database, tablename=name.table)
+        answer = self.call("show_locks", (request,))
+        return [
+            MetastoreLockRow(
+                lock_id=row.lockid,
+                acquired=row.state == types.LockState.ACQUIRED,
+                user=row.user or "",
+                host=row.hostname or "",
+                agent=row.agentInfo or "",
+            )
+            for row in answer.locks or ()
+            # Databases differ in case sensitivity; the lock manager is case-sensitive.
+            if (row.dbname, row.tablename) == (name.database, name.table)
+        ]
+
+    def meaning(self, error: Exception, request: str, here: str) -> HoodooError:
+        """Return the error to raise for a failed request to an address."""
+        message = message_of(error)
+        if isinstance(error, self.messages.ApplicationError):
             if "operationType=UNSET" in message:
                 return UnsafeSetupError(
                     "this metastore has hive.in.test=true and rejects the locks of Hudi writers: "
@@ -316,7 +347,7 @@ class ThriftWire:
                     kind="no_locks",
                     address=here,
                 )
-            if error.type in self._messages.unknown_requests or "nsupported" in message:
+            if error.type in self.messages.unknown_requests or "nsupported" in message:
                 return UnsafeSetupError(
                     "this metastore has no locks (Glue and Dataproc have none): choose another "
                     f"lock provider: {here} does not know the request {request}: {message}",
@@ -328,11 +359,7 @@ class ThriftWire:
                 f"lacks lock tables: {request} at {here}: {message}",
                 address=here,
             )
-        return UnavailableError(
-            "the metastore did not answer: check the server and the network, then try again: "
-            f"{request} at {here}: {type(error).__name__}: {message}",
-            address=here,
-        )
+        return super().meaning(error, request, here)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,12 +368,13 @@ class _Messages:
 
     types: Any
     ApplicationError: Any
+    refusals: tuple[type[Exception], ...]  # answers by which the metastore refuses a request
     unknown_requests: frozenset[int]
     open: Callable[[socket.socket, Address, int], tuple[Any, Any]]
 
 
 def _messages() -> _Messages:
-    with needs_extra("the lock of the Hive metastore needs further packages", "hive"):
+    with needs_extra("a Hive Metastore needs further packages", "hive"):
         from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
         from thrift.protocol.TBinaryProtocol import TBinaryProtocol
         from thrift.Thrift import TApplicationException
@@ -367,6 +395,14 @@ def _messages() -> _Messages:
     return _Messages(
         types=ttypes,
         ApplicationError=TApplicationException,
+        refusals=(
+            ttypes.MetaException,
+            ttypes.NoSuchObjectException,
+            ttypes.AlreadyExistsException,
+            ttypes.InvalidObjectException,
+            ttypes.InvalidOperationException,
+            ttypes.InvalidInputException,
+        ),
         unknown_requests=frozenset(
             {
                 TApplicationException.UNKNOWN_METHOD,

@@ -240,7 +240,7 @@ def test_a_worker_reports_its_services_and_why_none_was_due(table: Path, tmp_pat
     assert answer.out == ""
     said = answer.err.splitlines()
     assert said[0].endswith(
-        "services clean, metadata, archive, compact, logcompact, cluster, ttl, every 0.1 s"
+        "services clean, metadata, archive, compact, logcompact, cluster, ttl, sync, every 0.1 s"
     )
     reasons = {
         "clean": "all files are within the retention",
@@ -251,6 +251,7 @@ def test_a_worker_reports_its_services_and_why_none_was_due(table: Path, tmp_pat
         "logcompact": "hoodie.log.compaction.enable is off",
         "cluster": "hoodie.clustering.async.enabled is off",
         "ttl": "hoodie.partition.ttl.strategy.days.retain is not set",
+        "sync": "hoodie.datasource.hive_sync.enable is false",
     }
     assert said[1:-1] == [f"{name}: nothing to do: {why}" for name, why in reasons.items()]
     idle = json.loads(health.read_text())["idle"]

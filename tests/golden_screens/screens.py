@@ -32,7 +32,7 @@ FILES = {
     "events.csv": "id,kind\n1,view\n2,click\n",
     "gone.csv": "id,day\n1,2026-01-01\n",
     "bad.properties": "hoodie.index.type=HBASE\nhoodie.clean.comits.retained=3\n"
-    "hoodie.datasource.hive_sync.enable=true\n",
+    "hoodie.metrics.on=true\n",
     "lock.properties": "hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL\n"
     "hoodie.write.lock.provider=filesystem\nhoodoo.lock.audit=true\n"
     "hoodie.clean.failed.writes.policy=LAZY\n",

@@ -18,7 +18,7 @@ from timeline.errors import SettingError
 pytestmark = pytest.mark.spark
 
 THREE: list[Row] = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
-SYNC = "hoodie.datasource.hive_sync.enable"
+METRICS = "hoodie.metrics.on"
 
 
 @contextmanager
@@ -45,12 +45,12 @@ def session_values(spark: Any, **values: str) -> Iterator[None]:
 
 
 def test_a_save_and_a_load_each_report_ignored_options_once(save: Any, rows: Any) -> None:
-    more = {SYNC: "true", "hoodie.datasource.write.recordkey.feild": "id"}
+    more = {METRICS: "true", "hoodie.datasource.write.recordkey.feild": "id"}
     more["hoodie.metadata.index.async"] = "true"
     with heard() as texts:
         save(THREE, **more)
     assert len(texts) == 1
-    assert "hoodoo does not sync catalogs" in texts[0]
+    assert "hoodoo sends no metrics" in texts[0]
     assert "an index is built at once, while writers write" in texts[0].lower()
     assert "did you mean hoodie.datasource.write.recordkey.field" in texts[0]
     with heard() as texts:
@@ -66,7 +66,7 @@ def test_a_save_and_a_load_each_report_ignored_options_once(save: Any, rows: Any
 
 def test_a_spark_table_reports_ignored_options_once(save: Any, spark: Any, path: str) -> None:
     save(THREE)
-    with heard() as texts, hoodoo.spark.table(spark, path, {SYNC: "true"}) as table:
+    with heard() as texts, hoodoo.spark.table(spark, path, {METRICS: "true"}) as table:
         table.upsert(spark.createDataFrame(THREE, COLUMNS))
         assert table.to_df().count() == len(THREE)
     assert len(texts) == 1
@@ -84,7 +84,7 @@ def test_a_stream_reports_ignored_options_once_for_all_batches(
         .option("maxFilesPerTrigger", 1)
         .parquet(str(tmp_path / "source"))
         .writeStream.format("hoodoo")
-        .options(**OPTIONS, **{SYNC: "true"})
+        .options(**OPTIONS, **{METRICS: "true"})
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
     )

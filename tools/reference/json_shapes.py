@@ -122,7 +122,7 @@ HOLDER = {
     "nonce": "0" * 32,
 }
 #: Commands without a document: help for a shell, the output of another program, a demonstration.
-WITHOUT_SECTION = {"completion", "demo", "locks run"}
+WITHOUT_SECTION = {"completion", "demo", "locks run", "sync"}
 Shape = dict[str, set[str]]
 
 

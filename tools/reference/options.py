@@ -12,6 +12,7 @@ from filegroups.settings.time_settings import TimeSettings
 from hoodoo.configuration import declared_keys
 from hoodoo.services import service_options
 from hoodoo.streamer.settings import StreamerSettings
+from hoodoo.sync.settings import SyncSettings
 from lockproviders.registry import SlotSettings, provider_options
 from lockproviders.settings import LockSettings
 from tableservices.archiving.plan import ArchivingSettings
@@ -120,6 +121,7 @@ def sections() -> dict[str, Iterable[Option]]:
         "Clustering": ClusteringSettings.options.values(),
         "Partition TTL": TtlSettings.options.values(),
         "Streamer": StreamerSettings.options.values(),
+        "Catalog sync": SyncSettings.options.values(),
         "Running services": WorkerSettings.options.values(),
     }
 

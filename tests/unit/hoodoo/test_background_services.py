@@ -162,6 +162,8 @@ def test_an_unknown_service_is_refused(make: Make) -> None:
         ({"hoodie.compact.inline": "true"}, ["metadata", "archive", "compact"]),
         ({"hoodie.log.compaction.inline": "true"}, ["metadata", "archive", "logcompact"]),
         ({"hoodie.clustering.schedule.inline": "true"}, ["metadata", "archive", "cluster"]),
+        ({"hoodie.datasource.hive_sync.enable": "true"}, ["metadata", "archive", "sync"]),
+        ({"hoodie.datasource.meta.sync.enable": "true"}, ["metadata", "archive", "sync"]),
         (
             {"hoodie.partition.ttl.inline": "true", "hoodie.archive.automatic": "false"},
             ["metadata", "ttl"],

@@ -103,15 +103,13 @@ def warnings_of(**options: str) -> tuple[str, ...]:
 
 def test_keys_of_one_reason_are_reported_together() -> None:
     options = {
-        "hoodie.datasource.hive_sync.enable": "true",
-        "hoodie.datasource.hive_sync.table": "t",
-        "hoodie.datasource.hive_sync.database": "default",
+        "hoodie.metrics.on": "true",
+        "hoodie.metrics.reporter.type": "CONSOLE",
+        "hoodie.metrics.lock.enable": "false",
     }
     (text,) = warnings_of(**options)
-    assert text.startswith("no effect here, hoodoo does not sync catalogs")
-    assert text.endswith(
-        "hoodie.datasource.hive_sync.enable (from code), hoodie.datasource.hive_sync.table (from code)"
-    )
+    assert text.startswith("no effect here, hoodoo sends no metrics")
+    assert text.endswith("hoodie.metrics.on (from code), hoodie.metrics.reporter.type (from code)")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +131,9 @@ def test_keys_of_one_reason_are_reported_together() -> None:
         ("hoodie.bulkinsert.user.defined.partitioner.sort.columns", "x", True),
         ("hoodie.datasource.write.streaming.retry.count", "7", False),
         ("hoodie.metrics.reporter.type", "GRAPHITE", True),
+        ("hoodie.datasource.hive_sync.enable", "false", False),
+        ("hoodie.datasource.hive_sync.use_jdbc", "true", True),
+        ("hoodie.datasource.hive_sync.bucket_sync", "true", True),
         ("hoodie.aws.glue.endpoint", "x", True),
         ("hoodie.keygen.timebased.nonsense", "x", True),
         ("HOODIE.EMBED.TIMELINE.SERVER", "true", False),
@@ -175,7 +176,7 @@ def test_properties_of_the_table_itself_are_not_reported() -> None:
 
 
 MESSAGES = {
-    "hoodie.datasource.hive_sync.enable": "true",
+    "hoodie.metrics.on": "true",
     "hoodie.datasource.write.recordkey.feild": "id",
     "hoodie.embed.timeline.server": "true",
 }
@@ -200,7 +201,7 @@ def test_an_opened_table_reports_each_key_once(
         hoodoo.open_table(tmp_path / "t").close()
     texts = [str(one.message) for one in caught]
     assert len(texts) == 2
-    assert "hive_sync.enable" in texts[0]
+    assert "hoodie.metrics.on" in texts[0]
     assert "did you mean hoodie.datasource.write.recordkey.field" in texts[0]
     assert "timeline.server" not in texts[0]
     silent = [one for one in caplog.records if "options.without_effect" in one.message]
@@ -254,7 +255,7 @@ def test_the_switch_of_all_services_disables_services_of_writers(tmp_path: Path)
 def test_the_effect_of_each_key_is_shown() -> None:
     properties = as_property_set({**MESSAGES, "hoodie.index.type": "BUCKET"})
     shown = {one.key: one.effect for one in describe(properties, more=service_options())}
-    assert shown["hoodie.datasource.hive_sync.enable"] == "warned"
+    assert shown["hoodie.metrics.on"] == "warned"
     assert shown["hoodie.datasource.write.recordkey.feild"] == "unknown"
     assert shown["hoodie.embed.timeline.server"] == "none"
     assert shown["hoodie.index.type"] == "done"

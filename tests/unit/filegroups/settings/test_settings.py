@@ -319,7 +319,7 @@ def test_a_setting_that_would_change_the_table_is_refused_by_name(key: str, valu
         ("hoodie.metrics.on", "false"),
         ("hoodie.bulkinsert.sort.mode", "none"),
         ("hoodie.datasource.hive_sync.enable", "false"),
-        ("HOODIE.Datasource.hive_sync.database", "default"),
+        ("HOODIE.Datasource.hive_sync.bucket_sync", "false"),
         ("hoodie.parquet.write.utc-timezone.enabled", "true"),
     ],
 )

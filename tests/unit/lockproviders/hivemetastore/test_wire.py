@@ -115,7 +115,7 @@ def test_other_failures_are_waited_out_at_the_next_address(error) -> None:
     with pytest.raises(UnavailableError, match="a:1"):
         wire.show(NAME)
     assert not wire.is_open
-    assert wire._here == "b:2"
+    assert wire.here == "b:2"
 
 
 def test_interruption_leaves_no_connection_with_a_late_answer() -> None:
