@@ -121,7 +121,7 @@ HOLDER = {
     "since_ms": 1_700_000_000_000,
     "nonce": "0" * 32,
 }
-#: Commands without a document: help for a shell, the output of another program, a demonstration.
+#: Commands without a document, or one that needs a server: help for a shell, a demonstration, ...
 WITHOUT_SECTION = {"completion", "demo", "locks run", "sync"}
 Shape = dict[str, set[str]]
 
