@@ -163,11 +163,11 @@ def base_file_stats(
     *,
     metadata: pq.FileMetaData | None = None,
     rows: pa.Table | None = None,
-) -> tuple[ColumnStats, ...]:
+) -> tuple[ColumnStats, ...] | None:
     """
     Return the statistics of columns of a base file; a column that it lacks has none.
 
-    A file without row groups has none at all, as in Java.
+    They are None for a file without row groups, of which Java has no records.
 
     Args:
         storage: Storage of the table.
@@ -204,9 +204,9 @@ def _batches(source: Any, file: Any, names: list[str]) -> Iterable[Any]:
 
 def _file_stats(
     metadata: pq.FileMetaData, schema: pa.Schema, columns: Sequence[str], batches: Any
-) -> tuple[ColumnStats, ...]:
+) -> tuple[ColumnStats, ...] | None:
     if not metadata.num_row_groups:
-        return ()
+        return None
     leaves = _leaves(metadata)
     found: dict[str, ColumnStats] = {}
     unread: list[str] = []

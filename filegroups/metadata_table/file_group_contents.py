@@ -214,7 +214,9 @@ def file_group_contents(
         if not table.stats_columns:
             continue
         if base is not None:
-            stats[base.name] = base_file_stats(storage, base.path, table.stats_columns)
+            of_base = base_file_stats(storage, base.path, table.stats_columns)
+            if of_base is not None:
+                stats[base.name] = of_base
         elif log is not None:
             stats[log.name] = log_file_stats(storage, log, table.stats_columns)
     found = FileGroupContents(stats=stats, blooms=tuple(blooms))

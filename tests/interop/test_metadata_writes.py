@@ -243,3 +243,25 @@ def test_java_finds_every_key_of_blocks_of_a_megabyte(
     java.write(path, [as_json(one | {"ts": 10}) for one in rows], conf=conf)
     (found,) = java.sql(path, "select count(*) as n, count(distinct id) as ids from {t}")
     assert found == {"n": before + 60_000, "ids": before + 60_000}  # a key not found comes twice
+
+
+@pytest.mark.slow
+def test_a_bulk_insert_by_javas_row_writer_leaves_a_secondary_index_behind_until_it_is_repaired(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    name = "v9_mor_secondary"
+    java, path = java_oracle("1.2.0"), golden_tables.unpack(name, tmp_path)
+    conf = {**golden_tables.account(name)["conf"], "hoodie.write.auto.upgrade": "false"}
+    by_row = "hoodie.datasource.write.row.writer.enable"
+    for key, number, value in (("by-row", 901, "true"), ("by-record", 902, "false")):
+        rows = [as_json(row(key, "p0", number))]
+        java.write(path, rows, "bulk_insert", conf={**conf, by_row: value})
+    texts = ["name = 'n-901'", "name = 'n-902'"]
+    assert found_by(java, path, texts) == {texts[0]: [], texts[1]: ["by-record"]}
+    with hoodoo.open_table(path) as table:
+        assert table.to_arrow(filter=texts[0])["id"].to_pylist() == ["by-row"]
+        [problem] = table.metadata.verify().problems
+        assert problem.kind == "metadata_missing_record"
+        assert "n-901$by-row" in problem.message
+        assert table.metadata.repair() == ("secondary_index_idx_name",)
+    assert found_by(java, path, texts) == {texts[0]: ["by-row"], texts[1]: ["by-record"]}

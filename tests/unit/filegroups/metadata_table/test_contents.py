@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -362,6 +364,20 @@ def test_a_base_file_without_an_indexed_column_widens_the_partition() -> None:
     _, row_of_n = made["partition_stats"].records.to_pylist()
     assert row_of_n["min"]["IntWrapper"] == -(2**31)
     assert 0 < row_of_n["null_count"] < row_of_n["value_count"]
+
+
+def test_a_base_file_without_row_groups_says_nothing_about_its_partition() -> None:
+    # Such a file of Java's compaction made the bounds of its partition the widest of all.
+    table = new_table()
+    put(table, INSERT, [row("a", "x")])
+    storage = table.context.ports.storage
+    (path,) = commits(table)[-1][1].written_paths()
+    empty = io.BytesIO()
+    pq.ParquetWriter(empty, pq.read_schema(io.BytesIO(storage.read(path)))).close()
+    storage.write(path, empty.getvalue())
+    made = made_by_last(table, {}, partitions=("column_stats", "partition_stats"))
+    assert made["column_stats"].is_empty
+    assert made["partition_stats"].is_empty
 
 
 def test_a_log_of_deletes_says_nothing_about_its_partition() -> None:
