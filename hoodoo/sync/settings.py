@@ -22,12 +22,15 @@ from timeline.properties.options import (
 
 _HIVE = "hoodie.datasource.hive_sync."
 _META = "hoodie.meta.sync."
+_GLUE = "hoodie.datasource.meta.sync.glue."
+_LISTING = "hudi.metadata-listing-enabled"  # a property of entries that Athena reads
 
 
 class SyncTool(Enum):
     """A kind of catalog, by the name of Hudi's class for it."""
 
     HIVE = "org.apache.hudi.hive.HiveSyncTool"
+    GLUE = "org.apache.hudi.aws.sync.AwsGlueCatalogSyncTool"
 
 
 class TableStrategy(Enum):
@@ -52,7 +55,7 @@ class SyncSettings(OptionSettings):
     tool_classes: tuple[str, ...] = option(
         f"{_META}client.tool.class",
         (SyncTool.HIVE.value,),
-        "Catalogs to sync with, by Hudi's classes: HiveSyncTool.",
+        "Catalogs to sync with, by Hudi's classes: HiveSyncTool, AwsGlueCatalogSyncTool.",
     )
     base_path: str | None = option(
         "hoodie.datasource.meta.sync.base.path",
@@ -164,6 +167,34 @@ class SyncSettings(OptionSettings):
     spark_version: str | None = option(
         "hoodie.meta_sync.spark.version", None, "spark.sql.create.version of the entry."
     )
+    glue_database: str | None = option(
+        f"{_GLUE}database_name",
+        None,
+        "Database of the entry in Glue, if it has another name there.",
+    )
+    glue_table: str | None = option(
+        f"{_GLUE}table_name", None, "Name of the entry in Glue, if it has another name there."
+    )
+    glue_skip_archive: bool = option(
+        f"{_GLUE}skip_table_archive", True, "Do not keep the earlier version of a changed entry."
+    )
+    glue_metadata_listing: bool = option(
+        f"{_GLUE}metadata_file_listing",
+        False,
+        "Athena lists files by the table's metadata table.",
+    )
+    glue_region: str | None = option(
+        "hoodie.aws.glue.region",
+        None,
+        "Region of Glue; AWS_REGION or the profile's by default.",
+        caller_only=True,
+    )
+    glue_endpoint: str | None = option(
+        "hoodie.aws.glue.endpoint",
+        None,
+        "Address of Glue; that of the region by default.",
+        caller_only=True,
+    )
     timeout_ms: Annotated[int, OptionKind.MS, Field(ge=100, le=600_000)] = option(
         "hoodoo.sync.timeout.ms", 20_000, "Longest wait for one answer of the catalog."
     )
@@ -190,6 +221,19 @@ class SyncSettings(OptionSettings):
         """The catalogs, each once. As in Hudi, ``hive_sync.enable`` adds the Hive Metastore."""
         named = [_TOOLS[name.rpartition(".")[2]] for name in self.tool_classes]
         return tuple(dict.fromkeys([*named, *[SyncTool.HIVE] * self.hive_enabled]))
+
+    def of_tool(self, tool: SyncTool) -> SyncSettings:
+        """Return the settings of the entries in one catalog."""
+        if tool is not SyncTool.GLUE:
+            return self
+        listing = f"{_LISTING}={str(self.glue_metadata_listing).upper()}"
+        return self.model_copy(
+            update={
+                "database": self.glue_database or self.database,
+                "table": self.glue_table or self.table,
+                "table_properties": f"{listing}\n{self.table_properties or ''}",
+            }
+        )
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -231,13 +275,15 @@ _TOOLS: Mapping[str, SyncTool] = {tool.value.rpartition(".")[2]: tool for tool i
 
 
 def _refuse(made: SyncSettings, given: PropertySet) -> None:
-    if given.layer_of(made.options["uris"].key) == TABLE_LAYER:
-        raise UnsafeSetupError(
-            "a table must not choose the metastore of its sync: put the key into the writer's own "
-            f"properties: {made.options['uris'].key}",
-            kind="endpoint_from_table",
-            key=made.options["uris"].key,
-        )
+    for field in ("uris", "glue_region", "glue_endpoint"):
+        key = made.options[field].key
+        if given.layer_of(key) == TABLE_LAYER:
+            raise UnsafeSetupError(
+                "a table must not choose the catalog of its sync: put the key into the writer's "
+                f"own properties: {key}",
+                kind="endpoint_from_table",
+                key=key,
+            )
     others = [name for name in made.tool_classes if name.rpartition(".")[2] not in _TOOLS]
     if others or not made.tool_classes:
         known = " or ".join(tool.value for tool in SyncTool)

@@ -97,13 +97,17 @@ class SyncResult:
         return "; ".join(one.text for one in self.entries)
 
 
-def open_catalog(settings: SyncSettings, tool: SyncTool) -> Catalog:  # noqa: ARG001
+def open_catalog(settings: SyncSettings, tool: SyncTool) -> Catalog:
     """
     Return a catalog; it connects at the first request.
 
     Raises:
         MissingExtraError: The packages of the catalog are not installed.
     """
+    if tool is SyncTool.GLUE:
+        from hoodoo.sync.glue import GlueCatalog
+
+        return GlueCatalog(settings)
     from hoodoo.sync.hive import HiveMetastore
 
     return HiveMetastore(settings, _user())
@@ -148,9 +152,10 @@ def sync_table(
     done: list[EntrySync] = []
     last = SyncedUntil()
     for tool in settings.tools:
-        with closing(catalog_of(settings, tool)) as catalog:
-            for number in range(len(_plan(context, settings, context.snapshot()).entries())):
-                each, until = _sync_entry(context, settings, catalog, number, full=full)
+        own = settings.of_tool(tool)
+        with closing(catalog_of(own, tool)) as catalog:
+            for number in range(len(_plan(context, own, context.snapshot()).entries())):
+                each, until = _sync_entry(context, own, catalog, number, full=full)
                 done.append(each)
                 last = last.later(until)
     context.ports.events.emit(

@@ -1,5 +1,5 @@
 """
-A DynamoDB and an S3 to test against: moto behind a mutex.
+A DynamoDB, a Glue and an S3 to test against: moto behind a mutex.
 
 moto checks a condition and then writes without a lock between the two, so that of six racers
 two sometimes win. Therefore every request that changes something passes one
@@ -76,10 +76,30 @@ def one_at_a_time(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable
     return locked
 
 
+def check_versions_of_glue() -> None:
+    """Let Glue reject an update of an older version of a table, as AWS does and moto does not."""
+    from moto.core.exceptions import JsonRESTError
+    from moto.glue.responses import GlueResponse
+
+    update = GlueResponse.update_table
+
+    def checked(self: Any) -> Any:
+        named = self.parameters.get("VersionId")
+        table = self.glue_backend.get_table(
+            self.parameters["DatabaseName"], self.parameters["TableInput"]["Name"]
+        )
+        if named and named != table.as_dict()["VersionId"]:
+            raise JsonRESTError("ConcurrentModificationException", "Update table failed")
+        return update(self)
+
+    GlueResponse.update_table = checked
+
+
 def serve(port: int, switch: Path | None) -> None:
     """Serve until killed; throttled while there is a file ``switch``."""
     import logging
 
+    check_versions_of_glue()
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 

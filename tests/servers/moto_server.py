@@ -105,7 +105,7 @@ class ChildServer(ABC):
 
 
 class MotoServer(ChildServer):
-    """moto's DynamoDB and S3, made atomic; up in about a second."""
+    """moto's DynamoDB, Glue and S3, made atomic; up in about a second."""
 
     throttled = 0  # requests that the last ``throttling`` refused
 

@@ -233,7 +233,7 @@ def test_many_writers_sync_at_once(metastore: HiveMetastore, tmp_path: Path, dat
     found = partitions(metastore, database, "t")
     assert set(found) == {(f"p{n}-{turn}",) for n in range(4) for turn in (0, 1, 3)}
     with hoodoo.open_table(tmp_path / "t", properties=shared) as table:
-        newest = max(one.requested_time for one in table.history())
+        newest = max(one.requested_time for one in table.context.active().completed_writes)
         assert entries(metastore, database)["t"]["table"]["parameters"][LAST_COMMIT] == newest
         assert not any(one.is_any for one in table.sync(full=True).entries)
 
