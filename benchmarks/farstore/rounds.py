@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -222,9 +223,32 @@ def rows(start: int, part: str, *, stamp: int = 0, count: int = ROWS) -> pa.Tabl
     )
 
 
-def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Requests]:
-    """The requests of the usual calls to a store, in their order; no other process writes."""
-    properties = {**store.properties, **WRITERS, "hoodoo.publish.lock": lock}
+#: What the metadata table of a table has.
+METADATA = {
+    "no metadata table": {"hoodie.metadata.enable": "false"},
+    "files": {"hoodie.metadata.index.column.stats.enable": "false"},
+    "column_stats": {"hoodie.metadata.index.column.stats.enable": "true"},
+    "record_index": {
+        "hoodie.metadata.index.column.stats.enable": "true",
+        "hoodie.metadata.global.record.level.index.enable": "true",
+    },
+}
+
+
+def usual_writes(
+    store: CountedStore, table: str, lock: str, metadata: str = "no metadata table"
+) -> dict[str, Requests]:
+    """
+    The requests of the usual calls to a store, in their order; no other process writes.
+
+    ``metadata`` is a name of ``METADATA``. No call compacts the metadata table.
+    """
+    indexes = {
+        "hoodie.metadata.enable": "true",
+        "hoodoo.metadata.services.inline": "false",
+        **METADATA[metadata],
+    }
+    properties = {**store.properties, **WRITERS, **indexes, "hoodoo.publish.lock": lock}
     made = hoodoo.create_table(
         store.address(table),
         schema=rows(0, "a").schema,
@@ -257,9 +281,11 @@ def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Reques
 def main() -> int:
     """Print the requests of the usual writes to a store."""
     with CountedStore() as store:
-        for lock in ("none", "lock"):
-            for title, requests_of in usual_writes(store, f"t-{lock}", lock).items():
-                print(f"--- {lock}: {title}: {requests_of.rounds} rounds, {requests_of.kinds}")
+        for number, (metadata, lock) in enumerate(product(METADATA, ("none", "lock"))):
+            found = usual_writes(store, f"t{number}", lock, metadata)
+            for title, requests_of in found.items():
+                rounds, kinds = requests_of.rounds, requests_of.kinds
+                print(f"--- {metadata}, {lock}: {title}: {rounds} rounds, {kinds}")
                 for request in requests_of.requests:
                     print(request.text)
     return 0

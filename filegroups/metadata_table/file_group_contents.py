@@ -200,7 +200,7 @@ def file_group_contents(
     """
     Return the part of a commit's records that comes from one file group.
 
-    Errors: as ``contents_of_commit``. Outside: 1 open_input of a new base file for each of
+    Errors: as ``contents_of_commit``. Outside: 1 open_kept of a new base file for each of
     statistics, bloom filter and keys; those of ``read_slice`` for slices whose keys are compared.
     """
     path = change.file_group.partition_path
@@ -231,9 +231,16 @@ def _bloom_of(storage: Storage, table: IndexedTable, base: BaseFile) -> tuple[st
     if footer.bloom_base64 is not None:
         return footer.bloom_kind, footer.bloom_base64
     made = BloomFilter(BloomSettings().fitted(footer.rows))
-    keys = table.read.keys
-    made.add(read_virtual_keys(storage, base.path, keys) if keys else read_keys(storage, base.path))
+    made.add(_keys_of(storage, table, base.path))
     return made.kind, made.to_base64()
+
+
+def _keys_of(storage: Storage, table: IndexedTable, path: str) -> pa.ChunkedArray:
+    """Return the record keys of a base file. Outside: 1 open_kept."""
+    keys = table.read.keys
+    if keys is None:
+        return read_keys(storage, path, kept=True)
+    return read_virtual_keys(storage, path, keys, kept=True)
 
 
 def _with_keys(
@@ -346,8 +353,7 @@ def slice_rows(
     names = tuple(dict.fromkeys((KEY_COLUMN, *(head for head in heads if head in known))))
     if one is not None and one.base_file is not None and not (one.log_files or columns):
         path = one.base_file.path
-        held = read_virtual_keys(storage, path, keys) if keys else read_keys(storage, path)
-        return pa.table([held], names=[KEY_COLUMN])
+        return pa.table([_keys_of(storage, table, path)], names=[KEY_COLUMN])
     own = frozenset(log.instant_time for log in one.log_files) if one else frozenset()
     read = replace(
         read,

@@ -7,7 +7,7 @@ each changed file group of the metadata table gets one log file. No reader sees 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -35,6 +35,7 @@ from filegroups.supported import refuse_unmaintained
 from filegroups.writing.pending_commit import WrittenFiles
 from timeline.commit.begin import StartedWrite
 from timeline.commit.commit_lock import PendingCommit, acquire_exclusively
+from timeline.commit.section import protocol_of
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId
@@ -57,6 +58,8 @@ from timeline.ports.ports import Storage
 from timeline.snapshot import Snapshot
 
 _OF_SERVICES = "0-0-0"
+#: So few bytes take about one request's time; others may wait for the lock meanwhile.
+_DURING_REFRESH_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +119,15 @@ class MetadataWriter:
         self._begun = begun
         self._attempts = count()
         self._written: tuple[MetadataLogFile, ...] = ()
+        self._uncreated: Sequence[tuple[MetadataLogFile, bytes]] = ()
+        self._unsynced: set[str] = set()  # folders
 
     def with_update(self, pending: PendingCommit, written: WrittenFiles) -> PendingCommit:
         """
         Return the pending commit with its update, whose log files exist and are durable (MDT-2).
 
-        It first deletes those of an earlier attempt. Outside: nothing without a metadata table.
+        It first deletes those of an earlier attempt. Few bytes are created during the refresh of
+        the commit, where the protocol allows it. Outside: nothing without a metadata table.
         Else the deletes; the reads of ``contents_of_commit``; 1 open_output for each changed file
         group of the metadata table, all at the same time.
 
@@ -136,9 +142,9 @@ class MetadataWriter:
         groups = with_new_columns(
             context, _file_groups(context, config), written.schema_before, written.schema.avro_json
         )
-        folders = {join(METADATA_TABLE, file.partition) for file in self._written}
         for file in self._written:
             context.ports.storage.delete(file.path)
+            self._unsynced.add(join(METADATA_TABLE, file.partition))
         snapshot, visible = self._begun.snapshot, self._visible(written)
         table = indexed_table(context, groups, written.schema.avro_json, snapshot, visible)
         table = _with_older_partitions(context, table, written.schema_before, snapshot)
@@ -166,13 +172,28 @@ class MetadataWriter:
             requested_time=self._begun.requested_time,
             write_token=f"{next(self._attempts)}-0-0",
         )
-        storage, update = context.ports.storage, update_of(config, (file for file, _ in logs))
-        self._written = update.files
-        context.ports.for_each(partial(_put, storage), logs)
+        update = update_of(config, (file for file, _ in logs))
+        self._written, self._uncreated = update.files, logs
+        pending = replace(
+            pending,
+            metadata_update=update,
+            metadata_state=config.metadata_state,
+            create_files=self._create,
+        )
+        few = sum(file.size_bytes for file in update.files) <= _DURING_REFRESH_BYTES_MAX
+        if few and protocol_of(context).creates_during_refresh:
+            return pending
+        self._create()
+        return replace(pending, create_files=None)
+
+    def _create(self) -> None:
+        """Create the log files that do not exist yet, and make the changes of names durable."""
+        storage, logs, self._uncreated = self._context.ports.storage, self._uncreated, ()
+        self._context.ports.for_each(partial(_put, storage), logs)
         # A power failure must not bring a deleted log file back, nor lose a new one.
-        folders |= {join(METADATA_TABLE, file.partition) for file in update.files}
-        storage.sync_folders(sorted(folders))
-        return replace(pending, metadata_update=update, metadata_state=config.metadata_state)
+        self._unsynced |= {join(METADATA_TABLE, file.partition) for file, _ in logs}
+        storage.sync_folders(sorted(self._unsynced))
+        self._unsynced.clear()
 
     def _visible(self, written: WrittenFiles) -> VisibleInstants:
         """Return the instants whose log blocks count, also of logs that a rebase brought."""

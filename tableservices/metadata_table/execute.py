@@ -434,7 +434,10 @@ def _carry_out(
         )
     )
     metadata = merge_metadata(stats, config.table_version, planned.action)
-    for name, data in ((inflight, b""), (completed, encode_commit(metadata))):
+    files = [(inflight, b""), (completed, encode_commit(metadata))]
+    if planned.action is Action.LOGCOMPACTION:  # the next write of Java fails at a pending inflight
+        files.reverse()
+    for name, data in files:
         assert_lease(lease)
         create_if_absent(storage, f"{METADATA_TIMELINE}/{name}", data, repeat=_AGAIN)
     is_whole = planned.action is Action.COMPACTION

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.farstore.rounds import CountedStore, Requests, usual_writes
+from benchmarks.farstore.rounds import METADATA, CountedStore, Requests, usual_writes
 
 Kinds = dict[str, int]
 
@@ -66,6 +66,51 @@ def test_after_the_data_a_write_needs_refresh_slot_and_completed_file_only(
     data = next(one.round for one in requests if one.key.startswith("a/") and one.kind == "PUT")
     shown = next(one.round for one in requests if one.key.endswith(".commit"))
     assert shown - data == 3
+
+
+INDEXED = sorted(METADATA.keys() - {"no metadata table"})
+WRITES = ("upsert", "insert", "upsert of two partitions", "insert into a new partition")
+
+
+@pytest.fixture(scope="module")
+def maintained() -> Iterator[dict[tuple[str, str], dict[str, Requests]]]:
+    with CountedStore() as store:
+        yield {
+            (lock, name): usual_writes(store, f"{name}-{lock}", lock, name)
+            for lock in ("none", "lock")
+            for name in INDEXED
+        }
+
+
+@pytest.mark.spec("MDT-2")
+@pytest.mark.spec("MDT-4")
+@pytest.mark.parametrize("lock", ["none", "lock"])
+@pytest.mark.parametrize("metadata", INDEXED)
+@pytest.mark.parametrize("write", WRITES)
+def test_a_metadata_table_costs_a_write_one_round_and_reads_nothing(
+    requested: dict[tuple[str, str], Requests],
+    maintained: dict[tuple[str, str], dict[str, Requests]],
+    write: str,
+    lock: str,
+    metadata: str,
+) -> None:
+    without, found = requested[lock, write], maintained[lock, metadata][write]
+    asked = "\n".join(request.text for request in found.requests)
+    assert found.rounds == without.rounds + 1, asked
+    more = {kind: found.kinds[kind] - without.kinds[kind] for kind in without.kinds}
+    logs = sum("/metadata/" in one.key and ".log." in one.key for one in found.requests)
+    assert more == {"PUT": logs + 3, "GET": 0, "LIST": 0, "DELETE": 0}, asked
+
+
+@pytest.mark.spec("MDT-2")
+def test_log_files_of_the_metadata_table_exist_before_the_slot(
+    maintained: dict[tuple[str, str], dict[str, Requests]],
+) -> None:
+    requests = maintained["lock", "record_index"]["insert"].requests
+    [slot] = [one.round for one in requests if one.kind == "PUT" and "/slots/" in one.key]
+    logs = [one.round for one in requests if "/metadata/" in one.key and ".log." in one.key]
+    assert len(logs) == 14  # 1 of files, 2 and 1 of statistics, 10 of the record index
+    assert set(logs) == {slot - 1}
 
 
 def test_no_data_file_is_started_before_its_marker_and_the_inflight_file_exist(

@@ -1,4 +1,4 @@
-"""Java Hudi and hoodoo compact, clean and archive one metadata table by turns (MDT-8)."""
+"""Java Hudi and hoodoo compact, clean and archive one metadata table by turns (MDT-8, MDT-17)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tableservices.metadata_table import execute
 from tests.interop import golden_tables
 from tests.interop.java import JavaOracle
 from tests.interop.test_metadata_maintained import ON, PARTITIONS, check, for_java, row
+from tests.interop.values import comparable, encoded
 from timeline.model.metadata_table import METADATA_TIMELINE
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
@@ -197,6 +198,126 @@ def test_java_completes_our_compaction_if_we_die(
         table.upsert([row("ours", "p9", 2)])
         assert table.services.maintain_metadata_table() is not None
     check(java, path)
+
+
+# ---- Log compaction
+
+MERGES_LOGS = {
+    "hoodie.metadata.log.compaction.enable": "true",
+    "hoodie.metadata.log.compaction.blocks.threshold": "2",
+    "hoodie.metadata.compact.max.delta.commits": "100",
+}
+OURS_MERGES = {**MERGES_LOGS, "hoodoo.metadata.services.inline": "true"}
+
+
+def check_rows(java: JavaOracle, path: Path) -> None:
+    """Java sees through the metadata table the rows that we see."""
+    with opened(path) as table:
+        mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
+    assert comparable(java.read(path, conf=ON)) == mine
+
+
+def log_compactions(path: Path, state: str) -> set[str]:
+    """Return the times of log compactions with a pending file of this state."""
+    ending = f".logcompaction.{state}"
+    names = (one.name for one in (path / METADATA_TIMELINE).iterdir())
+    return {name.removesuffix(ending) for name in names if name.endswith(ending)}
+
+
+def completed(path: Path) -> set[str]:
+    names = (one.name for one in (path / METADATA_TIMELINE).iterdir())
+    done = {name[:17] for name in names if name.endswith(".deltacommit")}
+    return done & log_compactions(path, "requested")
+
+
+@pytest.mark.spec("MDT-17")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "v9_mor_ri",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("v8_cow_all", "v9a_cow_all", "v9_mor_secondary")
+        ),
+    ],
+)
+def test_java_goes_on_over_our_log_compaction_and_we_over_its(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str
+) -> None:
+    account = golden_tables.account(name)
+    java, path = java_oracle(account["hudi"]), golden_tables.unpack(name, tmp_path)
+    partitions = java.properties(path)[PARTITIONS]
+    part = min(account["snapshot"], key=lambda one: str(one["id"]))["part"]
+    with opened(path, **OURS_MERGES) as table:
+        for number in range(3):
+            table.upsert([row(f"new{number}", part, 35), row("new9", "p9", number)])
+        table.delete(keys=[{"id": "new1", "part": part}])
+    ours = completed(path)
+    assert ours
+    check_rows(java, path)
+    conf = java_conf(account, partitions)
+    for number in range(3):
+        java.write(path, [for_java(row("theirs", "p9", number))], conf={**conf, **MERGES_LOGS})
+    theirs = completed(path) - ours
+    assert theirs, "java merged its log files with ours"
+    with opened(path, **OURS_MERGES) as table:
+        for number in range(2):
+            table.upsert([row("ours", "p9", number), row("theirs", "p9", 50 + number)])
+    assert completed(path) - ours - theirs, "we merged them again"
+    before = listed(path), indexed(path), statistics(path)
+    compactions = len(of_compactions(path))
+    whole = {**conf, "hoodie.metadata.compact.max.delta.commits": "1"}
+    java.write(path, [for_java(row("last", "p9", 9))], conf=whole)
+    assert len(of_compactions(path)) > compactions, "java compacted above them"
+    assert java.properties(path)[PARTITIONS] == partitions
+    files, keys, bounds = listed(path), indexed(path), statistics(path)
+    assert files >= before[0]
+    assert {key: keys[key] for key in before[1]} == before[1]
+    assert {key: bounds[key] for key in before[2]} == before[2]
+    check(java, path)
+
+
+@pytest.mark.spec("MDT-17")
+@pytest.mark.parametrize(
+    "step", ["logs", *(pytest.param(one, marks=pytest.mark.slow) for one in ("plan", "completed"))]
+)
+def test_java_ends_our_log_compaction_if_we_die(
+    java_oracle: Callable[..., JavaOracle],
+    tmp_path: Path,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    account = golden_tables.account("v9_mor_ri")
+    java, path = java_oracle(account["hudi"]), golden_tables.unpack("v9_mor_ri", tmp_path)
+    create = execute.create_if_absent
+
+    def dies(*given: Any, **more: Any) -> Any:
+        if step == "completed":
+            create(*given, **more)
+        raise KeyboardInterrupt
+
+    with opened(path) as table:
+        for number in range(3):
+            table.upsert([row("new1", "p9", number)])
+    with opened(path, **OURS_MERGES) as table:
+        where = "merge_files" if step == "plan" else "create_if_absent"
+        monkeypatch.setattr(execute, where, dies)
+        with pytest.raises(KeyboardInterrupt):
+            table.upsert([row("new2", "p9", 35)])
+        monkeypatch.undo()
+    [time] = log_compactions(path, "requested")
+    assert not log_compactions(path, "inflight")
+    assert completed(path) == ({time} if step == "completed" else set())
+    conf = java_conf(account, java.properties(path)[PARTITIONS])
+    java.write(path, [for_java(row("theirs", "p9", 1))], conf=conf)
+    assert completed(path) == {time}
+    check_rows(java, path)
+    with opened(path, **OURS_MERGES) as table:
+        for number in range(2):
+            table.upsert([row("ours", "p9", number)])
+        assert completed(path) > {time}
+        assert table.services.maintain_metadata_table() is not None
+    check_rows(java, path)
 
 
 @pytest.mark.slow

@@ -281,7 +281,9 @@ class PendingCommit:
     batches: tuple[Batch, ...] = ()
     logs_may_conflict: bool = False  # NBCC-1
     check: CommitCheck | None = None
-    metadata_update: MetadataUpdate | None = None  # its log files are written
+    metadata_update: MetadataUpdate | None = None
+    # Creates its log files before the slot, once (MDT-2); None if they exist.
+    create_files: Callable[[], None] | None = None
     # ``TableConfig.metadata_state`` for which the update was made.
     metadata_state: tuple[tuple[str, ...], str] | None = None
 

@@ -77,12 +77,15 @@ class ObjectStoreCommit(CommitProtocol):
     for (HB-4).
     """
 
+    creates_during_refresh = True
+
     def __init__(
         self, context: TableContext, purpose: str, write: WriteToCommit | None = None
     ) -> None:
         super().__init__(context, purpose, write)
         self._read = write.read if write is not None else None  # the state for the next refresh
         self._has_place = self._read is not None  # no writer is ahead any more
+        self._create_files = write.pending.create_files if write is not None else None
         self._validated = write.base_head if write is not None else 0
         self._gave_up_lock = False  # at most once in a commit
         self._is_without_lock = False  # the section under way is to find the conflict
@@ -151,7 +154,7 @@ class ObjectStoreCommit(CommitProtocol):
 
         with follow_commit_log(context) as ended:
             try:
-                _, state = context.ports.concurrently(acquire, read)
+                _, state, _ = context.ports.concurrently(acquire, read, self._create_before_slot)
             except BaseException:
                 for lease in had:
                     lease.release()
@@ -232,7 +235,17 @@ class ObjectStoreCommit(CommitProtocol):
 
     def _read_table(self) -> TimelineState:
         read, self._read = self._read, None
-        return read or super()._read_table()
+        ask = super()._read_table
+        if self._create_files is None:
+            return read or ask()
+        state, _ = self.context.ports.concurrently(lambda: read or ask(), self._create_before_slot)
+        return state
+
+    def _create_before_slot(self) -> None:
+        """Create the files of the write that must exist before its slot (MDT-2)."""
+        create, self._create_files = self._create_files, None
+        if create is not None:
+            create()
 
     def _apply_earlier(self, read: TimelineState, lease: Lease | None) -> CommitSection:
         """

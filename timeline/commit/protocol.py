@@ -86,6 +86,8 @@ class CommitProtocol:
 
     #: Whether another engine adds instants that have no slot.
     has_foreign_instants: ClassVar[bool] = False
+    #: Whether it creates small files of a write during its first refresh (PAR-1).
+    creates_during_refresh: ClassVar[bool] = False
 
     def __init__(
         self, context: TableContext, purpose: str, write: WriteToCommit | None = None
