@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,7 +34,6 @@ RECORD_TYPES: Final = {
     PartitionKind.SECONDARY_INDEX: RecordType.SECONDARY_INDEX,
 }
 _LOG_VERSION: Final = 1
-_NONE: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +139,17 @@ def _spread(
     all_entries = encode_records(
         content.records, RECORD_TYPES[kind], table_version=write.table_version
     )
-    parts = []
-    for rows in (all_entries, content.deletes):
-        keys = rows.column("key").cast(pa.string())
-        places = shards(keys, len(groups), kind, index_version=version, path=partition)
-        parts.append((rows, rows_by_number(places)))
+    shares = [
+        _shares(rows, len(groups), kind, version=version, path=partition)
+        for rows in (all_entries, content.deletes)
+    ]
+    nothing = all_entries.slice(0, 0), content.deletes.slice(0, 0)
     for number, file_id in enumerate(groups):
-        if not are_new and not any(number in places for _, places in parts):
+        entries, deletes = (
+            share.get(number, none) for share, none in zip(shares, nothing, strict=True)
+        )
+        if not (are_new or entries.num_rows or deletes.num_rows):
             continue
-        entries, deletes = (rows.take(places.get(number, _NONE)) for rows, places in parts)
         data = encode_log_file(
             partition,
             write.requested_time,
@@ -162,6 +162,17 @@ def _spread(
             _named(partition, file_id, len(data), entries.num_rows + deletes.num_rows, write),
             data,
         )
+
+
+def _shares(
+    rows: pa.Table, groups: int, kind: PartitionKind, *, version: IndexVersion, path: str
+) -> dict[int, pa.Table]:
+    """Return the rows of each file group that has some."""
+    if groups == 1:
+        return {0: rows}  # the steps below take as long as the encoding of a few rows
+    keys = rows.column("key").cast(pa.string())
+    places = rows_by_number(shards(keys, groups, kind, index_version=version, path=path))
+    return {number: rows.take(each) for number, each in places.items()}
 
 
 def _named(

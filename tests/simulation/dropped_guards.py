@@ -579,6 +579,24 @@ class VoidKeepsFiles(CommitLog):
         return super().take(slot, **looks)
 
 
+class LooksBeforeItsSlot(Wrapped):
+    """A log compaction of the metadata table that lists the table before its slot only (MDT-17)."""
+
+    _listed: Any = ()
+    _is_planned = False
+
+    def create(self, path: str, data: bytes, **how: Any) -> None:
+        self._is_planned = self._is_planned or path.endswith(".logcompaction.requested")
+        self._inner.create(path, data, **how)
+
+    def names(self, folder: str) -> Any:
+        if folder != TIMELINE:
+            return self._inner.names(folder)
+        if not self._is_planned:
+            self._listed = self._inner.names(folder)
+        return self._listed
+
+
 class WithoutTombstones(CommitLog):
     """A clean that the metadata table is not told of (MDT-9)."""
 

@@ -39,6 +39,7 @@ from tests.simulation.dropped_guards import (
     KeepsMetadataLogs,
     KeepsNewestBoundary,
     LogsBeforeSlot,
+    LooksBeforeItsSlot,
     LooksForBatchesFirst,
     LooksOnce,
     LooseDeltacommits,
@@ -444,6 +445,12 @@ GUARDS: tuple[Guard, ...] = (
             commit_log(OneNameForAll), partial(metadata.void_clustering, metadata.LOGS)
         ),
         story_name="story of a void clustering",
+    ),
+    Guard(
+        name="looks before its slot only",
+        rule="MDT-17",
+        story=of_mutant(storage(LooksBeforeItsSlot), metadata.merged_meanwhile),
+        story_name="story of a log compaction",
     ),
     Guard(
         name="void keeps the deltacommit",

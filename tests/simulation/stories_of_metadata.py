@@ -133,10 +133,14 @@ def compact_metadata(context: TableContext) -> None:
     maintain_metadata_table(context, MetadataServiceSettings(), ArchivingSettings(), now=True)
 
 
-def keep_metadata(context: TableContext) -> None:
-    """Merge the log files of the metadata table, then compact it."""
+def merge_metadata_logs(context: TableContext) -> None:
     logs = MetadataServiceSettings(commits_max=1_000, log_compaction=True, log_blocks_min=2)
     maintain_metadata_table(context, logs, ArchivingSettings())
+
+
+def keep_metadata(context: TableContext) -> None:
+    """Merge the log files of the metadata table, then compact it."""
+    merge_metadata_logs(context)
     compact_metadata(context)
 
 

@@ -34,15 +34,17 @@ from tests.simulation.engine_kit import (
 from tests.simulation.stories_of_metadata import (
     AT_ITS_INSTANT,
     AT_ITS_SLOT,
+    INDEXED,
     LISTED,
     BesideAnother,
     as_java,
     build_index,
     grown,
+    merge_metadata_logs,
     one_group,
     one_slice,
 )
-from tests.simulation.story_kit import lock_free
+from tests.simulation.story_kit import DELETE, lock_free
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.metadata_facts import FOLDER, MetadataObserver
 from tests.simulator.ports import Actor, ActorPorts, make_ports
@@ -51,6 +53,7 @@ from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
 from timeline.commit.section import apply_pending_slots
 from timeline.context import TableContext
+from timeline.model.file_names import TIMELINE
 from timeline.model.slot import SlotKind
 
 IDENTITY = "read .hoodie/.hoodoo/table.json"
@@ -238,6 +241,33 @@ def power_failed(cuts: int = 8) -> str:
 @pytest.mark.spec("MDT-4")
 def test_a_power_failure_after_a_commit_takes_nothing_from_the_metadata_table() -> None:
     assert power_failed() == ""
+
+
+def merged_meanwhile(make: MakeContext = lock_free) -> str:
+    """K lists the table, then A appears with a lesser time and deletes a key that K merges."""
+    world = grown(INDEXED).copy("merged")
+    facts = MetadataObserver(world)
+
+    def merge(ports: ActorPorts) -> None:
+        merge_metadata_logs(make(ports_of(ports)))
+
+    job = Job(operation="A", keys=("a3",), kind=DELETE)
+    actors = [writer("A", [job], make_context=lock_free), Actor(name="K", body=merge)]
+    begins = Until("A", f"create {TIMELINE}/")
+    stages = [
+        begins,
+        Until("K", AT_ITS_SLOT),
+        Until("A", AT_ITS_SLOT),
+        UntilEnd("K"),
+        UntilEnd("A"),
+    ]
+    trace = play(world, actors, stages, facts=facts)
+    return trace.failure or "; ".join(facts.leftovers())
+
+
+@pytest.mark.spec("MDT-17")
+def test_a_log_compaction_ends_if_a_write_appeared_below_it() -> None:
+    assert merged_meanwhile() == ""
 
 
 def built_meanwhile(make: MakeContext = lock_free) -> str:
