@@ -233,13 +233,7 @@ def completed(path: Path) -> set[str]:
 @pytest.mark.spec("MDT-17")
 @pytest.mark.parametrize(
     "name",
-    [
-        "v9_mor_ri",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("v8_cow_all", "v9a_cow_all", "v9_mor_secondary")
-        ),
-    ],
+    ["v9_mor_ri", pytest.param("v9_mor_secondary", marks=pytest.mark.slow)],
 )
 def test_java_goes_on_over_our_log_compaction_and_we_over_its(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str
