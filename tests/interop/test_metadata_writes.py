@@ -260,7 +260,7 @@ def test_a_bulk_insert_by_javas_row_writer_leaves_a_secondary_index_behind_until
     assert found_by(java, path, texts) == {texts[0]: [], texts[1]: ["by-record"]}
     with hoodoo.open_table(path) as table:
         assert table.to_arrow(filter=texts[0])["id"].to_pylist() == ["by-row"]
-        [problem] = table.metadata.verify().problems
+        [problem] = table.metadata.verify()
         assert problem.kind == "metadata_missing_record"
         assert "n-901$by-row" in problem.message
         assert table.metadata.repair() == ("secondary_index_idx_name",)
