@@ -206,6 +206,7 @@ class Turns:
         self.columns = dict(COLUMNS)
         self.saved: dict[str, tuple[dict[str, Row], dict[str, Any]]] = {}
         self.number = self.fresh = 0
+        self.merged: set[str] = set()  # instants of log compactions
 
     def hides_logs(self) -> bool:
         """
@@ -441,6 +442,8 @@ class Turns:
         if not self.logs:
             return None
         self.service(who, "logcompact")
+        timeline = self.path / ".hoodie" / "timeline"
+        self.merged |= {one.name[:17] for one in timeline.glob("*.logcompaction.requested")}
         return ""
 
     def cluster(self, who: str) -> str:
@@ -522,10 +525,25 @@ class Turns:
         there = {one for one in files if (self.path / one[0] / one[1]).exists()}
         assert there <= listed(self.path)
         again = indexed(self.path), statistics(self.path)
+        bounds = {
+            place: one
+            for place, one in bounds.items()
+            if place in again[1] or not self.is_left_out(place[0], one["value_count"])
+        }
         for found, expected in zip(again, (keys, bounds), strict=True):
             if found:
                 assert {one: found.get(one) for one in expected} == expected
         return f"{names} -> {sorted(self.partitions)}"
+
+    def is_left_out(self, file: str, values: int) -> bool:
+        """
+        Whether Java's rebuild may leave out the statistics of a log file.
+
+        It does so if the file has deletes only, and if a log compaction made it: the scanner of one
+        file takes a merged block only where it meets a block that was merged.
+        """
+        log = parse_log_file_name(file)
+        return log is not None and (not values or log.instant_time in self.merged)
 
     def writer_dies(self, who: str) -> str:
         """A writer dies at a step of its commit; the next turn is another write, or a clean."""
