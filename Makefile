@@ -96,7 +96,7 @@ bench-locks: $(BENCH_STAMP) ## lock providers next to the bare clients of their 
 
 nightly: nightly-tests nightly-schedules nightly-mutation ## the long versions, many hours on two cores; its parts follow
 
-nightly-tests: $(STAMP) ## more seeds, more kills, the whole of interop, chaos under each lock
+nightly-tests: $(STAMP) ## more seeds (200 steps by turns with Java, 50 times), more kills, the whole of interop, chaos under each lock
 	$(RUN) $(VENV)/bin/hoodoo demo --quiet # its table is what interop carries on
 	HOODOO_NIGHTLY=1 $(PYTEST) --timeout 3600 $(ARGS)
 
