@@ -38,15 +38,16 @@ _BRACKETS_MAX: Final = 500
 _NO_SPACE: Final = re.compile(r"[^ \t\r\n]")
 
 
-def read_json(path: Path, schema: pa.Schema | None) -> pa.Table:
+def json_rows(text: pa.Buffer, schema: pa.Schema | None, name: str) -> pa.Table:
     """
-    Return all rows of a JSON file.
+    Return all rows of a JSON text.
 
     The result has no column, and no field of a struct, that no row names.
 
     Args:
-        path: Objects, or one list of objects.
+        text: Objects, or one list of objects.
         schema: The table's own columns; None without a table.
+        name: The file or topic, for messages.
 
     Raises:
         InvalidInputError: A value does not fit the table (``lossy_value``, ``schema_mismatch``),
@@ -54,21 +55,21 @@ def read_json(path: Path, schema: pa.Schema | None) -> pa.Table:
         ValueError: The file is not JSON of this form.
     """
     try:
-        if _has_flat_lines(path):
+        if _has_flat_lines(text):
             with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                return _by_arrow(path, schema)
-        return typed_rows(_objects(path)[0], schema, json=True)
+                return _by_arrow(text, schema)
+        return typed_rows(_objects(text)[0], schema, json=True)
     except InvalidInputError as error:
-        raise _json_value_error(path, schema, error) from error
+        raise _json_value_error(text, schema, error, name) from error
 
 
-def _objects(path: Path) -> tuple[Sequence[Mapping[str, Any]], Callable[[int], str]]:
+def _objects(content: pa.Buffer) -> tuple[Sequence[Mapping[str, Any]], Callable[[int], str]]:
     """
-    Return the objects of a file, and the function that says where one of them is.
+    Return the objects of a text, and the function that says where one of them is.
 
-    The file is a sequence of objects, or one list of them.
+    The text is a sequence of objects, or one list of them.
     """
-    text = path.read_text(encoding="utf-8-sig")
+    text = content.to_pybytes().decode("utf-8-sig")
     decoder = json.JSONDecoder(parse_float=Decimal)
     found: list[Any] = []
     begins: list[int] = []
@@ -96,15 +97,15 @@ def _objects(path: Path) -> tuple[Sequence[Mapping[str, Any]], Callable[[int], s
 # ---- by Arrow's reader
 
 
-def _has_flat_lines(path: Path) -> bool:
+def _has_flat_lines(content: pa.Buffer) -> bool:
     """
     Return whether each line is empty or holds whole objects with few brackets.
 
     Arrow's reader does not limit the depth: deep nesting crashes the process.
     """
-    if path.stat().st_size == 0:
+    if content.size == 0:
         return False
-    text = np.memmap(path, np.uint8, "r")
+    text = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero(text == ord("\n"))
     if text[-1] != ord("\n"):
         ends = np.append(ends, len(text))
@@ -120,7 +121,7 @@ def _has_flat_lines(path: Path) -> bool:
     return bool(np.add.reduceat(brackets, begins, dtype=np.int64).max() <= _BRACKETS_MAX)
 
 
-def _by_arrow(path: Path, schema: pa.Schema | None) -> pa.Table:
+def _by_arrow(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
     """
     Return all rows, read by Arrow.
 
@@ -130,13 +131,13 @@ def _by_arrow(path: Path, schema: pa.Schema | None) -> pa.Table:
     own = pa.schema([]) if schema is None else schema
     known = {each.name: each.type for each in (*META_FIELDS, *own)}
     asked = pa.schema([(each.name, _read_type(each.type)) for each in own])
-    rows = _read(path, asked)
+    rows = _read(text, asked)
     # Arrow returns each column of its schema, also one that no row names. Read without those.
     found = {name: rows.column(name) for name in known if name in rows.column_names}
     kinds = {name: _with_values(_read_type(known[name]), found[name]) for name in found}
     named = pa.schema([(name, kind) for name, kind in kinds.items() if kind is not None])
     if named != asked:
-        rows = _read(path, named)
+        rows = _read(text, named)
     rows.validate(full=True)  # finds texts that are not UTF-8
     return pa.table(
         {
@@ -148,10 +149,10 @@ def _by_arrow(path: Path, schema: pa.Schema | None) -> pa.Table:
     )
 
 
-def _read(path: Path, asked: pa.Schema) -> pa.Table:
+def _read(text: pa.Buffer, asked: pa.Schema) -> pa.Table:
     options = pajson.ParseOptions(explicit_schema=asked, unexpected_field_behavior="infer")
     blocks = pajson.ReadOptions(block_size=_JSON_BLOCK_BYTES)
-    return pajson.read_json(path, read_options=blocks, parse_options=options)
+    return pajson.read_json(pa.BufferReader(text), read_options=blocks, parse_options=options)
 
 
 def _in_order(known: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -298,7 +299,10 @@ def read_rows(
         if ending == ".avro":
             with path.open("rb") as opened:
                 return _avro(opened)
-        return read_json(path, schema)
+        with path.open("rb") as opened:
+            # No file of zero bytes can be mapped.
+            text = pa.memory_map(str(path)).read_buffer() if opened.read(1) else pa.py_buffer(b"")
+        return json_rows(text, schema, str(path))
 
 
 def read_stored_rows(opened: IO[bytes], name: str, *, ending: str) -> pa.Table:
@@ -449,12 +453,12 @@ def _first_bad(convert: Callable[[list[Any]], object], values: list[Any]) -> int
 
 
 def _json_value_error(
-    path: Path, schema: pa.Schema | None, error: InvalidInputError
+    text: pa.Buffer, schema: pa.Schema | None, error: InvalidInputError, path: str
 ) -> InvalidInputError:
     """Return an error of a column with the file and the place of the first value that it is for."""
     name = str(error.fields.get("column", "")).partition(".")[0]
     kind = next((each.type for each in (*META_FIELDS, *(schema or ())) if each.name == name), None)
-    rows, place = _objects(path)
+    rows, place = _objects(text)
     values = [row.get(name) for row in rows]
     if kind is None:
         return _new_column_error(path, name, values, place, error)
@@ -465,7 +469,7 @@ def _json_value_error(
 
 
 def _new_column_error(
-    path: Path,
+    path: str,
     name: str,
     values: list[Any],
     place: Callable[[int], str],
@@ -527,7 +531,7 @@ def _csv_place(path: Path, row: int) -> str:
 
 
 def _value_error(
-    path: Path,
+    path: Path | str,
     where: str | None,
     column: str,
     value: object,

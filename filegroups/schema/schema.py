@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -57,6 +57,11 @@ IS_DELETED_COLUMN = "_hoodie_is_deleted"  # a data column in spite of the reserv
 META_FIELDS = tuple(pa.field(name, pa.string()) for name in META_COLUMNS)
 
 _RESERVED_PREFIX = "_hoodie_"
+#: Reserved names of columns that a user's rows may have; Hudi's streamer adds those of Kafka.
+_ALLOWED: Final = frozenset(
+    {IS_DELETED_COLUMN}
+    | {f"_hoodie_kafka_source_{name}" for name in ("offset", "partition", "timestamp", "key")}
+)
 _FILLING = SchemaRules(missing=MissingColumns(fill=True))
 
 
@@ -270,7 +275,7 @@ def check_names(names: Iterable[str]) -> None:
     names = tuple(names)
     _check_unique(names)
     for name in names:
-        if name.startswith(_RESERVED_PREFIX) and name != IS_DELETED_COLUMN:
+        if name.startswith(_RESERVED_PREFIX) and name not in _ALLOWED:
             raise bad_name_error(name, "is reserved for the table's own use")
         check_avro_name(name)
 

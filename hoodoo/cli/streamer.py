@@ -21,7 +21,7 @@ from hoodoo.streamer.settings import StreamerSettings
 @click.option(
     "--source-class",
     metavar="NAME",
-    help="ParquetDFSSource, JsonDFSSource, CsvDFSSource or AvroDFSSource.",
+    help="JsonDFSSource, JsonKafkaSource, HoodieIncrSource, ... (see the docs).",
 )
 @click.option(
     "--source-ordering-fields",
@@ -31,7 +31,13 @@ from hoodoo.streamer.settings import StreamerSettings
     help="Ordering columns of a new table.",
 )
 @click.option("--op", "operation", metavar="NAME", help="UPSERT (default), INSERT, BULK_INSERT, ..")
-@click.option("--source-limit", type=click.IntRange(min=1), help="Bytes of files in a batch.")
+@click.option(
+    "--transformer-class", "transformers", metavar="A,..", help="Classes, or module:function."
+)
+@click.option("--schemaprovider-class", "schema_class", metavar="NAME", help="Origin of schemas.")
+@click.option(
+    "--source-limit", type=click.IntRange(min=1), help="Bytes of files, or messages, in a batch."
+)
 @click.option("--checkpoint", metavar="TEXT", help="Begin here, once for each text.")
 @click.option("--ignore-checkpoint", metavar="TEXT", help="Begin anew, once for each text.")
 @click.option("--continuous", is_flag=True, default=None, help="Go on until a signal.")
@@ -85,7 +91,7 @@ def streamer(
         if invocation.dry_run:
             checkpoint = opened.check()
             invocation.printer.result(
-                {"checkpoint": checkpoint, "batches": 0, "rows": 0},
+                {"checkpoint": checkpoint, "batches": 0, "rows": 0, "bad_records": 0},
                 "would begin "
                 + ("at the begin of the source" if checkpoint is None else f"at {checkpoint}"),
             )
@@ -99,7 +105,12 @@ def streamer(
 
         report = opened.run(stop=stop_on_signals(), on_batch=show)
     invocation.printer.result(
-        {"batches": report.batches, "rows": report.rows, "checkpoint": report.checkpoint},
+        {
+            "batches": report.batches,
+            "rows": report.rows,
+            "bad_records": report.bad,
+            "checkpoint": report.checkpoint,
+        },
         f"wrote {count_text(report.rows, 'row')} in {count_text(report.batches, 'batch')}"
         if report.batches
         else "the source has nothing new",

@@ -8,7 +8,8 @@ same streamer, or one that was paused, commits no row twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -27,10 +28,12 @@ from hoodoo.catalog import (
     open_table,
     to_layers,
 )
+from hoodoo.streamer.bad_records import BadRecord, BadRecordTable, without_keys
 from hoodoo.streamer.checkpoint import CheckpointKeys, StoredCheckpoint, find_checkpoint
+from hoodoo.streamer.schema import conform, schemas_of
 from hoodoo.streamer.settings import StreamerSettings
 from hoodoo.streamer.sources import open_source
-from hoodoo.streamer.sources.source import SourceBatch
+from hoodoo.streamer.transform import transforms_of
 from hoodoo.table import Table
 from hoodoo.write_requests import operation_of
 from tableservices.worker import StopFlag
@@ -40,6 +43,7 @@ from timeline.errors import (
     Reaction,
     TableNotFoundError,
     UnsafeSetupError,
+    counted,
 )
 from timeline.system import LoggingEvents, SystemClock
 
@@ -54,6 +58,7 @@ class WrittenBatch:
 
     checkpoint: str
     rows: int
+    bad: int
     result: CommitResult
 
 
@@ -63,6 +68,7 @@ class StreamerReport:
 
     batches: int = 0
     rows: int = 0
+    bad: int = 0
     checkpoint: str | None = None
 
 
@@ -92,6 +98,13 @@ class Streamer:
             self._write_settings.refuse(
                 "operation", "a streamer writes rows", "use upsert, insert or bulk_insert"
             )
+        if settings.bad_enabled and settings.bad_path is None:
+            raise StreamerSettings.missing(loaded, "bad_path", "a path", "the error table")
+        self._transforms = transforms_of(settings, loaded)
+        self._schemas = schemas_of(settings, loaded)
+        self._bad_table = None
+        if settings.bad_path is not None:
+            self._bad_table = BadRecordTable(settings.bad_path, self._layers)
         self._source = open_source(settings, loaded)
         self._clock = SystemClock()
         self._events = LoggingEvents()
@@ -126,16 +139,26 @@ class Streamer:
             HoodooError: As ``Table.write``.
         """
         before, checkpoint = self._resume()
-        read = self._source.read(checkpoint, self._columns())
+        read = self._source.read(checkpoint, self._schemas.source or self._columns())
         if read.checkpoint is None or read.rows is None:
             return None, False
+        rows = conform(read.rows, self._schemas.source)
+        for transform in self._transforms:
+            rows = transform(rows)
+        rows = conform(rows, self._schemas.target)
+        batch_id = self._keys.batch_id(before)
+        rows = self._without_bad(
+            rows, read.bad, f"{self._source.address} after {checkpoint}", batch_id
+        )
+        if not rows.num_columns and self._table is None:
+            return None, read.has_more  # no good record yet: nothing says which columns a table has
         entries = self._keys.write(
             read.checkpoint,
             self._source.address,
             reset=self._settings.checkpoint,
             ignored=self._settings.ignore_checkpoint,
         )
-        result = self._write(read.rows, self._keys.batch_id(before), entries)
+        result = self._write(rows, batch_id, entries)
         if result.already_published:
             raise UnsafeSetupError(
                 "another instance of this streamer committed the same batch, and nothing was "
@@ -144,7 +167,30 @@ class Streamer:
                 kind="streamer_twice",
                 requested_time=result.requested_time,
             )
-        return _written(read, result), read.has_more
+        written = WrittenBatch(
+            checkpoint=read.checkpoint, rows=rows.num_rows, bad=len(read.bad), result=result
+        )
+        return written, read.has_more
+
+    def _without_bad(
+        self, rows: pa.Table, bad: Sequence[BadRecord], position: str, batch_id: str
+    ) -> pa.Table:
+        """Write bad records into their table, and return the other rows."""
+        if self._settings.bad_enabled:
+            keys = self._write_settings.record_key_fields
+            if self._table is not None:
+                keys = self._table.config.record_key_fields
+            rows, more = without_keys(rows, keys, position)
+            bad = [*bad, *more]
+        if bad and self._bad_table is not None and self._settings.bad_enabled:
+            self._bad_table.write(bad, batch_id)
+        elif bad:
+            key = StreamerSettings.options["json_skips_bad"].key
+            warnings.warn(
+                f"{counted(len(bad), 'record')} skipped by {key}: {bad[0].position}: {bad[0].reason}",
+                stacklevel=2,
+            )
+        return rows
 
     def _resume(self) -> tuple[StoredCheckpoint | None, str | None]:
         """Return the newest checkpoint of the table, and the one to read from, after its checks."""
@@ -253,6 +299,7 @@ class Streamer:
             if written is not None:
                 report.batches += 1
                 report.rows += written.rows
+                report.bad += written.bad
                 report.checkpoint = written.checkpoint
                 if on_batch is not None:
                     on_batch(written)
@@ -277,6 +324,8 @@ class Streamer:
     def close(self) -> None:
         """Close the source and the table."""
         self._source.close()
+        if self._bad_table is not None:
+            self._bad_table.close()
         self._close_table()
 
     def __enter__(self) -> Self:
@@ -289,8 +338,3 @@ class Streamer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _written(read: SourceBatch, result: CommitResult) -> WrittenBatch:
-    assert read.rows is not None and read.checkpoint is not None  # noqa: PT018
-    return WrittenBatch(checkpoint=read.checkpoint, rows=read.rows.num_rows, result=result)

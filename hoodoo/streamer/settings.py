@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 from pydantic import Field
@@ -12,6 +13,21 @@ from timeline.properties.options import LayeredSettings, OptionKind, option
 def _old(key: str) -> tuple[str, ...]:
     """Return the spelling of Hudi before 0.14."""
     return (key.replace("hoodie.streamer.", "hoodie.deltastreamer."),)
+
+
+class OffsetReset(Enum):
+    """The begin of a streamer of Kafka without a checkpoint."""
+
+    LATEST = "latest"
+    EARLIEST = "earliest"
+    GROUP = "group"
+
+
+class MissingCheckpoint(Enum):
+    """The begin of a streamer of a Hudi table without a checkpoint."""
+
+    UP_TO_LATEST = "READ_UPTO_LATEST_COMMIT"
+    LATEST = "READ_LATEST"
 
 
 class StreamerSettings(LayeredSettings):
@@ -27,7 +43,8 @@ class StreamerSettings(LayeredSettings):
         "hoodoo.streamer.source.class",
         None,
         "The source, by the name of Hudi's class: `ParquetDFSSource`, `JsonDFSSource`, "
-        "`CsvDFSSource` or `AvroDFSSource`.",
+        "`CsvDFSSource`, `AvroDFSSource`, `JsonKafkaSource`, `AvroKafkaSource`, `HoodieIncrSource`, "
+        "`SqlSource` or `SqlFileBasedSource`.",
     )
     identifier: str | None = option(
         "hoodoo.streamer.identifier",
@@ -48,7 +65,7 @@ class StreamerSettings(LayeredSettings):
     source_limit: Annotated[int, Field(ge=1)] | None = option(
         "hoodoo.streamer.source.limit",
         None,
-        "Most that one batch reads: bytes of files. Default: 256 MiB of files.",
+        "Most that one batch reads: bytes of files, or messages. Default: 256 MiB of files.",
     )
     continuous: bool = option(
         "hoodoo.streamer.continuous",
@@ -83,3 +100,145 @@ class StreamerSettings(LayeredSettings):
         "Age from which a file counts. The checkpoint is a time of files, so a younger file must "
         "not appear at a time that was read.",
     )
+    kafka_topic: str | None = option(
+        "hoodie.streamer.source.kafka.topic",
+        None,
+        "The topic of a source of Kafka.",
+        aliases=_old("hoodie.streamer.source.kafka.topic"),
+    )
+    offset_reset: OffsetReset = option(
+        "auto.offset.reset",
+        OffsetReset.LATEST,
+        "Where a streamer of Kafka without a checkpoint begins: after the last message, at the first "
+        "one, or at the offsets of the consumer group.",
+    )
+    kafka_messages_max: Annotated[int, Field(ge=1)] = option(
+        "hoodie.streamer.kafka.source.maxEvents",
+        500_000,
+        "Most messages of a batch without a source limit. It ends at 256 MiB of them, too.",
+        aliases=_old("hoodie.streamer.kafka.source.maxEvents"),
+    )
+    kafka_fails_on_loss: bool = option(
+        "hoodie.streamer.source.kafka.enable.failOnDataLoss",
+        False,
+        "Refuse a topic that no longer has the messages after the checkpoint. Otherwise the streamer "
+        "warns and goes on at the first message.",
+        aliases=_old("hoodie.streamer.source.kafka.enable.failOnDataLoss"),
+    )
+    kafka_appends_offsets: bool = option(
+        "hoodie.streamer.source.kafka.append.offsets",
+        False,
+        "Add columns with offset, partition, time in ms and key of each message.",
+        aliases=_old("hoodie.streamer.source.kafka.append.offsets"),
+    )
+    source_timeout_ms: Annotated[int, OptionKind.MS, Field(ge=100, le=3_600_000)] = option(
+        "hoodoo.streamer.source.timeout.ms",
+        60_000,
+        "Time without an answer after which a source counts as unreadable.",
+    )
+    hudi_path: str | None = option(
+        "hoodie.streamer.source.hoodieincr.path",
+        None,
+        "The Hudi table that `HoodieIncrSource` reads.",
+        aliases=_old("hoodie.streamer.source.hoodieincr.path"),
+    )
+    hudi_instants_max: Annotated[int, Field(ge=1, le=1_000_000)] = option(
+        "hoodie.streamer.source.hoodieincr.num_instants",
+        5,
+        "Most instants of the Hudi table in a batch.",
+        aliases=_old("hoodie.streamer.source.hoodieincr.num_instants"),
+    )
+    missing_checkpoint: MissingCheckpoint = option(
+        "hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy",
+        MissingCheckpoint.UP_TO_LATEST,
+        "Where a streamer of a Hudi table without a checkpoint begins: with all rows, or with those "
+        "of the newest instant.",
+        aliases=_old("hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy"),
+    )
+    query: str | None = option(
+        "hoodie.streamer.source.sql.sql.query",
+        None,
+        "The query of `SqlSource`, in the SQL of DuckDB.",
+        aliases=_old("hoodie.streamer.source.sql.sql.query"),
+    )
+    query_file: str | None = option(
+        "hoodie.streamer.source.sql.file",
+        None,
+        "The file with the query of `SqlFileBasedSource`.",
+        aliases=_old("hoodie.streamer.source.sql.file"),
+    )
+    query_tables: tuple[str, ...] = option(
+        "hoodoo.streamer.source.sql.tables",
+        (),
+        "Hudi tables that the query may name, each as `name=path`.",
+    )
+    transformers: tuple[str, ...] = option(
+        "hoodie.streamer.transformer.class",
+        (),
+        "Transformers, in their order: a Python function as `module:function`, or "
+        "`SqlQueryBasedTransformer`, `SqlFileBasedTransformer`, `FlatteningTransformer`. A name "
+        "before a class of Hudi (`a:SqlQueryBasedTransformer`) ends the key of its query.",
+        aliases=_old("hoodie.streamer.transformer.class"),
+    )
+    transformer_sql: str | None = option(
+        "hoodie.streamer.transformer.sql",
+        None,
+        "The query of `SqlQueryBasedTransformer`, in the SQL of DuckDB; `<SRC>` is the batch.",
+        aliases=_old("hoodie.streamer.transformer.sql"),
+    )
+    transformer_sql_file: str | None = option(
+        "hoodie.streamer.transformer.sql.file",
+        None,
+        "The file with the query of `SqlFileBasedTransformer`.",
+        aliases=_old("hoodie.streamer.transformer.sql.file"),
+    )
+    schema_class: str | None = option(
+        "hoodoo.streamer.schemaprovider.class",
+        None,
+        "The origin of the schemas: `FilebasedSchemaProvider` or `SchemaRegistryProvider`. Needed only "
+        "if keys of both are set.",
+    )
+    source_schema_file: str | None = option(
+        "hoodie.streamer.schemaprovider.source.schema.file",
+        None,
+        "File with the Avro schema of the source. Its columns are read, and no others.",
+        aliases=_old("hoodie.streamer.schemaprovider.source.schema.file"),
+    )
+    target_schema_file: str | None = option(
+        "hoodie.streamer.schemaprovider.target.schema.file",
+        None,
+        "File with the Avro schema of the rows after the transformers. By default that of the source "
+        "without transformers.",
+        aliases=_old("hoodie.streamer.schemaprovider.target.schema.file"),
+    )
+    registry_url: str | None = option(
+        "hoodie.streamer.schemaprovider.registry.url",
+        None,
+        "Address of the source's schema in a Confluent registry: "
+        "`http://host:8081/subjects/orders-value/versions/latest`.",
+        aliases=_old("hoodie.streamer.schemaprovider.registry.url"),
+    )
+    registry_target_url: str | None = option(
+        "hoodie.streamer.schemaprovider.registry.targetUrl",
+        None,
+        "The same for the rows after the transformers.",
+        aliases=_old("hoodie.streamer.schemaprovider.registry.targetUrl"),
+    )
+    bad_enabled: bool = option(
+        "hoodie.errortable.enable",
+        False,
+        "Write messages and lines that cannot be read, and rows without a key, into the error table.",
+    )
+    bad_path: str | None = option(
+        "hoodie.errortable.base.path", None, "Path or URI of the error table."
+    )
+    json_skips_bad: bool = option(
+        "hoodie.streamer.source.json.skip.invalid.records",
+        False,
+        "Skip JSON messages and lines that cannot be read, with a warning.",
+    )
+
+    @property
+    def leaves_out_bad(self) -> bool:
+        """Whether a source leaves out records that it cannot read."""
+        return self.bad_enabled or self.json_skips_bad

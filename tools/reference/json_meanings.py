@@ -13,6 +13,7 @@ MEANINGS = {
     # ---- the streamer
     "streamer.batches": "The number of batches that were written, each in a commit.",
     "streamer.rows": "The number of their rows.",
+    "streamer.bad_records": "The number of records in the error table, or skipped.",
     "streamer.checkpoint": "The checkpoint of the last batch; null if nothing was written.",
     # ---- the metadata table
     "metadata create.partitions": "The partitions that were built, or would be.",

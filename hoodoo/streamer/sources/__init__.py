@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from hoodoo.catalog import open_table
+from hoodoo.streamer.bad_records import parse_json
 from hoodoo.streamer.settings import StreamerSettings
 from hoodoo.streamer.sources.files import FileSource
-from hoodoo.streamer.sources.source import Source
+from hoodoo.streamer.sources.hudi import HudiSource
+from hoodoo.streamer.sources.kafka import KafkaSource, client_options
+from hoodoo.streamer.sources.source import Source, unreadable
+from hoodoo.streamer.sources.sql import SqlSource
+from hoodoo.streamer.transform import read_text
+from hoodoo.table import Table
+from timeline.errors import TableNotFoundError
 from timeline.properties.options import PropertySet
 from timeline.storage.open_storage import storage_for
 from timeline.system import SystemClock
@@ -22,30 +30,81 @@ _FILES = {
     "CsvDFSSource": ".csv",
     "AvroDFSSource": ".avro",
 }
+_JSON_KAFKA, _HUDI = "JsonKafkaSource", "HoodieIncrSource"
+_SQL, _SQL_FILE = "SqlSource", "SqlFileBasedSource"
+NAMES = (*_FILES, _JSON_KAFKA, _HUDI, _SQL, _SQL_FILE)
 
 
 def open_source(settings: StreamerSettings, properties: PropertySet) -> Source:
     """
-    Return the source that the settings name; nothing is read yet.
+    Return the source that the settings name; no row is read yet.
 
     Raises:
         SettingError: No source is named, hoodoo has no such source, or an option of it is missing.
+        InvalidInputError: A Hudi table to read does not exist (``unreadable_source``).
     """
     if settings.source_class is None:
         raise StreamerSettings.missing(
-            properties, "source_class", f"one of {', '.join(_FILES)}", "the streamer"
+            properties, "source_class", f"one of {', '.join(NAMES)}", "the streamer"
         )
     name = settings.source_class.removeprefix(_PACKAGE)
+    clock = SystemClock()
+
+    def needed(field: str, wanted: str) -> str:
+        value: str | None = getattr(settings, field)
+        if value is None:
+            raise StreamerSettings.missing(properties, field, wanted, name)
+        return value
+
     if name in _FILES:
-        if settings.files_root is None:
-            raise StreamerSettings.missing(properties, "files_root", "a folder, /in", name)
         return FileSource(
-            storage_for(settings.files_root, options=properties),
-            SystemClock(),
+            storage_for(needed("files_root", "a folder, /in"), options=properties),
+            clock,
             ending=_FILES[name],
             bytes_max=settings.source_limit,
             settle_ms=settings.files_settle_ms,
+            leaves_out_bad=settings.leaves_out_bad,
         )
-    near = get_close_matches(name, _FILES, n=1, cutoff=0.7)
-    hint = f"did you mean {near[0]}" if near else f"use one of {', '.join(_FILES)}"
+    if name == _JSON_KAFKA:
+        topic = needed("kafka_topic", "a topic, orders")
+        parse = parse_json(f"kafka:{topic}")
+        return KafkaSource(settings, client_options(properties), clock, parse)
+    if name == _HUDI:
+        path = needed("hudi_path", "the path of a Hudi table")
+        return HudiSource(settings, _table(path, properties))
+    if name in (_SQL, _SQL_FILE):
+        field = "query" if name == _SQL else "query_file"
+        query = needed(field, "a query, SELECT ...")
+        if name == _SQL_FILE:
+            query = read_text(query, StreamerSettings.options[field].key)
+        if settings.continuous:
+            raise StreamerSettings.refusal(
+                properties, "continuous", f"{name} has no position; run it once", "leave it out"
+            )
+        return SqlSource(query, _query_tables(settings, properties), clock)
+    near = get_close_matches(name, NAMES, n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]}" if near else f"use one of {', '.join(NAMES)}"
     raise StreamerSettings.refusal(properties, "source_class", f"hoodoo has no such source; {hint}")
+
+
+def _query_tables(settings: StreamerSettings, properties: PropertySet) -> dict[str, Table]:
+    found: dict[str, Table] = {}
+    for entry in settings.query_tables:
+        name, sign, path = entry.partition("=")
+        if not (sign and name.isidentifier() and path):
+            raise StreamerSettings.refusal(
+                properties, "query_tables", "each entry is name=path", value=entry
+            )
+        found[name] = _table(path, properties)
+    return found
+
+
+def _table(path: str, properties: PropertySet) -> Table:
+    """Open a table to read, with the options of stores only."""
+    stores = {
+        key: text for key, text in properties.items() if key.startswith(("hoodoo.storage.", "fs."))
+    }
+    try:
+        return open_table(path, properties=stores)
+    except TableNotFoundError:
+        raise unreadable(path, "because the path has no Hudi table; correct it") from None

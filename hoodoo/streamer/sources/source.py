@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from hoodoo.streamer.bad_records import BadRecord
 from timeline.errors import InvalidInputError
 
 
@@ -19,11 +20,13 @@ class SourceBatch:
         rows: The rows; None if the source has nothing new.
         checkpoint: The position after them; None if there is none yet.
         has_more: Whether the source had more when it was read.
+        bad: Records that cannot be read, if the source may leave them out.
     """
 
     rows: pa.Table | None
     checkpoint: str | None
     has_more: bool = False
+    bad: tuple[BadRecord, ...] = ()
 
 
 class Source(Protocol):
@@ -47,7 +50,7 @@ class Source(Protocol):
 
         Args:
             checkpoint: The position; None for the begin.
-            schema: The table's columns, which values without a type take; None without a table.
+            schema: The columns, whose types values without a type take; None if not known.
 
         Raises:
             InvalidInputError: The source cannot be read.
