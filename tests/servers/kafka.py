@@ -23,7 +23,7 @@ from tests.servers.ports import free_port
 VERSION = "3.9.1"
 WORK = Path(__file__).resolve().parents[2] / ".work" / "kafka"
 POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
+<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>hoodoo</groupId><artifactId>kafka</artifactId><version>1</version>
   <dependencies>
