@@ -236,7 +236,12 @@ METADATA = {
 
 
 def usual_writes(
-    store: CountedStore, table: str, lock: str, metadata: str = "no metadata table"
+    store: CountedStore,
+    table: str,
+    lock: str,
+    metadata: str = "no metadata table",
+    *,
+    table_type: str = "COPY_ON_WRITE",
 ) -> dict[str, Requests]:
     """
     The requests of the usual calls to a store, in their order; no other process writes.
@@ -254,6 +259,7 @@ def usual_writes(
         schema=rows(0, "a").schema,
         record_key=["id"],
         partition_by=["part"],
+        table_type=table_type,
         ordering=["ts"],
         properties=properties,
     )

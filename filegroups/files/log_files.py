@@ -37,7 +37,7 @@ from timeline.model.commit_metadata import MergeMode
 from timeline.model.file_names import LogFile
 from timeline.model.instant import InstantTime
 from timeline.model.merge_definition import MergeDefinition
-from timeline.ports.ports import EventSink, ObjectMissingError, Storage, open_cached
+from timeline.ports.ports import EventSink, ObjectMissingError, Storage
 from timeline.properties.setting_enums import LogFormat
 from timeline.snapshot import Snapshot
 from timeline.system import NullEvents
@@ -197,17 +197,6 @@ class InputFiles(Protocol):
 
     def open_input(self, path: str) -> IO[bytes]:
         """As ``Storage.open_input``."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptFiles:
-    """Opens data files of a storage, from memory if it cached them (``open_cached``)."""
-
-    storage: Storage
-
-    def open_input(self, path: str) -> IO[bytes]:
-        """As ``open_cached``."""
-        return open_cached(self.storage, path)
 
 
 class OpenedFile:

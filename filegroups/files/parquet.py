@@ -243,15 +243,15 @@ def read_batches(
                     yield from rows.combine_chunks().to_batches(batch_rows)
 
 
-def read_keys(storage: Storage, path: str, *, kept: bool = False) -> pa.ChunkedArray:
+def read_keys(storage: Storage, path: str) -> pa.ChunkedArray:
     """
-    Read the record keys of a base file, in the file's order; ``kept`` as in ``read_base_file``.
+    Read the record keys of a base file, in the file's order.
 
     Raises:
         MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged or has no record keys.
     """
-    with open_base_file(storage, path, kept=kept) as (_, file):
+    with open_base_file(storage, path) as (_, file):
         return _keys(file, path)
 
 
@@ -652,11 +652,9 @@ def with_compute_lock(storage: Storage, rows: pa.Table) -> AbstractContextManage
 # ---- Keys of base files that store none: computed from the key columns (fmt 4.2)
 
 
-def read_virtual_keys(
-    storage: Storage, path: str, keys: VirtualKeys, *, kept: bool = False
-) -> pa.ChunkedArray:
+def read_virtual_keys(storage: Storage, path: str, keys: VirtualKeys) -> pa.ChunkedArray:
     """
-    Compute the record keys of a base file, in the file's order; ``kept`` as in ``read_base_file``.
+    Compute the record keys of a base file, in the file's order.
 
     Raises:
         MissingFileError: The file does not exist.
@@ -666,7 +664,7 @@ def read_virtual_keys(
     """
     columns = list(dict.fromkeys(field.partition(".")[0] for field in keys.fields))
     try:
-        rows = read_base_file(storage, path, columns=columns, kept=kept)
+        rows = read_base_file(storage, path, columns=columns)
         return pa.chunked_array([keys.of(rows)])
     except (InvalidInputError, KeyError) as error:
         raise CorruptTableError(

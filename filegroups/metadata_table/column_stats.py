@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from filegroups.files.avro_columns.types import Leaf, Node, Record, Union, is_null, parse_schema
 from filegroups.files.avro_columns.types import arrow_type as arrow_type_of
-from filegroups.files.log_files import KeptFiles, block_rows, read_blocks
+from filegroups.files.log_files import block_rows, read_blocks
 from filegroups.files.parquet import open_base_file
 from filegroups.keys.keys import plain_column
 from filegroups.metadata_table.keys import IndexVersion, column_stats_keys, partition_stats_keys
@@ -180,11 +180,11 @@ def base_file_stats(
         MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged.
 
-    Outside: 1 open_kept, unless metadata and rows are given.
+    Outside: 1 open_input, unless metadata and rows are given.
     """
     if metadata is not None and rows is not None:
         return _file_stats(metadata, rows.schema, columns, lambda names: [rows.select(names)])
-    with open_base_file(storage, path, kept=True) as (source, file):
+    with open_base_file(storage, path) as (source, file):
 
         def batches(names: list[str]) -> Iterable[Any]:
             if rows is not None:
@@ -316,7 +316,7 @@ def log_file_stats(
         log: The file.
         columns: As ``base_file_stats``.
 
-    Errors and calls outside: as ``read_blocks``, 1 open_kept instead of 1 open_input.
+    Errors and calls outside: as ``read_blocks``.
     """
     heads = {name.partition(".")[0] for name in columns}
     measured = _Measured(columns)
@@ -329,7 +329,7 @@ def log_file_stats(
         wanted = pa.schema([(name, arrow_type_of(node)) for name, node in fields if name in heads])
         measured.add(block_rows(block, content, wanted))
 
-    read_blocks(KeptFiles(storage), NullEvents(), [log], frozenset((log.instant_time,)), add)
+    read_blocks(storage, NullEvents(), [log], frozenset((log.instant_time,)), add)
     found = measured.stats()
     return tuple(found[name] for name in columns if name in found)
 

@@ -42,7 +42,7 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import InstantTime
 from timeline.model.metadata_table import PartitionKind, kind_of
-from timeline.ports.ports import Storage
+from timeline.ports.ports import Storage, with_cached_reads
 from timeline.system import NullEvents
 
 
@@ -203,6 +203,7 @@ def file_group_contents(
     Errors: as ``contents_of_commit``. Outside: 1 open_kept of a new base file for each of
     statistics, bloom filter and keys; those of ``read_slice`` for slices whose keys are compared.
     """
+    storage = with_cached_reads(storage)  # the write has just read or written most files
     path = change.file_group.partition_path
     stats: dict[str, tuple[ColumnStats, ...]] = {}
     blooms = []
@@ -231,16 +232,9 @@ def _bloom_of(storage: Storage, table: IndexedTable, base: BaseFile) -> tuple[st
     if footer.bloom_base64 is not None:
         return footer.bloom_kind, footer.bloom_base64
     made = BloomFilter(BloomSettings().fitted(footer.rows))
-    made.add(_keys_of(storage, table, base.path))
-    return made.kind, made.to_base64()
-
-
-def _keys_of(storage: Storage, table: IndexedTable, path: str) -> pa.ChunkedArray:
-    """Return the record keys of a base file. Outside: 1 open_kept."""
     keys = table.read.keys
-    if keys is None:
-        return read_keys(storage, path, kept=True)
-    return read_virtual_keys(storage, path, keys, kept=True)
+    made.add(read_virtual_keys(storage, base.path, keys) if keys else read_keys(storage, base.path))
+    return made.kind, made.to_base64()
 
 
 def _with_keys(
@@ -353,7 +347,8 @@ def slice_rows(
     names = tuple(dict.fromkeys((KEY_COLUMN, *(head for head in heads if head in known))))
     if one is not None and one.base_file is not None and not (one.log_files or columns):
         path = one.base_file.path
-        return pa.table([_keys_of(storage, table, path)], names=[KEY_COLUMN])
+        held = read_virtual_keys(storage, path, keys) if keys else read_keys(storage, path)
+        return pa.table([held], names=[KEY_COLUMN])
     own = frozenset(log.instant_time for log in one.log_files) if one else frozenset()
     read = replace(
         read,

@@ -68,33 +68,40 @@ def test_after_the_data_a_write_needs_refresh_slot_and_completed_file_only(
     assert shown - data == 3
 
 
-INDEXED = sorted(METADATA.keys() - {"no metadata table"})
+NONE = "no metadata table"
+INDEXED = sorted(METADATA.keys() - {NONE})
 WRITES = ("upsert", "insert", "upsert of two partitions", "insert into a new partition")
 
 
 @pytest.fixture(scope="module")
-def maintained() -> Iterator[dict[tuple[str, str], dict[str, Requests]]]:
+def maintained() -> Iterator[dict[tuple[str, str, str], dict[str, Requests]]]:
+    tables = [("COPY_ON_WRITE", "none"), ("COPY_ON_WRITE", "lock"), ("MERGE_ON_READ", "lock")]
     with CountedStore() as store:
         yield {
-            (lock, name): usual_writes(store, f"{name}-{lock}", lock, name)
-            for lock in ("none", "lock")
-            for name in INDEXED
+            (kind, lock, name): usual_writes(
+                store, f"{kind}-{lock}-{number}", lock, name, table_type=kind
+            )
+            for kind, lock in tables
+            for number, name in enumerate((NONE, *INDEXED))
         }
 
 
 @pytest.mark.spec("MDT-2")
 @pytest.mark.spec("MDT-4")
-@pytest.mark.parametrize("lock", ["none", "lock"])
+@pytest.mark.parametrize(
+    ("kind", "lock"),
+    [("COPY_ON_WRITE", "none"), ("COPY_ON_WRITE", "lock"), ("MERGE_ON_READ", "lock")],
+)
 @pytest.mark.parametrize("metadata", INDEXED)
 @pytest.mark.parametrize("write", WRITES)
 def test_a_metadata_table_costs_a_write_one_round_and_reads_nothing(
-    requested: dict[tuple[str, str], Requests],
-    maintained: dict[tuple[str, str], dict[str, Requests]],
+    maintained: dict[tuple[str, str, str], dict[str, Requests]],
     write: str,
+    kind: str,
     lock: str,
     metadata: str,
 ) -> None:
-    without, found = requested[lock, write], maintained[lock, metadata][write]
+    without, found = (maintained[kind, lock, name][write] for name in (NONE, metadata))
     asked = "\n".join(request.text for request in found.requests)
     assert found.rounds == without.rounds + 1, asked
     more = {kind: found.kinds[kind] - without.kinds[kind] for kind in without.kinds}
@@ -104,9 +111,9 @@ def test_a_metadata_table_costs_a_write_one_round_and_reads_nothing(
 
 @pytest.mark.spec("MDT-2")
 def test_log_files_of_the_metadata_table_exist_before_the_slot(
-    maintained: dict[tuple[str, str], dict[str, Requests]],
+    maintained: dict[tuple[str, str, str], dict[str, Requests]],
 ) -> None:
-    requests = maintained["lock", "record_index"]["insert"].requests
+    requests = maintained["COPY_ON_WRITE", "lock", "record_index"]["insert"].requests
     [slot] = [one.round for one in requests if one.kind == "PUT" and "/slots/" in one.key]
     logs = [one.round for one in requests if "/metadata/" in one.key and ".log." in one.key]
     assert len(logs) == 14  # 1 of files, 2 and 1 of statistics, 10 of the record index

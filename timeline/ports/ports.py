@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import IO, Any, Protocol, Self, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import IO, Any, Protocol, Self, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
 from timeline.errors import StorageUnavailableError, UnsafeSetupError
 from timeline.model.instant import TimelineZone, utc_zone
@@ -481,6 +481,24 @@ def open_cached(storage: Storage, path: str) -> IO[bytes]:
     """
     kept: Callable[[str], IO[bytes]] | None = getattr(storage, "open_kept", None)
     return storage.open_input(path) if kept is None else kept(path)
+
+
+class _CachedReads:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def open_input(self, path: str) -> IO[bytes]:
+        return open_cached(self._storage, path)
+
+
+def with_cached_reads(storage: Storage) -> Storage:
+    """Return the storage with an ``open_input`` that is ``open_cached``, to read data files."""
+    if getattr(storage, "open_kept", None) is None:
+        return storage
+    return cast(Storage, _CachedReads(storage))
 
 
 def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
