@@ -224,8 +224,7 @@ class MatchOn:
             InvalidInputError: No columns are joined (``merge_on``), or a column is unknown.
         """
         if on is None:
-            fields = (*config.record_key_fields, *(() if whole_table else config.partition_fields))
-            on = list(dict.fromkeys(fields))
+            on = key_columns_of_merge(config, whole_table=whole_table)
         twice = [name for name, count in Counter(source.names).items() if count > 1]
         if twice:
             raise InvalidInputError(
@@ -249,11 +248,7 @@ class MatchOn:
             names = [name.partition(".")[2] for name in sides]
             pairs = list(zip(names[::2], names[1::2], strict=True))
         if not pairs:
-            raise InvalidInputError(
-                "a merge needs columns that are equal in the table and the source; name them: "
-                "on=['id'], or on=\"target.id = source.user_id\"",
-                kind="merge_on",
-            )
+            raise no_match_columns()
         return cls(pairs=tuple(pairs), also=also)
 
     def is_key(self, config: TableConfig, *, whole_table: bool) -> bool:
@@ -269,6 +264,21 @@ class MatchOn:
         return self.is_key(config, whole_table=whole_table) or (
             self.also is None and names == fields
         )
+
+
+def key_columns_of_merge(config: TableConfig, *, whole_table: bool) -> list[str]:
+    """Return the columns that a merge matches by default: record key, and partition if it counts."""
+    fields = (*config.record_key_fields, *(() if whole_table else config.partition_fields))
+    return list(dict.fromkeys(fields))
+
+
+def no_match_columns() -> InvalidInputError:
+    """Return the error of a merge that joins no columns."""
+    return InvalidInputError(
+        "a merge needs columns that are equal in the table and the source; name them: "
+        "on=['id'], or on=\"target.id = source.user_id\"",
+        kind="merge_on",
+    )
 
 
 def _quoted(name: str) -> str:
@@ -458,9 +468,9 @@ class Merge:
 
     def __init__(
         self,
-        source: pa.Table,
-        run: Callable[[str | None], Statement],
-        on: Callable[[], MatchOn],
+        source: Any,
+        run: Callable[[str | None], Any],
+        on: Callable[[], Any],
     ) -> None:
         self._source = source
         self._run = run
@@ -513,7 +523,8 @@ class Merge:
             BudgetSpentError: Each attempt conflicted with other writers.
             ConflictError: As of ``upsert``.
         """
-        return self._run(batch_id).merge(self._source, self._on(), self._clauses)
+        result: CommitResult = self._run(batch_id).merge(self._source, self._on(), self._clauses)
+        return result
 
     def _with(
         self,

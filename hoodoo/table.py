@@ -408,9 +408,9 @@ class Table(TableReader):
         """
         Change columns in one commit, as ``ALTER TABLE`` of Java Hudi; no row is rewritten.
 
-        The columns get ids, by which older files keep them. The first change needs
-        ``hoodie.schema.on.read.enable=true``, and so does each later reader of Java Hudi. A dotted
-        name is a field inside a struct; ``element`` is inside a list and ``value`` inside a map.
+        Without ``hoodie.schema.on.read.enable=true`` only new columns at the end are possible. With
+        it the columns get ids, by which older files keep them; each later reader of Java Hudi needs
+        the option. ``a.b`` is a field of a struct, ``element`` of a list, ``value`` of a map.
 
         Args:
             rename: The new name of each column, without the dotted part before it.
@@ -427,7 +427,7 @@ class Table(TableReader):
             ConflictError: Other writers committed during every attempt.
         """
         changes = column_changes(rename, drop, types, add, move)
-        refuse_column_changes(self._context, self._settings)
+        refuse_column_changes(self._context, self._settings, changes)
         return self._run(WriteOperation.INSERT, None, changes=changes)
 
     def write(

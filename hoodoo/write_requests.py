@@ -99,7 +99,7 @@ def write_request_of(
         detect_early=settings.early_conflict_detection,
         schema=_schema_rules(settings, config, keys),
         changes=changes,
-        makes_ids=settings.schema_on_read and settings.schema_reconcile,
+        makes_ids=settings.schema_on_read and (settings.schema_reconcile or changes is not None),
     )
 
 
@@ -311,9 +311,13 @@ def column_changes(
     return changes
 
 
-def refuse_column_changes(context: TableContext, settings: WriteSettings) -> None:
+def refuse_column_changes(
+    context: TableContext, settings: WriteSettings, changes: ColumnChanges
+) -> None:
     """
     Refuse changes of columns that other readers or writers of the table would not know.
+
+    Columns that are added after the last one are not refused: a write with them does the same.
 
     Outside: 1 list; 1 get of the properties.
 
@@ -322,7 +326,10 @@ def refuse_column_changes(context: TableContext, settings: WriteSettings) -> Non
             Java Hudi writes to the table.
         MetadataTableOnError: The metadata table knows columns by their names.
     """
-    if not (settings.schema_on_read or context.snapshot().newest_internal_schema_json):
+    has_ids = bool(context.snapshot().newest_internal_schema_json)
+    if changes.only_appends and not (settings.schema_on_read or has_ids):
+        return
+    if not (settings.schema_on_read or has_ids):
         settings.refuse(
             "schema_on_read",
             "older files keep renamed and dropped columns by ids, and Java Hudi reads these with "

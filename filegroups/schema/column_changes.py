@@ -46,6 +46,12 @@ class ColumnChanges:
     add: tuple[tuple[str, pa.Field], ...] = ()
     move: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def only_appends(self) -> bool:
+        """Whether the changes only add columns after the last one, as a write with them does."""
+        others = (self.rename, self.types, self.drop, self.move)
+        return not any(others) and all(not around for around, _ in self.add)
+
     def apply(
         self, avro_json: str, document: dict[str, Any], fixed: Collection[str]
     ) -> tuple[str, dict[str, Any]]:

@@ -50,7 +50,7 @@ def schema_for(
     """
     text = snapshot.newest_schema_json or context.config.create_schema_json
     if plan.changes is not None:
-        return _changed(context, snapshot, text, plan.changes)
+        return _changed(context, snapshot, text, plan.changes, makes_ids=plan.makes_ids)
     schema, before = _fitting(context, text, workload, plan)
     ids = ids_of(
         context.ports.storage, snapshot, before, schema.avro_json, makes_ids=plan.makes_ids
@@ -59,7 +59,12 @@ def schema_for(
 
 
 def _changed(
-    context: TableContext, snapshot: Snapshot, text: str | None, changes: ColumnChanges
+    context: TableContext,
+    snapshot: Snapshot,
+    text: str | None,
+    changes: ColumnChanges,
+    *,
+    makes_ids: bool,
 ) -> tuple[TableSchema, str]:
     """
     Return the schema with changed columns, and the one before.
@@ -69,16 +74,20 @@ def _changed(
         InvalidInputError: Plans are pending, whose files would get the new names and an older time
             (``instants_pending``); or as ``ColumnChanges.apply``.
     """
-    _refuse_pending_plans(snapshot)
+    known = snapshot.newest_internal_schema_json
+    plain = changes.only_appends and not known and not makes_ids
+    if not plain:
+        _refuse_pending_plans(snapshot)
     if text is None:
         raise _no_schema()
     before = TableSchema.from_avro(text)
-    known = snapshot.newest_internal_schema_json
     document = json.loads(known) if known else first_version(before.avro_json)
     config = context.config
     named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
     deletes = (config.merge.delete_field,) if config.merge.delete_field else ()
     avro_json, changed = changes.apply(before.avro_json, document, {*named, *deletes})
+    if plain:  # older files have no such column, and need no id to show that
+        return TableSchema.from_avro(avro_json), before.avro_json
     ids = ids_for(context.ports.storage, snapshot, changed, None if known else document)
     return replace(TableSchema.from_avro(avro_json), ids=ids), before.avro_json
 

@@ -364,7 +364,7 @@ def alter(
     }
     with invocation.open_table(address) as opened:
         wanted = column_changes(**changes)
-        refuse_column_changes(opened.context, opened.settings)
+        refuse_column_changes(opened.context, opened.settings, wanted)
         planned = preview_columns(opened.context, opened.settings, wanted)
         lines = [change.text for change in planned]
         done = None

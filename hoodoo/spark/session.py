@@ -24,8 +24,10 @@ from hoodoo.spark.executor import SparkExecutor, spark_executor
 from hoodoo.spark.formats import FORMAT, has_hudi_bundle, remember_result, serves
 from hoodoo.spark.options import layers_for, path_of, paths_of, session_settings
 from hoodoo.spark.read import load_dataframe, with_columns_of, with_json_images
+from hoodoo.spark.sql.names import find_table
 from hoodoo.spark.sql.session_sql import run_sql
-from hoodoo.spark.sql.statements import read_by_name
+from hoodoo.spark.sql.statements import name_parts, read_by_name
+from hoodoo.spark.sql.table_writes import HoodooWriterV2, insert_into, save_as_table
 from hoodoo.spark.stream_sink import StreamSink
 from hoodoo.spark.write import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError
@@ -62,6 +64,7 @@ def install(spark: Any) -> Any:
     frame = type(spark.range(0))
     if not getattr(frame, "_hoodoo_installed", False):
         frame.write = property(HoodooWriter, doc=DataFrameWriter.__doc__)
+        frame.writeTo = _write_to
         frame.writeStream = property(HoodooStreamWriter, doc=DataStreamWriter.__doc__)
         SparkSession.read = property(HoodooReader, doc=DataFrameReader.__doc__)
         SparkSession.readStream = property(HoodooStreamReader, doc=DataStreamReader.__doc__)
@@ -223,10 +226,32 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         partitionBy: Any = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        """Save as Spark does; refuse a catalog table in the format of hoodoo."""
-        if serves(self._df.sparkSession, format or self._given_format):
-            raise _unsupported("saveAsTable")
-        super().saveAsTable(name, format, mode, partitionBy, **options)
+        """Save to a table by its name, as Spark does, and keep its entry in Spark's catalog."""
+        spark = self._df.sparkSession
+        provider = format or self._given_format
+        is_known = provider is None and find_table(spark, name_parts(spark, name)) is not None
+        if not is_known and not serves(spark, provider):
+            super().saveAsTable(name, format, mode, partitionBy, **options)
+            return
+        if self._given_unsupported is not None:
+            raise _unsupported(self._given_unsupported)
+        result = save_as_table(
+            self._df,
+            name,
+            provider or FORMAT,
+            self._options(options),
+            mode=mode or self._given_mode,
+            partition_by=_names((partitionBy,)) if partitionBy else self._given_partitions,
+        )
+        remember_result(spark, result)
+
+    def insertInto(self, tableName: str, overwrite: bool | None = None) -> None:  # noqa: N802, N803, FBT001
+        """Insert into a table by its name, as Spark does."""
+        overwrites = (
+            str(self._given_mode).lower() == "overwrite" if overwrite is None else overwrite
+        )
+        if not insert_into(self._df, tableName, overwrites=overwrites):
+            super().insertInto(tableName, overwrite)
 
 
 class HoodooReader(_GivenOptions, DataFrameReader):
@@ -251,6 +276,15 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         paths, given = paths_of(path, self._options(options))
         chosen = schema if schema is not None else self._given_schema
         return load_dataframe(self._spark, paths, given, schema=chosen)
+
+    def table(self, tableName: str) -> Any:  # noqa: N803
+        """Read a table by its name, as Spark does, with the options of a load."""
+        given = self._options({})
+        named = find_table(self._spark, name_parts(self._spark, tableName)) if given else None
+        if named is None:
+            return read_by_name(self._spark, tableName, super().table)
+        df = load_dataframe(self._spark, [named.path], {**named.options, **given})
+        return df.alias(tableName.rpartition(".")[2])
 
 
 class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
@@ -360,6 +394,10 @@ def _unsupported(what: str) -> InvalidInputError:
         kind="unsupported_spark_call",
         call=what,
     )
+
+
+def _write_to(df: Any, table: str) -> HoodooWriterV2:
+    return HoodooWriterV2(df, table)
 
 
 def _names(columns: Sequence[Any]) -> tuple[str, ...]:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from filegroups.merge.merging import RELOCATED_COLUMN
+from filegroups.reading.read import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableSnapshot
+from filegroups.writing.merge_clauses import SOURCE, TARGET
 from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_with_warnings
 from hoodoo.configuration import Layers
+from hoodoo.inputs import no_filter
+from hoodoo.row_changes import Merge, key_columns_of_merge, no_match_columns
 from hoodoo.services import Services
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.executor import spark_executor
 from hoodoo.spark.few_rows import collect_few
 from hoodoo.spark.options import layers_for, storage_properties
 from hoodoo.spark.read import load_dataframe, load_state
+from hoodoo.spark.row_changes import SparkMergeRun, SparkStatement
 from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.sql.catalyst import part_of
 from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
 from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
@@ -109,6 +115,97 @@ class SparkTable(Table):
         """
         self._refuse_reads()
         return SparkSnapshot(self, *lease_newest(self._context))
+
+    def update(
+        self,
+        filter: Any,  # noqa: A002 - the public word
+        values: Mapping[str, object],
+        partitions: Sequence[str] | None = None,
+        *,
+        batch_id: str | None = None,
+    ) -> CommitResult:
+        """
+        Set columns of the rows that match a filter, by joins of the cluster.
+
+        Args:
+            filter: A text of Spark's SQL or a column; ``"true"`` for all rows.
+            values: For each column a text of Spark's SQL, a column, or a literal of another type.
+            partitions: Partition paths to search; None for all.
+            batch_id: As of ``upsert``.
+
+        Errors: as ``Table.update``.
+        """
+        if filter is None:
+            raise no_filter()
+        parts = {name: part_of(self.spark, value) for name, value in values.items()}
+        return self._on_spark(WriteOperation.UPSERT, batch_id).update(
+            parts, part_of(self.spark, filter), partitions
+        )
+
+    def delete(
+        self,
+        filter: object = None,  # noqa: A002
+        partitions: Sequence[str] | None = None,
+        *,
+        keys: object = None,
+        batch_id: str | None = None,
+        reads: ReadSet | None = None,
+    ) -> CommitResult:
+        """
+        Delete the rows that match a filter, or those of some keys. Errors: as ``Table.delete``.
+
+        Args:
+            filter: A text of Spark's SQL or a column; a DataFrame of keys is the same as ``keys``.
+            partitions: As of ``update``.
+            keys: A DataFrame, or rows in any form of ``upsert``.
+            batch_id: As of ``upsert``.
+            reads: With keys: as of ``upsert``.
+        """
+        if not isinstance(filter, str | Column) or keys is not None or reads is not None:
+            return super().delete(filter, partitions, keys=keys, batch_id=batch_id, reads=reads)
+        return self._on_spark(WriteOperation.DELETE, batch_id).delete(
+            part_of(self.spark, filter), partitions
+        )
+
+    def merge(self, source: object, on: Any = None) -> Merge:
+        """
+        Return a merge of a DataFrame into the table: add its clauses, then ``execute``.
+
+        Conditions and values are texts of Spark's SQL, or columns; they name columns as
+        ``target.x`` and ``source.x``. Rows of other forms are merged as by ``Table.merge``.
+
+        Args:
+            source: The rows.
+            on: Columns that are equal in rows that match, a condition as a text or a column; None
+                as of ``Table.merge``.
+
+        Errors: as ``Table.merge``.
+        """
+        if not isinstance(source, DataFrame):
+            return super().merge(source, on)
+
+        def matching() -> Any:
+            names = on
+            if names is None:
+                plan = write_request_of(self._settings, self.config, WriteOperation.UPSERT)
+                whole = plan.rules.lookup.whole_table
+                names = key_columns_of_merge(self.config, whole_table=whole)
+            if isinstance(names, str) and names.isidentifier():
+                names = [names]
+            if isinstance(names, list | tuple):
+                names = " AND ".join(f"{TARGET}.{one} = {SOURCE}.{one}" for one in names)
+            if not isinstance(names, Column) and not names:
+                raise no_match_columns()
+            return part_of(self.spark, names)
+
+        def run(batch_id: str | None) -> SparkMergeRun:
+            return SparkMergeRun(self._on_spark(WriteOperation.UPSERT, batch_id))
+
+        return Merge(source, run, matching)
+
+    def _on_spark(self, operation: WriteOperation, batch_id: str | None) -> SparkStatement:
+        statement = self._statement(operation, batch_id)
+        return SparkStatement(table=self, statement=statement, alias=TARGET)
 
     def close(self) -> None:
         """End services on threads, leave the writer registry and close connections."""

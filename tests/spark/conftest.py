@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ DRIVER_BYTES = "hoodoo.spark.driver.write.max.bytes"
 
 Row = tuple[Any, ...]
 Save = Callable[..., Any]
+Sql = Callable[[str], list[Row]]
 
 
 def run_to_its_end(start: Callable[[], Any]) -> None:
@@ -132,3 +134,14 @@ def rows(spark: Any, path: str) -> Callable[..., list[Row]]:
         return sorted(tuple(row) for row in df.select(*own).collect())
 
     return run
+
+
+@pytest.fixture
+def sql(spark: Any, tmp_path: Any, driver_writes: None) -> Iterator[Sql]:
+    """Run statements in a database of the test."""
+    database = f"t{uuid.uuid4().hex[:8]}"
+    spark.sql(f"CREATE DATABASE {database} LOCATION 'file:{tmp_path}/{database}'")
+    spark.sql(f"USE {database}")
+    yield lambda text: sorted(tuple(row) for row in spark.sql(text).collect())
+    spark.sql("USE default")
+    spark.sql(f"DROP DATABASE {database} CASCADE")

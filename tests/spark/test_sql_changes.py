@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import hoodoo.spark
+from tests.spark.conftest import Sql
 from timeline.errors import HoodooError, InvalidInputError
 
 pytestmark = pytest.mark.spark
 
-Row = tuple[Any, ...]
-Sql = Callable[[str], list[Row]]
 COLUMNS = "(ts BIGINT, id STRING, guest STRING, fare DOUBLE, city STRING)"
 KEYED = "TBLPROPERTIES (primaryKey = 'id', preCombineField = 'ts')"
+MERGES = 5
 FOUR = (
     "(1, 'a', 'ann', 10.0, 'rome'), (2, 'b', 'bob', 20.0, 'rome'), "
     "(3, 'c', 'cid', 30.0, 'oslo'), (4, 'd', 'dan', 40.0, 'bern')"
 )
-
-
-@pytest.fixture
-def sql(spark: Any, tmp_path: Any, driver_writes: None) -> Iterator[Sql]:
-    """Run statements in a database of the test."""
-    database = f"t{uuid.uuid4().hex[:8]}"
-    spark.sql(f"CREATE DATABASE {database} LOCATION 'file:{tmp_path}/{database}'")
-    spark.sql(f"USE {database}")
-    yield lambda text: sorted(tuple(row) for row in spark.sql(text).collect())
-    spark.sql("USE default")
-    spark.sql(f"DROP DATABASE {database} CASCADE")
 
 
 @pytest.fixture
@@ -194,6 +182,8 @@ def test_a_wrong_name_or_value_is_a_short_error(sql: Sql, stays: str) -> None:
         "UPDATE stays SET nope = 1",
         "UPDATE stays SET fare = nope",
         "DELETE FROM stays WHERE nope = 1",
+        "UPDATE stays SET ts = CAST(guest AS BIGINT) + 9",
+        "UPDATE stays SET fare = 'much'",
         "UPDATE stays SET id = 'z' WHERE id = 'a'",
         "UPDATE stays SET ts = 0 WHERE id = 'b'",
         "MERGE INTO stays t USING nowhere s ON t.id = s.id WHEN MATCHED THEN DELETE",
@@ -202,3 +192,33 @@ def test_a_wrong_name_or_value_is_a_short_error(sql: Sql, stays: str) -> None:
             sql(text)
         assert len(str(refused.value)) < 400
         assert "\tat " not in str(refused.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["snapshot", "serializable"])
+def test_concurrent_merges_of_two_sessions_lose_no_update(spark: Any, sql: Sql, level: str) -> None:
+    sql(
+        f"CREATE TABLE stays {COLUMNS} USING hudi TBLPROPERTIES (primaryKey = 'id', "
+        "'hoodie.write.concurrency.mode' = 'optimistic_concurrency_control', "
+        f"'hoodoo.write.isolation.level' = '{level}')"
+    )
+    sql(f"INSERT INTO stays VALUES {FOUR}")
+    database = spark.catalog.currentDatabase()
+
+    def add(number: int) -> None:
+        session = spark.newSession()
+        for turn in range(MERGES):
+            new = f"UNION ALL SELECT 'new-{number}-{turn}'"
+            session.sql(
+                f"MERGE INTO {database}.stays t USING (SELECT 'a' id UNION ALL SELECT 'c' {new}) s "
+                "ON t.id = s.id WHEN MATCHED THEN UPDATE SET fare = t.fare + 1 "
+                "WHEN NOT MATCHED THEN INSERT (id, fare) VALUES (s.id, 0)"
+            )
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(add, range(2)))
+    assert sql("SELECT id, fare FROM stays WHERE id IN ('a', 'c')") == [
+        ("a", 10.0 + 2 * MERGES),
+        ("c", 30.0 + 2 * MERGES),
+    ]
+    assert sql("SELECT count(*) FROM stays") == [(4 + 2 * MERGES,)]

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import lit
+
+from timeline.errors import InvalidInputError
 
 _HAS_CLASSIC = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
 _TREE_NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
@@ -167,11 +171,34 @@ def dataframe_of(spark: Any, plan: Any) -> DataFrame:
 
 
 def column_of(spark: Any, expression: Any) -> Column:
-    """Return a parsed expression as a column."""
+    """Return a parsed expression as a column; a column itself stays."""
+    if isinstance(expression, Column):
+        return expression
     sql = spark._jvm.org.apache.spark.sql  # noqa: SLF001
     if _HAS_CLASSIC:
         return Column(sql.classic.ExpressionUtils.column(expression))
     return Column(sql.Column(expression))
+
+
+def part_of(spark: Any, value: object) -> Any:
+    """
+    Return a condition or a value of Spark's API for a statement: a SQL text, a column or a literal.
+
+    Raises:
+        InvalidInputError: A text is no expression (``expression``).
+    """
+    if isinstance(value, Column):
+        return value
+    if not isinstance(value, str):
+        return lit(value)
+    try:
+        return parse_expression(spark, value)
+    except ParseException as error:
+        raise InvalidInputError(
+            f"this is no expression of Spark's SQL: {value!r}: {first_line(error)}. A text is SQL: "
+            "write the text itself in single quotes, 'like this'",
+            kind="expression",
+        ) from error
 
 
 def constants(spark: Any, expressions: list[Any]) -> list[Any]:

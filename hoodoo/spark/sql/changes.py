@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -11,12 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from filegroups.schema.schema import META_COLUMNS
 from filegroups.writing.merge_clauses import MergeAction, When
-from hoodoo.spark.row_changes import (
-    MergeSource,
-    SparkClause,
-    SparkStatement,
-    stored_column,
-)
+from filegroups.writing.write_request import CommitResult
+from hoodoo.spark.changed_columns import SparkClause, stored_column
+from hoodoo.spark.row_changes import MergeSource, SparkStatement
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.sql.catalyst import (
     dataframe_of,
@@ -177,26 +175,54 @@ def insert(statement: Statement) -> Any:
                     f"Spark cannot resolve the rows to insert: {first_line(error)}",
                     kind="expression",
                 ) from error
+        partitions = {key: value_of(one) for key, one in listed_map(plan.partitionSpec()).items()}
+        insertion = Insertion(
+            names=[str(name) for name in listed_seq(plan.userSpecifiedCols())],
+            partitions={
+                key: None if value is None else str(value) for key, value in partitions.items()
+            },
+            by_name=bool(has_field(plan, "byName") and plan.byName()),
+            overwrites=bool(plan.overwrite()),
+        )
         with SparkTable(spark, named.path, named.options) as table:
-            return statement.done(_insert_rows(statement, table, rows))
+            return statement.done(insert_rows(table, rows, insertion))
 
 
-def _insert_rows(statement: Statement, table: SparkTable, rows: Any) -> Any:
-    plan = statement.plan
-    partitions = {name: value_of(one) for name, one in listed_map(plan.partitionSpec()).items()}
-    fixed = {name: str(value) for name, value in partitions.items() if value is not None}
-    names = [str(name) for name in listed_seq(plan.userSpecifiedCols())]
-    by_name = has_field(plan, "byName") and plan.byName()
-    data = aligned_rows(table, rows, names=names, fixed=fixed, by_name=by_name)
-    if not plan.overwrite():
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insertion:
+    """
+    How rows go into a table.
+
+    Args:
+        names: The columns that the statement lists; empty for all.
+        partitions: Partition columns that it names, with their values; None for dynamic ones.
+        by_name: Whether columns are found by their names only.
+        overwrites: Whether the rows replace partitions or the table.
+        is_dynamic: Whether they replace their own partitions; None asks the options.
+    """
+
+    names: Sequence[str] = ()
+    partitions: Mapping[str, str | None] = field(default_factory=dict)
+    by_name: bool = False
+    overwrites: bool = False
+    is_dynamic: bool | None = None
+
+
+def insert_rows(table: SparkTable, rows: Any, how: Insertion) -> CommitResult:
+    """Insert rows into a table. Raises: as ``aligned_rows`` and ``Table.write``."""
+    fixed = {name: value for name, value in how.partitions.items() if value is not None}
+    data = aligned_rows(table, rows, names=how.names, fixed=fixed, by_name=how.by_name)
+    if not how.overwrites:
         return table.write(data, _insert_operation(table))
-    is_static = _overwrites_statically(statement.spark, table)
+    is_static = not how.is_dynamic
+    if how.is_dynamic is None:
+        is_static = _overwrites_statically(table)
     fields = table.config.partition_fields
-    if not fields or (not partitions and is_static):
+    if not fields or (not how.partitions and is_static):
         return table.insert_overwrite_table(data)
     if not fixed or (not is_static and len(fixed) < len(fields)):
         return table.insert_overwrite(data)
-    return table.insert_overwrite(data, partitions=_partitions_of(table, fixed))
+    return table.insert_overwrite(data, partitions=partitions_matching(table, fixed))
 
 
 def _insert_operation(table: SparkTable) -> WriteOperation:
@@ -215,22 +241,22 @@ def _insert_operation(table: SparkTable) -> WriteOperation:
     return WriteOperation.UPSERT if keyed else WriteOperation.INSERT
 
 
-def _overwrites_statically(spark: Any, table: SparkTable) -> bool:
+def _overwrites_statically(table: SparkTable) -> bool:
     if table.properties.get(_OVERWRITE_MODE) is not None:
         return table.settings.overwrite_mode is not OverwriteMode.DYNAMIC
-    mode = spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
+    mode = table.spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
     return str(mode).lower() != "dynamic"
 
 
-def _partitions_of(table: SparkTable, fixed: Mapping[str, str]) -> list[str]:
+def partitions_matching(table: SparkTable, fixed: Mapping[str, str]) -> list[str]:
     """Return the partition paths with the fixed values: existing ones, and a wholly named one."""
     folded = {name.casefold(): value for name, value in fixed.items()}
     fields = table.config.partition_fields
     hive = table.config.hive_style_partitioning
-    wanted = [folded.get(field.casefold()) for field in fields]
+    wanted = [folded.get(name.casefold()) for name in fields]
     parts = [
-        None if value is None else (f"{field}={value}" if hive else value)
-        for field, value in zip(fields, wanted, strict=True)
+        None if value is None else (f"{name}={value}" if hive else value)
+        for name, value in zip(fields, wanted, strict=True)
     ]
     if None not in parts:
         return ["/".join(str(part) for part in parts)]
@@ -248,7 +274,7 @@ def aligned_rows(
     table: SparkTable,
     rows: Any,
     *,
-    names: list[str],
+    names: Sequence[str],
     fixed: Mapping[str, str],
     by_name: bool = False,
 ) -> Any:

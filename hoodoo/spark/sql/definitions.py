@@ -48,6 +48,8 @@ _OPTIONS: Final = {
     "orderingfields": "hoodie.datasource.write.precombine.field",
     "type": "hoodie.datasource.write.table.type",
 }
+#: Properties that a table keeps.
+FIXED_PROPERTIES: Final = frozenset(_OPTIONS)
 _TYPES: Final = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
 _PARTITIONS = "hoodie.datasource.write.partitionpath.field"
 _HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
@@ -120,7 +122,7 @@ def create(statement: Statement) -> Any:
             f"there is no Hudi table at the location, and the statement has no columns: {path}",
             kind="table_not_found",
         )
-    schema = partitions_last(columns, _partition_fields(spark, definition))
+    schema = partitions_last(columns, partition_fields(spark, definition))
     layers = layers_for(spark, definition.options(is_new=True))
     create_table(path, schema=arrow_schema_of(schema), properties=layers).close()
     try:
@@ -147,7 +149,7 @@ def create_as_select(statement: Statement) -> Any:
                     f"Spark cannot resolve the query: {first_line(error)}", kind="expression"
                 ) from error
         own = rows.drop(*META_COLUMNS)
-        order = partitions_last(own.schema, _partition_fields(spark, definition)).names
+        order = partitions_last(own.schema, partition_fields(spark, definition)).names
         options = definition.options(is_new=True)
         settings = WriteSettings.from_properties(layers_for(spark, options, warns=False).load())
         combines = bool(settings.record_key_fields and settings.ordering_fields)
@@ -250,7 +252,8 @@ def _is_done(statement: Statement, definition: TableDefinition) -> bool:
     )
 
 
-def _partition_fields(spark: Any, definition: TableDefinition) -> Sequence[str]:
+def partition_fields(spark: Any, definition: TableDefinition) -> Sequence[str]:
+    """Return the partition columns of a new table, by its clause or its options."""
     layers = layers_for(spark, definition.options(is_new=True), warns=False)
     return WriteSettings.from_properties(layers.load()).partition_fields
 

@@ -11,12 +11,18 @@ from typing import Any
 from pyspark.errors import ParseException
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
-from hoodoo.spark.sql import changes, definitions
+from hoodoo.spark.sql import alterations, changes, definitions, procedures
 from hoodoo.spark.sql.catalyst import nodes_of, parse_plan
 from hoodoo.spark.sql.statements import Handler, Statement, run_by_spark
 from timeline.errors import InvalidInputError
 
-_HANDLERS: Mapping[str, Handler] = {**changes.HANDLERS, **definitions.HANDLERS}
+_HANDLERS: Mapping[str, Handler] = {
+    **changes.HANDLERS,
+    **definitions.HANDLERS,
+    **alterations.HANDLERS,
+}
+#: Statements that not every parser of Spark knows.
+_TEXTS = (*alterations.TEXTS, (procedures.CALL, procedures.call))
 
 Arguments = Mapping[str, Any] | Sequence[Any] | None
 
@@ -50,6 +56,11 @@ def run_sql(
         def by_spark(changed: str) -> Any:
             return spark_sql(spark, changed, args) if args else spark_sql(spark, changed)
 
+        for pattern, run in _TEXTS:
+            match = pattern.fullmatch(text)
+            result = None if match is None else run(spark, match)
+            if result is not None:
+                return result
         try:
             plan = parse_plan(spark, text)
         except ParseException:

@@ -136,6 +136,17 @@ def test_without_the_option_the_first_change_is_refused(tmp_path: Path) -> None:
         assert table.timeline == []
 
 
+def test_new_columns_at_the_end_need_neither_the_option_nor_ids(tmp_path: Path) -> None:
+    with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, record_key="id") as table:
+        table.upsert([{"id": "x", "a": 1, "b": "one"}])
+        table.alter_schema(add={"c": pa.int64()})
+        assert table.current_state().snapshot.newest_internal_schema_json is None
+        table.upsert([{"id": "z", "a": 3, "b": "three", "c": 9}])
+        assert [row["c"] for row in rows_of(table)] == [None, 9]
+        with pytest.raises(SettingError):
+            table.alter_schema(add={"d": pa.int64()}, move={"d": "id"})
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [

@@ -1,0 +1,299 @@
+"""
+The columns of changed rows on Spark: values of clauses in the types of the table, and checks.
+
+The rows that clauses act on arrive joined, with the number of the clause. All steps are columns of
+Spark; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+from filegroups.merge.merging import RELOCATED_COLUMN
+from filegroups.schema.schema import KEY_COLUMN, META_COLUMNS
+from filegroups.writing.merge_clauses import (
+    TARGET,
+    MergeAction,
+    TargetRules,
+    When,
+    changed_key,
+    ordering_lowered,
+)
+from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.sql.catalyst import assignable, attribute, cast_to_store, column_of
+from timeline.errors import InvalidInputError
+
+ACT: Final = "_hoodoo_act"  # the number of the clause that acts on a row
+_BEFORE: Final = "_hoodoo_before_{}"  # a column of the target
+_VALUE: Final = "_hoodoo_value_{}_{}"  # of a clause, of a column
+_FLAG: Final = "_hoodoo_refused_{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkClause:
+    """
+    One clause of a merge, over Spark's columns.
+
+    Args:
+        when: The rows that it may act on.
+        action: Its effect.
+        condition: A parsed expression or a column; None for all rows.
+        values: For each column of the table an expression or a column; None takes every column from the
+            source's column of its name.
+    """
+
+    when: When
+    action: MergeAction
+    condition: Any = None
+    values: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A column of flags; rows with a true flag are refused with an error of their number."""
+
+    column: str
+    error: Callable[[int], InvalidInputError]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The columns of the table of a statement."""
+
+    spark: Any
+    alias: str
+    rules: TargetRules
+    types: Mapping[str, Any]  # Spark's, of its own columns
+
+    @classmethod
+    def of(cls, spark: Any, alias: str, rules: TargetRules) -> Target:
+        """Return the columns of a table that conditions name by an alias."""
+        shape = spark_schema_of(rules.schema)
+        types = {each.name: each.dataType for each in shape if each.name not in META_COLUMNS}
+        return cls(spark, alias, rules, types)
+
+    @property
+    def stored(self) -> list[str]:
+        """The meta columns that carry the key of a row that was read."""
+        return [name for name in self.rules.schema.names if name in META_COLUMNS]
+
+    def column(self, name: str) -> Any:
+        """Return one of its columns."""
+        return column_of(self.spark, attribute(self.spark, self.alias, name))
+
+    def named(self, name: str) -> str:
+        """Return a column's own spelling. Raises: InvalidInputError if there is none."""
+        bare = name.removeprefix(f"{self.alias}.")
+        for own in (*(one for one in self.types if one == bare), *self.types):
+            if own.casefold() == bare.casefold():
+                return own
+        raise InvalidInputError(
+            f"no such column to set: {name!r}; the table has {list(self.types)}",
+            kind="unknown_column",
+            columns=[name],
+        )
+
+
+class Changes:
+    """
+    The rows that clauses make of joined rows.
+
+    Args:
+        target: The target.
+        clauses: They act on rows whose column ``ACT`` has their number.
+        source: The name of the source.
+        source_names: Its columns; None without a source.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        clauses: Sequence[SparkClause],
+        source: str,
+        source_names: Sequence[str] | None,
+    ) -> None:
+        self._target = target
+        self._clauses = clauses
+        self._source = source
+        self._values = [self._bound(one, source_names) for one in clauses]
+        self._fixed = self._set_columns(target.rules.fixed)
+        self._ordering = self._set_columns(target.rules.ordering)
+
+    @property
+    def checks(self) -> list[Check]:
+        """The checks of rows that are made."""
+        made = [
+            Check(_FLAG.format(number), partial(changed_key, name))
+            for number, name in enumerate(self._fixed)
+        ]
+        if self._ordering:
+            fields = self._target.rules.ordering
+            number = len(self._fixed)
+            made.append(Check(_FLAG.format(number), partial(ordering_lowered, fields)))
+        return made
+
+    def _set_columns(self, names: Sequence[str]) -> list[str]:
+        """Return those of the target's columns that an update may change, by their dotted names."""
+        updates = [
+            values
+            for one, values in zip(self._clauses, self._values, strict=True)
+            if one.action is MergeAction.UPDATE
+        ]
+        return [name for name in names if any(name.partition(".")[0] in v for v in updates)]
+
+    def _bound(self, clause: SparkClause, source_names: Sequence[str] | None) -> dict[str, Any]:
+        if clause.action is MergeAction.DELETE:
+            return {}
+        if clause.values is not None:
+            if not clause.values:
+                raise InvalidInputError("name at least one column to set", kind="no_column")
+            found: dict[str, Any] = {}
+            for name, value in clause.values.items():
+                own = self._target.named(name)
+                if own in found:
+                    raise InvalidInputError(
+                        f"a column is set twice: {own!r}", kind="expression", column=name
+                    )
+                found[own] = value
+            return found
+        folded = {name.casefold(): name for name in source_names or ()}
+        missing = [name for name in self._target.types if name.casefold() not in folded]
+        if missing:
+            raise InvalidInputError(
+                "a clause that takes all columns needs all columns of the table in the source; add "
+                f"these, or name the columns to set: {missing}",
+                kind="unknown_column",
+                columns=missing,
+            )
+        spark = self._target.spark
+        return {
+            name: attribute(spark, self._source, folded[name.casefold()])
+            for name in self._target.types
+        }
+
+    def of(
+        self,
+        joined: Any,
+        when: When,
+        *,
+        keeps: Sequence[str] = (),
+        new_key: Any = None,
+    ) -> Any:
+        """
+        Return the changed rows: keys, own columns, a mark of deletes, and flags for the checks.
+
+        Args:
+            joined: Rows with ``ACT``.
+            when: The clauses that act on them.
+            keeps: Further columns to keep.
+            new_key: The record key of inserts into a table without key fields.
+        """
+        target, spark = self._target, self._target.spark
+        has_target = TARGET in when.value
+        inner = [F.col(name) for name in dict.fromkeys((ACT, *keeps))]
+        if has_target:
+            names = [*target.stored, *target.types]
+            inner += [target.column(name).alias(_BEFORE.format(name)) for name in names]
+        acting = [(n, one) for n, one in enumerate(self._clauses) if one.when is when]
+        for number, _ in acting:
+            inner += [
+                F.when(F.col(ACT) == number, column_of(spark, value)).alias(
+                    _VALUE.format(number, name)
+                )
+                for name, value in self._values[number].items()
+            ]
+        staged = joined.select(*inner)
+        given = {each.name: each.dataType for each in staged.schema}
+        made = {
+            name: self._made(name, acting, given, has_target=has_target) for name in target.types
+        }
+        columns = []
+        for name in target.stored:
+            before = F.lit(None).cast("string")
+            if has_target:
+                before = F.col(_BEFORE.format(name))
+            elif name == KEY_COLUMN and new_key is not None:
+                before = new_key
+            columns.append(before.alias(name))
+        deletes = [n for n, one in acting if one.action is MergeAction.DELETE]
+        mark = F.col(ACT).isin(deletes) if deletes else F.lit(False)
+        columns += [value.alias(name) for name, value in made.items()]
+        columns.append(mark.alias(RELOCATED_COLUMN))
+        columns += [F.col(name) for name in keeps]
+        columns += self._flags(made, has_target=has_target)
+        return staged.select(*columns)
+
+    def _made(
+        self,
+        name: str,
+        acting: Sequence[tuple[int, SparkClause]],
+        given: Mapping[str, Any],
+        *,
+        has_target: bool,
+    ) -> Any:
+        target, kind = self._target, self._target.types[name]
+        before = F.col(_BEFORE.format(name)) if has_target else F.lit(None).cast(kind)
+        made = before
+        for number, _ in reversed(acting):
+            if name not in self._values[number]:
+                continue
+            key = _VALUE.format(number, name)
+            value = stored_column(target.spark, key, given[key], kind, name)
+            made = F.when(F.col(ACT) == number, value).otherwise(made)
+        return made
+
+    def _flags(self, made: Mapping[str, Any], *, has_target: bool) -> list[Any]:
+        flags = []
+        for number, name in enumerate(self._fixed):
+            flag = F.lit(False)
+            if has_target:
+                flag = ~_field(made, name).eqNullSafe(_before(name))
+            flags.append(flag.alias(_FLAG.format(number)))
+        if self._ordering:
+            flag = F.lit(False)
+            if has_target:
+                flag = _is_lower(self._target.rules.ordering, made)
+            flags.append(flag.alias(_FLAG.format(len(self._fixed))))
+        return flags
+
+
+def _field(made: Mapping[str, Any], name: str) -> Any:
+    head, *rest = name.split(".")
+    return reduce(lambda column, step: column.getField(step), rest, made[head])
+
+
+def _before(name: str) -> Any:
+    head, *rest = name.split(".")
+    return reduce(lambda column, step: column.getField(step), rest, F.col(_BEFORE.format(head)))
+
+
+def _is_lower(fields: Sequence[str], made: Mapping[str, Any]) -> Any:
+    """Return whether ordering values fall; a row without a value is the older one."""
+    new = F.struct(*(_field(made, name).alias(str(n)) for n, name in enumerate(fields)))
+    old = F.struct(*(_before(name).alias(str(n)) for n, name in enumerate(fields)))
+    complete = reduce(lambda one, name: one & _before(name).isNotNull(), fields, F.lit(True))
+    return complete & (new < old)
+
+
+def stored_column(spark: Any, name: str, given: Any, wanted: Any, column: str) -> Any:
+    """
+    Return a column in the type of the table's column.
+
+    Raises:
+        InvalidInputError: A value of this type cannot be stored (``lossy_type``).
+    """
+    if given == wanted:
+        return F.col(f"`{name}`")
+    if not assignable(spark, given, wanted):
+        raise InvalidInputError(
+            f"a value does not fit its column: {column} has type {wanted.simpleString()}, the "
+            f"value {given.simpleString()}; convert it by CAST",
+            kind="expression",
+            column=column,
+        )
+    return cast_to_store(spark, attribute(spark, name), wanted)

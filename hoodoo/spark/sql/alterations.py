@@ -1,0 +1,348 @@
+"""ALTER TABLE, TRUNCATE, partitions and indexes of Hudi tables in SQL."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from filegroups.metadata_table.index_definitions import read_index_definitions
+from filegroups.schema.schema import META_COLUMNS
+from hoodoo.spark.formats import has_hudi_bundle
+from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
+from hoodoo.spark.sql.catalyst import (
+    has_field,
+    listed_map,
+    listed_seq,
+    session_catalog,
+    value_of,
+)
+from hoodoo.spark.sql.changes import partitions_matching
+from hoodoo.spark.sql.definitions import FIXED_PROPERTIES, partitions_last
+from hoodoo.spark.sql.names import NamedTable, find_table, identifier, required_table
+from hoodoo.spark.sql.statements import Statement, name_parts
+from hoodoo.spark.table import SparkTable
+from timeline.errors import InvalidInputError
+from timeline.model.metadata_table import PartitionKind
+from timeline.writer_registry import refuse_with_writers
+
+#: A statement that Spark's parser does not know.
+SHOW_INDEXES = re.compile(
+    r"\s*show\s+index(?:es)?\s+(?:from|in)\s+(?P<name>\S+?)\s*;?\s*", re.IGNORECASE
+)
+REFRESH_INDEX = re.compile(r"\s*refresh\s+index\s.*", re.IGNORECASE | re.DOTALL)
+
+_SECONDARY = PartitionKind.SECONDARY_INDEX.value
+
+Change = Callable[[Statement, NamedTable, SparkTable], Any]
+
+
+def _on_table(change: Change) -> Callable[[Statement], Any]:
+    """Return a handler that opens the table of the plan's first child."""
+
+    def run(statement: Statement) -> Any:
+        named = statement.table_of(statement.plan.children().head())
+        if named is None:
+            return None
+        with SparkTable(statement.spark, named.path, named.options) as table:
+            return change(statement, named, table)
+
+    return run
+
+
+# ---- Columns
+
+
+def _add_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
+    add: dict[str, pa.DataType] = {}
+    move: dict[str, str] = {}
+    for one in listed_seq(statement.plan.columnsToAdd()):
+        around = value_of(one.path())
+        parts = [*(_field(around) if around is not None else ()), str(one.colName())]
+        add[".".join(parts)] = _arrow_type(one.dataType())
+        move |= _moved(".".join(parts), value_of(one.position()))
+    return _altered(statement, named, table, add=add, move=move)
+
+
+def _drop_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
+    drop = [".".join(_field(one)) for one in listed_seq(statement.plan.columnsToDrop())]
+    if statement.plan.ifExists():
+        own = {name.casefold() for name in table.schema.names}
+        drop = [name for name in drop if name.partition(".")[0].casefold() in own]
+    return _altered(statement, named, table, drop=drop) if drop else statement.done()
+
+
+def _rename_column(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
+    plan = statement.plan
+    rename = {".".join(_field(plan.column())): str(plan.newName())}
+    return _altered(statement, named, table, rename=rename)
+
+
+def _alter_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
+    plan = statement.plan
+    types: dict[str, pa.DataType] = {}
+    move: dict[str, str] = {}
+    if has_field(plan, "specs"):  # since Spark 4.0
+        specs = [
+            (one.column(), one.newDataType(), one.newPosition(), one.newNullability())
+            for one in listed_seq(plan.specs())
+        ]
+    else:
+        specs = [(plan.column(), plan.dataType(), plan.position(), plan.nullable())]
+    for column, kind, position, nullable in specs:
+        name = ".".join(_field(column))
+        if value_of(nullable) is False:
+            raise _refused("ALTER COLUMN ... SET NOT NULL", "columns of a Hudi table stay nullable")
+        if value_of(kind) is not None:
+            types[name] = _arrow_type(kind.get())
+        move |= _moved(name, value_of(position))
+    if not types and not move:
+        return None  # a comment or a default, which only Spark's catalog keeps
+    return _altered(statement, named, table, types=types, move=move)
+
+
+def _altered(statement: Statement, named: NamedTable, table: SparkTable, **changes: Any) -> Any:
+    result = table.alter_schema(**changes)
+    if named.entry is not None:
+        refresh_columns(statement.spark, named, table)
+    return statement.done(result)
+
+
+def refresh_columns(spark: Any, named: NamedTable, table: SparkTable) -> None:
+    """Give the entry of a table the table's columns of now."""
+    ident = named.entry.identifier()
+    own = spark_schema_of(table.schema)
+    partitions = listed_seq(named.entry.partitionColumnNames())
+    ordered = partitions_last(own, partitions)
+    meta = [each for each in _fields_of(named.entry) if each.name in META_COLUMNS]
+    data = [each for each in ordered.fields if each.name not in partitions]
+    schema = StructType([*meta, *data])
+    external = session_catalog(spark).externalCatalog()
+    java = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())  # noqa: SLF001
+    external.alterTableDataSchema(value_of(ident.database()), ident.table(), java)
+
+
+def _fields_of(entry: Any) -> list[StructField]:
+    return list(StructType.fromJson(json.loads(entry.schema().json())).fields)
+
+
+def _field(node: Any) -> list[str]:
+    return [str(part) for part in listed_seq(node.name())]
+
+
+def _moved(name: str, position: Any) -> dict[str, str]:
+    """Return the move of a column to a place; none without a place."""
+    if position is None:
+        return {}
+    place = position.position()
+    if str(place.toString()).upper() == "FIRST":
+        return {name: ""}
+    return {name: str(place.column())}
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    field = {"name": "column", "type": json.loads(kind.json()), "nullable": True, "metadata": {}}
+    return arrow_schema_of(StructType.fromJson({"type": "struct", "fields": [field]})).field(0).type
+
+
+# ---- Names and properties
+
+
+def _rename_table(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
+    spark = statement.spark
+    new = identifier(spark, [str(part) for part in listed_seq(statement.plan.newName())])
+    if named.entry is None or new is None:
+        raise _refused("RENAME TO of a path", "move the folder while nothing writes to it")
+    if str(named.entry.tableType().name()) == "MANAGED":  # Spark moves the folder
+        refuse_with_writers(table.context)
+    session_catalog(spark).renameTable(named.entry.identifier(), new)
+    return statement.done()
+
+
+def _set_properties(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
+    given = listed_map(statement.plan.properties())
+    fixed = sorted(key for key in given if key.lower() in FIXED_PROPERTIES)
+    if fixed:
+        raise _refused(
+            f"a change of {', '.join(fixed)}",
+            "the key, the ordering and the type of a table stay; create another table",
+        )
+    options = {key: str(value) for key, value in given.items()}
+    SparkTable(statement.spark, table.path, {**named.options, **options}).close()  # checks them
+    return None  # Spark keeps them in its catalog
+
+
+# ---- Rows and partitions
+
+
+def _truncate(statement: Statement, named: NamedTable, table: SparkTable) -> Any:  # noqa: ARG001
+    return statement.done(table.insert_overwrite_table(table.schema.empty_table()))
+
+
+def _truncate_partition(statement: Statement, named: NamedTable, table: SparkTable) -> Any:  # noqa: ARG001
+    paths = _paths(table, statement.plan.partitionSpec())
+    return statement.done(table.delete_partitions(paths))
+
+
+def _drop_partitions(statement: Statement, named: NamedTable, table: SparkTable) -> Any:  # noqa: ARG001
+    specs = listed_seq(statement.plan.parts())
+    paths = [path for one in specs for path in _paths(table, one)]
+    known = set(_partitions(table))
+    found = [path for path in paths if path in known]
+    if statement.plan.ifExists() and not found:
+        return statement.done()
+    return statement.done(table.delete_partitions(found or paths))
+
+
+def _paths(table: SparkTable, spec: Any) -> list[str]:
+    given = {key: str(value) for key, value in listed_map(spec.spec()).items()}
+    return partitions_matching(table, given)
+
+
+def _partitions(table: SparkTable) -> list[str]:
+    return sorted({one.file_group.partition_path for one in table.file_slices()})
+
+
+def _show_partitions(statement: Statement, named: NamedTable, table: SparkTable) -> Any:  # noqa: ARG001
+    fields, hive = table.config.partition_fields, table.config.hive_style_partitioning
+    pattern = value_of(statement.plan.pattern())
+    paths = _partitions(table)
+    if pattern is not None:
+        wanted = set(_paths(table, pattern))
+        paths = [path for path in paths if path in wanted]
+    if not hive:
+        paths = [
+            "/".join(
+                f"{name}={value}" for name, value in zip(fields, path.split("/"), strict=False)
+            )
+            for path in paths
+        ]
+    return statement.rows([(path,) for path in paths if fields], "partition string")
+
+
+# ---- Indexes
+
+
+def _create_index(statement: Statement, named: NamedTable, table: SparkTable) -> Any:  # noqa: ARG001
+    plan = statement.plan
+    name, kind = str(plan.indexName()), str(plan.indexType()).lower()
+    columns = [".".join(_field(one._1())) for one in listed_seq(plan.columns())]  # noqa: SLF001
+    options = listed_map(plan.properties())
+    if "expr" in options or "func" in options or kind in ("column_stats", "bloom_filters"):
+        raise _refused(
+            "an expression index",
+            "build statistics of columns by hoodie.metadata.index.column.stats.enable and 'hoodoo "
+            "metadata create TABLE column_stats', or a secondary index by CREATE INDEX name ON "
+            "table (column)",
+        )
+    if kind not in ("", "record_index", "secondary_index"):
+        raise _refused(f"an index of type {kind}", "leave USING out")
+    is_record = kind == "record_index" or set(columns) == set(table.config.record_key_fields)
+    known = {one[0] for one in _indexes(table)}
+    target = "record_index" if is_record else f"{_SECONDARY}{name}"
+    if target in known and plan.ignoreIfExists():
+        return statement.done()
+    if is_record:
+        table.metadata.create_index("record_index", index_type="record_index")
+    elif len(columns) == 1:
+        table.metadata.create_index(name, columns[0])
+    else:
+        raise _refused("a secondary index on several columns", "create one for each column")
+    return statement.done()
+
+
+def _drop_index(statement: Statement, named: NamedTable, table: SparkTable) -> Any:  # noqa: ARG001
+    name, known = str(statement.plan.indexName()), {one[0] for one in _indexes(table)}
+    if statement.plan.ignoreIfNotExists() and not {name, f"{_SECONDARY}{name}"} & known:
+        return statement.done()
+    table.metadata.drop_index(name)
+    return statement.done()
+
+
+def _indexes(table: SparkTable) -> list[tuple[str, str, str]]:
+    """Return the partitions of the metadata table: name, column of an index, type."""
+    known = read_index_definitions(table.context.ports.storage)
+    found = []
+    for one in table.metadata.status().partitions:
+        definition = known.get(one.name)
+        column = ",".join(definition.source_fields) if definition is not None else ""
+        is_secondary = one.name.startswith(_SECONDARY)
+        found.append((one.name, column, "secondary_index" if is_secondary else one.name))
+    return found
+
+
+def show_indexes(spark: Any, match: re.Match[str]) -> Any:
+    """Run ``SHOW INDEXES FROM table``; return None for a table of Hudi's bundle."""
+    parts = name_parts(spark, match["name"])
+    if has_hudi_bundle(spark) and find_table(spark, parts) is None:
+        return None
+    named = required_table(spark, parts)
+    with SparkTable(spark, named.path, named.options) as table:
+        rows = _indexes(table)
+    return spark.createDataFrame(rows, "index_name string, col_name string, index_type string")
+
+
+def refuse_refresh_index(spark: Any, match: re.Match[str]) -> Any:  # noqa: ARG001
+    """Refuse ``REFRESH INDEX``, which is the bundle's where there is one."""
+    if has_hudi_bundle(spark):
+        return None
+    raise _refused("REFRESH INDEX", "each commit keeps the indexes up to date")
+
+
+# ---- Statements without a counterpart
+
+
+def _refuses(what: str, instead: str) -> Callable[[Statement], Any]:
+    def run(statement: Statement) -> Any:
+        if statement.table_of(statement.plan.children().head()) is None:
+            return None
+        raise _refused(what, instead)
+
+    return run
+
+
+def _refused(what: str, instead: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"SQL on Hudi tables does not support {what}: {instead}", kind="sql_statement"
+    )
+
+
+def repair(statement: Statement) -> Any:
+    """Run ``MSCK REPAIR TABLE``: nothing to do, because the table itself lists its partitions."""
+    named = statement.table_of(statement.plan.children().head())
+    return None if named is None else statement.done()
+
+
+HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
+    "AddColumns": _on_table(_add_columns),
+    "DropColumns": _on_table(_drop_columns),
+    "RenameColumn": _on_table(_rename_column),
+    "AlterColumn": _on_table(_alter_columns),
+    "AlterColumns": _on_table(_alter_columns),
+    "RenameTable": _on_table(_rename_table),
+    "SetTableProperties": _on_table(_set_properties),
+    "TruncateTable": _on_table(_truncate),
+    "TruncatePartition": _on_table(_truncate_partition),
+    "DropPartitions": _on_table(_drop_partitions),
+    "ShowPartitions": _on_table(_show_partitions),
+    "CreateIndex": _on_table(_create_index),
+    "DropIndex": _on_table(_drop_index),
+    "RepairTable": repair,
+    "ReplaceColumns": _refuses("REPLACE COLUMNS", "use ADD, DROP, RENAME and ALTER COLUMN"),
+    "SetTableLocation": _refuses("SET LOCATION", "drop the entry and create it with LOCATION"),
+    "AddPartitions": _refuses("ADD PARTITION", "a partition begins with its first row: INSERT"),
+    "RenamePartitions": _refuses("PARTITION ... RENAME", "INSERT its rows anew, then drop it"),
+    "LoadData": _refuses("LOAD DATA", "INSERT INTO table SELECT ... FROM parquet.`path`"),
+    "OverwriteByExpression": _refuses(
+        "INSERT ... REPLACE WHERE", "use INSERT OVERWRITE with a PARTITION, or MERGE INTO"
+    ),
+}
+
+TEXTS: Sequence[tuple[re.Pattern[str], Callable[[Any, re.Match[str]], Any]]] = (
+    (SHOW_INDEXES, show_indexes),
+    (REFRESH_INDEX, refuse_refresh_index),
+)

@@ -1,0 +1,208 @@
+"""SQL that defines tables, columns and indexes, and CALL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hoodoo.spark
+from tests.spark.conftest import Sql
+from timeline.errors import HoodooError, InvalidInputError, SettingError
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "(id STRING, fare INT, ts BIGINT, city STRING)"
+KEYED = "TBLPROPERTIES (primaryKey = 'id', preCombineField = 'ts')"
+
+
+@pytest.fixture
+def stays(sql: Sql) -> str:
+    sql(f"CREATE TABLE stays {COLUMNS} USING hudi {KEYED} PARTITIONED BY (city)")
+    sql("INSERT INTO stays VALUES ('a', 1, 1, 'rome'), ('b', 2, 2, 'oslo'), ('c', 3, 3, 'oslo')")
+    return "stays"
+
+
+def columns(spark: Any, name: str) -> list[tuple[str, str]]:
+    return [each for each in spark.table(name).dtypes if not each[0].startswith("_hoodie")]
+
+
+def test_columns_are_added_and_with_ids_renamed_retyped_and_dropped(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    sql("ALTER TABLE stays ADD COLUMNS (note STRING)")
+    sql("INSERT INTO stays VALUES ('d', 4, 4, 'rome', 'new')")
+    assert sql("SELECT id, note FROM stays WHERE city = 'rome'") == [("a", None), ("d", "new")]
+    with pytest.raises(SettingError, match=r"schema\.on\.read"):
+        sql("ALTER TABLE stays RENAME COLUMN note TO remark")
+    sql("SET hoodie.schema.on.read.enable=true")
+    try:
+        sql("ALTER TABLE stays RENAME COLUMN note TO remark")
+        sql("ALTER TABLE stays ALTER COLUMN fare TYPE BIGINT")
+        assert dict(columns(spark, stays)) == {
+            "id": "string",
+            "fare": "bigint",
+            "ts": "bigint",
+            "city": "string",
+            "remark": "string",
+        }
+        sql("ALTER TABLE stays DROP COLUMN remark")
+        sql("UPDATE stays SET fare = 3000000000 WHERE id = 'd'")
+    finally:
+        spark.conf.unset("hoodie.schema.on.read.enable")
+    assert sql("SELECT id, fare FROM stays WHERE fare > 2") == [("c", 3), ("d", 3000000000)]
+    entry = [row[0] for row in spark.sql("DESCRIBE stays").collect()]
+    assert "remark" not in entry
+    assert "fare" in entry
+
+
+def test_partitions_are_shown_dropped_and_truncated(spark: Any, sql: Sql, stays: str) -> None:
+    assert sql("SHOW PARTITIONS stays") == [("city=oslo",), ("city=rome",)]
+    assert sql("SHOW PARTITIONS stays PARTITION (city = 'oslo')") == [("city=oslo",)]
+    sql("ALTER TABLE stays DROP PARTITION (city = 'oslo')")
+    assert sql("SELECT id FROM stays") == [("a",)]
+    sql("ALTER TABLE stays DROP IF EXISTS PARTITION (city = 'bern')")
+    sql("TRUNCATE TABLE stays")
+    assert sql("SELECT count(*) FROM stays") == [(0,)]
+
+
+def test_a_renamed_table_keeps_its_rows_and_fixed_properties_stay(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    sql("ALTER TABLE stays RENAME TO nights")
+    assert sql("SELECT count(*) FROM nights") == [(3,)]
+    assert not spark.catalog.tableExists("stays")
+    sql("ALTER TABLE nights SET TBLPROPERTIES ('hoodie.clean.commits.retained' = '7')")
+    with hoodoo.spark.table(spark, "nights") as table:
+        assert table.properties["hoodie.clean.commits.retained"] == "7"
+    with pytest.raises(InvalidInputError, match="primaryKey"):
+        sql("ALTER TABLE nights SET TBLPROPERTIES (primaryKey = 'fare')")
+    assert ("primaryKey", "id") in sql("SHOW TBLPROPERTIES nights")
+    assert "USING hudi" in sql("SHOW CREATE TABLE nights")[0][0]
+
+
+def test_an_external_table_is_found_and_its_files_stay(
+    spark: Any, sql: Sql, save: Any, path: str, rows: Any
+) -> None:
+    save([(1, "mon", 1, 1.0)])
+    sql(f"CREATE TABLE orders USING hudi LOCATION '{path}'")
+    sql("UPDATE orders SET amount = 2.5")
+    assert rows() == [(1, "mon", 1, 2.5)]
+    with pytest.raises(InvalidInputError, match="not those of the Hudi table"):
+        sql(f"CREATE TABLE other (x INT) USING hudi LOCATION '{path}'")
+    sql("DROP TABLE orders")
+    assert rows() == [(1, "mon", 1, 2.5)]
+
+
+def test_indexes_are_created_shown_and_dropped(spark: Any, sql: Sql) -> None:
+    sql(
+        f"CREATE TABLE stays {COLUMNS} USING hudi TBLPROPERTIES (primaryKey = 'id', "
+        "'hoodie.metadata.enable' = 'true')"
+    )
+    sql("INSERT INTO stays VALUES ('a', 1, 1, 'rome'), ('b', 2, 2, 'oslo')")
+    sql("CREATE INDEX keys ON stays (id)")
+    sql("CREATE INDEX cities ON stays (city)")
+    shown = {(row[1], row[2]) for row in sql("SHOW INDEXES FROM stays")}
+    assert ("city", "secondary_index") in shown
+    assert "record_index" in {kind for _, kind in shown}
+    sql("DROP INDEX cities ON stays")
+    sql("DROP INDEX IF EXISTS cities ON stays")
+    assert "secondary_index" not in {row[2] for row in sql("SHOW INDEXES FROM stays")}
+    with pytest.raises(InvalidInputError, match="expression index"):
+        sql("CREATE INDEX hours ON stays USING column_stats(ts) OPTIONS (expr = 'hour')")
+
+
+def test_procedures_show_commits_savepoints_and_properties(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    sql("UPDATE stays SET fare = 9 WHERE id = 'a'")
+    shown = spark.sql("CALL show_commits(table => 'stays', limit => 10)")
+    assert shown.columns[:3] == ["commit_time", "state_transition_time", "action"]
+    newest, oldest = (row.commit_time for row in shown.collect())
+    assert newest > oldest
+    assert len(sql("CALL system.show_commits('stays', 1)")) == 1
+    assert ("hoodie.table.recordkey.fields", "id") in sql(
+        "CALL show_table_properties(table => 'stays')"
+    )
+    assert sql(f"CALL create_savepoint(table => 'stays', commit_time => '{oldest}')") == [(True,)]
+    assert sql("CALL show_savepoints(table => 'stays')") == [(oldest,)]
+    assert sql(f"CALL rollback_to_savepoint(table => 'stays', instant_time => '{oldest}')") == [
+        (True,)
+    ]
+    assert sql("SELECT fare FROM stays WHERE id = 'a'") == [(1,)]
+    assert sql("CALL delete_savepoint(table => 'stays')") == [(True,)]
+    sql("DELETE FROM stays WHERE id = 'b'")
+    last = hoodoo.spark.last_result(spark).requested_time
+    assert sql(f"CALL rollback_to_instant(table => 'stays', instant_time => '{last}')") == [(True,)]
+    assert sql("SELECT count(*) FROM stays") == [(3,)]
+    actions = {row.action for row in spark.sql("CALL show_timeline(table => 'stays')").collect()}
+    assert {"commit", "rollback", "restore"} <= actions
+
+
+def test_procedures_run_services(spark: Any, sql: Sql) -> None:
+    sql(f"CREATE TABLE stays {COLUMNS} USING hudi TBLPROPERTIES (primaryKey = 'id', type = 'mor')")
+    sql("INSERT INTO stays VALUES ('a', 1, 1, 'rome'), ('b', 2, 2, 'oslo')")
+    sql("UPDATE stays SET fare = 9 WHERE id = 'a'")
+    planned = sql("CALL run_compaction(op => 'schedule', table => 'stays')")
+    assert [row[2] for row in planned] == ["REQUESTED"]
+    done = sql("CALL run_compaction(op => 'run', table => 'stays')")
+    assert [(row[0], row[2]) for row in done] == [(planned[0][0], "COMPLETED")]
+    assert [row[0] for row in sql("CALL show_compaction(table => 'stays')")] == [planned[0][0]]
+    sql("INSERT INTO stays VALUES ('c', 3, 3, 'rome')")
+    assert len(sql("CALL run_clustering(table => 'stays', order => 'fare')")) <= 1
+    cleaned = sql(
+        "CALL run_clean(table => 'stays', clean_policy => 'KEEP_LATEST_FILE_VERSIONS', "
+        "file_versions_retained => 1)"
+    )
+    assert [row[2] > 0 for row in cleaned] == [True]
+    with pytest.raises(InvalidInputError, match="hoodoo table upgrade"):
+        sql("CALL upgrade_table(table => 'stays')")
+    with pytest.raises(InvalidInputError, match="no such procedure"):
+        sql("CALL frobnicate(table => 'stays')")
+    with pytest.raises(InvalidInputError, match="no argument 'tabel'"):
+        sql("CALL show_commits(tabel => 'stays')")
+    with pytest.raises(HoodooError, match="no Hudi table has this name"):
+        sql("CALL show_commits(table => 'nowhere')")
+
+
+def test_dataframes_are_saved_inserted_and_read_by_name(spark: Any, sql: Sql) -> None:
+    two = spark.createDataFrame(
+        [("a", 1, "rome"), ("b", 2, "oslo")], "id string, fare int, city string"
+    )
+    options = {"hoodie.datasource.write.recordkey.field": "id"}
+    two.write.format("hudi").options(**options).partitionBy("city").saveAsTable("stays")
+    with pytest.raises(InvalidInputError, match="has this name"):
+        two.write.format("hudi").saveAsTable("stays")
+    more = two.selectExpr("upper(id) id", "fare + 10 fare", "city")
+    more.write.format("hudi").mode("append").saveAsTable("stays")
+    two.selectExpr("'x'", "7", "city").where("city = 'rome'").write.insertInto("stays")
+    assert sql("SELECT id FROM stays") == [("A",), ("B",), ("a",), ("b",), ("x",)]
+    more.where("city = 'oslo'").writeTo("stays").overwritePartitions()
+    more.selectExpr("city", "5 as fare", "'z' as id").limit(1).writeTo("stays").append()
+    assert sql("SELECT id, fare FROM stays WHERE city = 'oslo'") == [("B", 12)]
+    assert spark.read.table("stays").where("id = 'z'").count() == 1
+    two.writeTo("nights").using("hudi").tableProperty("primaryKey", "id").create()
+    assert spark.table("nights").count() == 2
+    assert {one.name for one in spark.catalog.listTables()} >= {"stays", "nights"}
+
+
+def test_a_merge_of_dataframes_has_the_clauses_of_the_local_one(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    news = spark.createDataFrame(
+        [("a", 50, 9, "rome"), ("c", 0, 9, "oslo"), ("z", 7, 9, "bern")],
+        "id string, fare int, ts long, city string",
+    )
+    with hoodoo.spark.table(spark, stays) as table:
+        result = (
+            table.merge(news, "target.id = source.id")
+            .when_matched_delete("source.fare = 0")
+            .when_matched_update({"fare": "target.fare + source.fare", "ts": "source.ts"})
+            .when_not_matched_insert_all()
+            .when_not_matched_by_source_update({"fare": "-target.fare"})
+            .execute()
+        )
+        assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (1, 2, 1)
+        table.update("id = 'z'", {"city": "city", "fare": "fare * 2"})
+        table.delete("fare < 0")
+    assert sql("SELECT id, fare FROM stays") == [("a", 51), ("z", 14)]
