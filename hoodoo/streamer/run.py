@@ -105,7 +105,7 @@ class Streamer:
         self._bad_table = None
         if settings.bad_path is not None:
             self._bad_table = BadRecordTable(settings.bad_path, self._layers)
-        self._source = open_source(settings, loaded)
+        self._source = open_source(settings, loaded, self._schemas)
         self._clock = SystemClock()
         self._events = LoggingEvents()
         self._table: Table | None = None

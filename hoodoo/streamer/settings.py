@@ -131,6 +131,14 @@ class StreamerSettings(LayeredSettings):
         "Add columns with offset, partition, time in ms and key of each message.",
         aliases=_old("hoodie.streamer.source.kafka.append.offsets"),
     )
+    kafka_deserializer: str = option(
+        "hoodie.streamer.source.kafka.value.deserializer.class",
+        "io.confluent.kafka.serializers.KafkaAvroDeserializer",
+        "The form of Avro messages: `KafkaAvroDeserializer` and `KafkaAvroSchemaDeserializer` for those "
+        "of a Confluent registry (`schema.registry.url`), `ByteArrayDeserializer` for bare ones of the "
+        "source's schema.",
+        aliases=_old("hoodie.streamer.source.kafka.value.deserializer.class"),
+    )
     source_timeout_ms: Annotated[int, OptionKind.MS, Field(ge=100, le=3_600_000)] = option(
         "hoodoo.streamer.source.timeout.ms",
         60_000,

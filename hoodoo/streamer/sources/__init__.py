@@ -7,18 +7,21 @@ A source is chosen by the name of Hudi's class, which is never imported (SEC4).
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 
 from hoodoo.catalog import open_table
-from hoodoo.streamer.bad_records import parse_json
+from hoodoo.streamer.bad_records import Parse, parse_json
+from hoodoo.streamer.schema import Schemas, registry_login, schema_of_id
 from hoodoo.streamer.settings import StreamerSettings
 from hoodoo.streamer.sources.files import FileSource
 from hoodoo.streamer.sources.hudi import HudiSource
 from hoodoo.streamer.sources.kafka import KafkaSource, client_options
+from hoodoo.streamer.sources.kafka_avro import parse_bare, parse_numbered
 from hoodoo.streamer.sources.source import Source, unreadable
 from hoodoo.streamer.sources.sql import SqlSource
 from hoodoo.streamer.transform import read_text
 from hoodoo.table import Table
-from timeline.errors import TableNotFoundError
+from timeline.errors import SettingError, TableNotFoundError
 from timeline.properties.options import PropertySet
 from timeline.storage.open_storage import storage_for
 from timeline.system import SystemClock
@@ -30,12 +33,15 @@ _FILES = {
     "CsvDFSSource": ".csv",
     "AvroDFSSource": ".avro",
 }
-_JSON_KAFKA, _HUDI = "JsonKafkaSource", "HoodieIncrSource"
+_JSON_KAFKA, _AVRO_KAFKA = "JsonKafkaSource", "AvroKafkaSource"
+_HUDI = "HoodieIncrSource"
 _SQL, _SQL_FILE = "SqlSource", "SqlFileBasedSource"
-NAMES = (*_FILES, _JSON_KAFKA, _HUDI, _SQL, _SQL_FILE)
+_BARE = "ByteArrayDeserializer"
+_NUMBERED = ("KafkaAvroDeserializer", "KafkaAvroSchemaDeserializer")
+NAMES = (*_FILES, _JSON_KAFKA, _AVRO_KAFKA, _HUDI, _SQL, _SQL_FILE)
 
 
-def open_source(settings: StreamerSettings, properties: PropertySet) -> Source:
+def open_source(settings: StreamerSettings, properties: PropertySet, schemas: Schemas) -> Source:
     """
     Return the source that the settings name; no row is read yet.
 
@@ -65,9 +71,11 @@ def open_source(settings: StreamerSettings, properties: PropertySet) -> Source:
             settle_ms=settings.files_settle_ms,
             leaves_out_bad=settings.leaves_out_bad,
         )
-    if name == _JSON_KAFKA:
+    if name in (_JSON_KAFKA, _AVRO_KAFKA):
         topic = needed("kafka_topic", "a topic, orders")
         parse = parse_json(f"kafka:{topic}")
+        if name == _AVRO_KAFKA:
+            parse = _parse_avro(topic, settings, properties, schemas)
         return KafkaSource(settings, client_options(properties), clock, parse)
     if name == _HUDI:
         path = needed("hudi_path", "the path of a Hudi table")
@@ -85,6 +93,37 @@ def open_source(settings: StreamerSettings, properties: PropertySet) -> Source:
     near = get_close_matches(name, NAMES, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}" if near else f"use one of {', '.join(NAMES)}"
     raise StreamerSettings.refusal(properties, "source_class", f"hoodoo has no such source; {hint}")
+
+
+def _parse_avro(
+    topic: str, settings: StreamerSettings, properties: PropertySet, schemas: Schemas
+) -> Parse:
+    """Return the reader of Avro messages that the option of Java's deserializer names."""
+    name = settings.kafka_deserializer.rpartition(".")[2]
+    if name == _BARE:
+        if schemas.source_json is None:
+            raise StreamerSettings.missing(
+                properties, "source_schema_file", "the schema of the messages", name
+            )
+        return parse_bare(topic, schemas.source_json)
+    if name not in _NUMBERED:
+        raise StreamerSettings.refusal(
+            properties,
+            "kafka_deserializer",
+            f"hoodoo has no such deserializer; use one of {', '.join((*_NUMBERED, _BARE))}",
+        )
+    registry = properties.get("schema.registry.url", "").partition(",")[0]
+    if not registry:
+        raise SettingError(
+            "set schema.registry.url to the schema registry, http://host:8081: "
+            f"{_AVRO_KAFKA} needs it",
+            kind="setting_missing",
+            key="schema.registry.url",
+            value="",
+            layer="default",
+            suggestion="http://host:8081",
+        )
+    return parse_numbered(topic, partial(schema_of_id, registry, login=registry_login(properties)))
 
 
 def _query_tables(settings: StreamerSettings, properties: PropertySet) -> dict[str, Table]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from confluent_kafka import Producer
 
@@ -201,3 +205,67 @@ def test_keys_of_javas_client_are_understood(broker: Broker, options: Options) -
     with pytest.raises(HoodooError) as caught:
         stream(options() | secured)
     assert caught.value.kind == "unreadable_source"
+
+
+# ---- Avro
+
+OLD = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
+NEW = {**OLD, "fields": [*OLD["fields"], {"name": "v", "type": ["null", "string"]}]}
+
+
+def datum(schema: dict[str, Any], row: dict[str, Any], number: int | None = None) -> bytes:
+    made = io.BytesIO()
+    fastavro.schemaless_writer(made, schema, row)
+    head = b"" if number is None else struct.pack(">bI", 0, number)
+    return head + made.getvalue()
+
+
+def avro(options: Options, **more: str) -> dict[str, str]:
+    return options(**more) | {"hoodoo.streamer.source.class": "AvroKafkaSource"}
+
+
+def test_avro_messages_name_their_schemas_in_a_registry(
+    broker: Broker, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def schema_of_id(registry: str, number: int, login: str) -> str:
+        assert (registry, login) == ("http://r:8081", "u:p")
+        asked.append(number)
+        return json.dumps({7: OLD, 8: NEW}[number])
+
+    monkeypatch.setattr("hoodoo.streamer.sources.schema_of_id", schema_of_id)
+    values = [
+        datum(OLD, {"id": n}, 7) if n % 3 else datum(NEW, {"id": n, "v": "x"}, 8) for n in range(9)
+    ]
+    broker.send(topic_of(options), *values)
+    registry = {
+        "schema__registry__url": "http://r:8081",
+        "schema__registry__basic__auth__user__info": "u:p",
+    }
+    assert stream(avro(options, **registry)).rows == 9
+    assert rows_of(options) == [(n, None if n % 3 else "x") for n in range(9)]
+    assert sorted(asked) == [7, 8]
+    broker.send(topic_of(options), b"\x00\x00", datum(OLD, {"id": 5}, 7))
+    with pytest.raises(InvalidInputError, match="it has no number of a schema"):
+        stream(avro(options, **registry))
+    with pytest.raises(SettingError, match=r"set schema\.registry\.url"):
+        stream(avro(options))
+
+
+def test_bare_avro_messages_have_the_schema_of_the_source(
+    broker: Broker, options: Options, tmp_path: Path
+) -> None:
+    (tmp_path / "s.avsc").write_text(json.dumps(NEW))
+    bare = {
+        "hoodie__streamer__source__kafka__value__deserializer__class": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
+        "hoodie__streamer__schemaprovider__source__schema__file": str(tmp_path / "s.avsc"),
+    }
+    broker.send(
+        topic_of(options), datum(NEW, {"id": 1, "v": None}), datum(NEW, {"id": 2, "v": "y"})
+    )
+    assert stream(avro(options, **bare)).rows == 2
+    assert rows_of(options) == [(1, None), (2, "y")]
+    broker.send(topic_of(options), b"\x02\x02\x7f")
+    with pytest.raises(InvalidInputError, match="a message is not Avro of its schema"):
+        stream(avro(options, **bare))
