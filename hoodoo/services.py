@@ -175,6 +175,14 @@ def warn_ignored_keys(properties: PropertySet, events: EventSink) -> None:
         events.emit("options.without_effect", keys=", ".join(ineffective))
 
 
+def compaction_of_stream(properties: PropertySet, settings: WriteSettings) -> Mapping[str, object]:
+    """Return the options of compaction for a stream: in the background by default, as in Hudi."""
+    option = CompactionSettings.options["asynchronous"]
+    if settings.stream_disables_compaction:
+        return {option.key: "false"}
+    return {} if properties.get_option(option) is not None else {option.key: "true"}
+
+
 def services_of(
     properties: Mapping[str, str],
     part: Phase = Phase.BOTH,

@@ -173,14 +173,8 @@ def merged_profile(profiles: Sequence[CommitMetadata]) -> CommitMetadata:
 def merged_request(
     first: WriteRequest, plans: Sequence[WriteRequest], parts: Mapping[str, MemberResult]
 ) -> WriteRequest:
-    """Return the write request of all members together, without batch ids, with all their texts."""
-    texts = {key: text for plan in plans for key, text in plan.extra_metadata.items()}
-    metadata = {
-        **texts,
-        **first.extra_metadata,
-        GROUP_KEY: str(len(plans)),
-        **member_results_text(parts),
-    }
+    """Return the write request of all members together, without batch ids."""
+    metadata = {**first.extra_metadata, GROUP_KEY: str(len(plans)), **member_results_text(parts)}
     entries = [plan.extra_metadata.get(SINK_CHECKPOINT_KEY) for plan in plans]
     streams = [json.loads(entry) for entry in entries if entry is not None]
     if streams:

@@ -12,6 +12,7 @@ from hoodoo.cli.printing import count_text
 from hoodoo.cli.services import stop_on_signals
 from hoodoo.streamer.run import Streamer, WrittenBatch
 from hoodoo.streamer.settings import StreamerSettings
+from hoodoo.sync.settings import SyncSettings
 
 
 @click.command(cls=Command)
@@ -40,6 +41,7 @@ from hoodoo.streamer.settings import StreamerSettings
 )
 @click.option("--checkpoint", metavar="TEXT", help="Begin here, once for each text.")
 @click.option("--ignore-checkpoint", metavar="TEXT", help="Begin anew, once for each text.")
+@click.option("--enable-sync", "sync", is_flag=True, help="Register the table in a catalog.")
 @click.option("--continuous", is_flag=True, default=None, help="Go on until a signal.")
 @click.option(
     "--min-sync-interval-seconds",
@@ -57,6 +59,7 @@ def streamer(
     ordering: str | None,
     operation: str | None,
     interval_s: int | None,
+    sync: bool,
     **flags: Any,
 ) -> None:
     """
@@ -87,6 +90,8 @@ def streamer(
         for field, value in of_table.items()
         if value is not None
     }
+    if sync:
+        given[SyncSettings.options["meta_enabled"].key] = "true"
     with Streamer(invocation.layers.with_code(given)) as opened:
         if invocation.dry_run:
             checkpoint = opened.check()

@@ -21,12 +21,12 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.configuration import Layers
 from hoodoo.factory import compose_ports
+from hoodoo.services import compaction_of_stream
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.table import SparkTable
 from hoodoo.spark.write import save_dataframe, save_options, table_exists
 from hoodoo.table import Table
 from hoodoo.write_requests import operation_of
-from tableservices.compaction.plan import CompactionSettings
 from timeline.errors import HoodooError, InvalidInputError, Reaction, UnsafeSetupError
 from timeline.model.commit_metadata import SINK_CHECKPOINT_KEY, CommitMetadata
 from timeline.properties.options import DEFAULT_LAYER
@@ -111,7 +111,7 @@ class StreamSink:
         settings = WriteSettings.from_properties(layers.load())
         self._identifier = settings.stream_identifier
         self._settings = settings
-        self._options = {**given, **_compaction_options(layers, settings)}
+        self._options = {**given, **compaction_of_stream(layers.load(), settings)}
         self._table: SparkTable | None = None
         self._guard = Lock()
         self._query: Any = None
@@ -226,15 +226,6 @@ class StreamSink:
         until = clock.monotonic_ms() + pause_ms
         while (left := until - clock.monotonic_ms()) > 0 and not self._is_stopped():
             clock.sleep_ms(min(left, _STEP_MS))
-
-
-def _compaction_options(layers: Layers, settings: WriteSettings) -> dict[str, object]:
-    """Return the options of compaction for a stream: in the background by default, as in Hudi."""
-    option = CompactionSettings.options["asynchronous"]
-    properties = layers.load()
-    if settings.stream_disables_compaction:
-        return {option.key: "false"}
-    return {} if properties.get_option(option) is not None else {option.key: "true"}
 
 
 # ---- The checkpoint folder, checked before the query starts

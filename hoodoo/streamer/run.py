@@ -28,6 +28,7 @@ from hoodoo.catalog import (
     open_table,
     to_layers,
 )
+from hoodoo.services import compaction_of_stream
 from hoodoo.streamer.bad_records import BadRecord, BadRecordTable, without_keys
 from hoodoo.streamer.checkpoint import CheckpointKeys, StoredCheckpoint, find_checkpoint
 from hoodoo.streamer.schema import conform, schemas_of
@@ -93,6 +94,9 @@ class Streamer:
         self._target = settings.target
         self._keys = CheckpointKeys(identifier=settings.identifier)
         self._write_settings = WriteSettings.from_properties(loaded)
+        if settings.continuous:
+            background = compaction_of_stream(loaded, self._write_settings)
+            self._layers = self._layers.with_code(background)
         self._operation = operation_of(self._write_settings)
         if not self._operation.traits.takes_rows:
             self._write_settings.refuse(

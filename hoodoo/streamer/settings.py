@@ -46,7 +46,7 @@ class StreamerSettings(LayeredSettings):
         "`CsvDFSSource`, `AvroDFSSource`, `JsonKafkaSource`, `AvroKafkaSource`, `HoodieIncrSource`, "
         "`SqlSource` or `SqlFileBasedSource`.",
     )
-    identifier: str | None = option(
+    identifier: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")] | None = option(
         "hoodoo.streamer.identifier",
         None,
         "Name of this streamer, if several streamers write one table. Each has a checkpoint of its "

@@ -15,7 +15,9 @@ import pytest
 
 import hoodoo
 from hoodoo.streamer.run import Streamer, StreamerReport
-from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
+from hoodoo.table import Table
+from tableservices.worker import StopFlag
+from timeline.errors import InvalidInputError, LockTimeoutError, SettingError, UnsafeSetupError
 
 JAVA_KEY = "streamer.checkpoint.key.v2"
 
@@ -216,6 +218,7 @@ def test_an_unreadable_source_makes_no_table(folder: Path) -> None:
         ("hoodie.streamer.source.dfs.root", "", "set hoodie.streamer.source.dfs.root to"),
         ("hoodie.streamer.ingestion.targetBasePath", "", "to the table's path"),
         ("hoodie.datasource.write.operation", "delete_partition", "a streamer writes rows"),
+        ("hoodoo.streamer.identifier", "a.b", "hoodoo.streamer.identifier=a.b"),
     ],
 )
 def test_a_missing_or_wrong_option_is_refused_by_name(
@@ -231,3 +234,38 @@ def test_an_unknown_key_of_the_streamer_is_told(folder: Path) -> None:
     more = {"hoodie.streamer.source.gcs.project.id": "p"}
     with pytest.warns(UserWarning, match=r"hoodie\.streamer\.source\.gcs\.project\.id"):
         stream(options(folder) | more)
+
+
+def test_a_continuous_streamer_stops_between_batches_and_compacts_in_the_background(
+    folder: Path,
+) -> None:
+    for number in range(4):
+        put(folder, f"{number}.json", [{"id": number, "v": "a"}], at_s=100 + number)
+    stop = StopFlag()
+    properties = options(folder, continuous="true", **{"source.limit": "1"})
+    with Streamer(properties) as streamer:
+        report = streamer.run(stop=stop, on_batch=lambda _: stop.set())
+        assert streamer._table is not None
+        key = "hoodie.datasource.compaction.async.enable"
+        assert streamer._table.properties[key] == "true"
+    assert (report.batches, report.checkpoint) == (1, "100000")
+
+
+def test_a_continuous_streamer_repeats_a_batch_if_that_may_help(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    stop, left, write = StopFlag(), [LockTimeoutError("busy")] * 2, Table.write
+
+    def failing(self: Table, *args: Any, **more: Any) -> Any:
+        if left:
+            raise left.pop()
+        return write(self, *args, **more)
+
+    monkeypatch.setattr(Table, "write", failing)
+    properties = options(folder, continuous="true", **{"idle.ms": "1", "retry.count": "1"})
+    with Streamer(properties) as streamer, pytest.raises(LockTimeoutError):
+        streamer.run(stop=stop, on_batch=lambda _: stop.set())
+    left.append(LockTimeoutError("busy"))
+    with Streamer(properties) as streamer:
+        assert streamer.run(stop=stop, on_batch=lambda _: stop.set()).rows == 1
