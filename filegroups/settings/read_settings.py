@@ -94,6 +94,12 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
         False,
         "Use the schema at the end of the range instead of the newest.",
     )
+    spark_serves_hudi: bool = option(
+        "hoodoo.spark.serves.hudi",
+        False,
+        "In a Spark session with Hudi's bundle, hoodoo serves the formats and tables named hudi, too; "
+        "set it in the session.",
+    )
     spark_driver_read_bytes_max: Annotated[int, OptionKind.BYTES, Field(ge=0, le=2**63 - 1)] = (
         option(
             "hoodoo.spark.driver.read.max.bytes",

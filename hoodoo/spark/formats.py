@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from filegroups.settings.read_settings import ReadSettings
 from filegroups.writing.write_request import CommitResult
 from timeline.system import LoggingEvents
 
@@ -15,11 +16,23 @@ _BUNDLE = "_hoodoo_hudi_bundle"
 
 
 def serves(spark: Any, name: str | None) -> bool:
-    """Return whether hoodoo serves a format; None is the session's default format."""
+    """
+    Return whether hoodoo serves a format; None is the session's default format.
+
+    A Hudi bundle keeps its names, unless ``hoodoo.spark.serves.hudi`` gives them to hoodoo.
+    """
     if name is None:
         name = spark.conf.get("spark.sql.sources.default", "parquet")
     folded = str(name).lower()
-    return folded == FORMAT or (folded in _HUDI_FORMATS and not has_hudi_bundle(spark))
+    if folded not in _HUDI_FORMATS:
+        return folded == FORMAT
+    return not has_hudi_bundle(spark) or _is_given_hudi(spark)
+
+
+def _is_given_hudi(spark: Any) -> bool:
+    key = ReadSettings.options["spark_serves_hudi"].key
+    given = (str(spark.conf.get(one, "false")).lower() for one in (key, f"spark.{key}"))
+    return "true" in given
 
 
 def has_hudi_bundle(spark: Any) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.session import _register, serves
+from hoodoo.spark.formats import serves
+from hoodoo.spark.session import _register
 from tests.spark.conftest import COLUMNS, OPTIONS, run_to_its_end
 
 pytestmark = pytest.mark.spark
@@ -83,8 +84,9 @@ def test_streams_are_served_by_hudis_name_too(
     assert keys(spark.read.format(name).load(copy)) == [1, 2]
 
 
-def with_bundle(found: object) -> Any:
-    """A session that only knows the classes on its class path."""
+def with_bundle(found: object, **conf: str) -> Any:
+    """A session that only knows the classes on its class path, and properties."""
+    known = {key.replace("__", "."): value for key, value in conf.items()}
     asked: list[str] = []
 
     def resource(name: str) -> object:
@@ -97,7 +99,7 @@ def with_bundle(found: object) -> Any:
     jvm = SimpleNamespace(
         org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(util=util)))
     )
-    return SimpleNamespace(_jvm=jvm, asked=asked)
+    return SimpleNamespace(_jvm=jvm, asked=asked, conf=SimpleNamespace(get=known.get))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,6 +114,12 @@ def test_a_bundle_on_the_class_path_keeps_its_names_and_is_reported_once(
     assert session.asked == ["org/apache/hudi/DefaultSource.class"]
     [record] = caplog.records
     assert record.getMessage() == ('spark.hudi_left_to_bundle formats="hudi, org.apache.hudi"')
+
+
+def test_an_option_gives_the_names_of_a_bundle_to_hoodoo() -> None:
+    jar = "jar:file:hudi-bundle.jar!/org/apache/hudi/DefaultSource.class"
+    session = with_bundle(jar, spark__hoodoo__spark__serves__hudi="true")
+    assert all(serves(session, name) for name in NAMES)
 
 
 def test_without_a_bundle_hudis_names_are_served_without_a_message(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hoodoo.spark
-from tests.spark.conftest import Sql
+from tests.spark.conftest import DRIVER_BYTES, Sql
 from timeline.errors import HoodooError, InvalidInputError
 
 pytestmark = pytest.mark.spark
@@ -82,6 +82,33 @@ def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, sql: Sql, s
     result = hoodoo.spark.last_result(spark)
     assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (1, 2, 1)
     assert commits(spark, stays) == 2
+
+
+@pytest.mark.parametrize("kind", ["keyed", "global", "keyless"])
+def test_tasks_of_the_cluster_merge_as_the_driver_does(spark: Any, sql: Sql, kind: str) -> None:
+    key = "" if kind == "keyless" else "primaryKey = 'id', "
+    index = "GLOBAL_SIMPLE" if kind == "global" else "SIMPLE"
+    sql(
+        "CREATE TABLE stays (id STRING, fare DOUBLE, city STRING) USING hudi TBLPROPERTIES "
+        f"({key}'hoodie.index.type' = '{index}') PARTITIONED BY (city)"
+    )
+    sql("INSERT INTO stays VALUES ('a', 1D, 'rome'), ('b', 2D, 'rome'), ('c', 3D, 'oslo')")
+    spark.conf.set(f"spark.{DRIVER_BYTES}", "0")
+    moved = ", city = s.city" if kind == "global" else ""
+    sql(
+        "MERGE INTO stays t USING (SELECT * FROM VALUES ('a', 0D, 'rome'), ('b', 9D, 'oslo'), "
+        "('n', 7D, 'bern') AS s (id, fare, city)) s ON t.id = s.id "
+        f"WHEN MATCHED AND s.fare = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET fare = s.fare{moved} "
+        "WHEN NOT MATCHED THEN INSERT *"
+    )
+    assert sql("SELECT id, fare, city FROM stays") == [
+        ("b", 9.0, "oslo" if moved else "rome"),
+        ("c", 3.0, "oslo"),
+        ("n", 7.0, "bern"),
+    ]
+    sql("UPDATE stays SET fare = fare + 1 WHERE city <> 'bern'")
+    sql("DELETE FROM stays WHERE id = 'c'")
+    assert sql("SELECT id, fare FROM stays") == [("b", 10.0), ("n", 7.0)]
 
 
 def test_a_row_matched_twice_is_refused_before_the_commit(spark: Any, sql: Sql, stays: str) -> None:
@@ -169,6 +196,20 @@ def test_old_states_and_changes_are_tables_of_a_query(spark: Any, sql: Sql, stay
     assert sql("SELECT count(*) FROM hudi_table_changes('stays', 'latest_state', 'earliest')") == [
         (4,)
     ]
+
+
+def test_views_read_the_newest_rows_of_tables_by_name(spark: Any, sql: Sql, stays: str) -> None:
+    sql("CREATE VIEW cheap AS SELECT id FROM stays WHERE fare < 25")
+    sql("CREATE TEMPORARY VIEW cheaper AS SELECT id FROM cheap WHERE id > 'a'")
+    sql("UPDATE stays SET fare = 1 WHERE id = 'd'")
+    assert sql("WITH c AS (SELECT * FROM cheaper) SELECT * FROM c") == [("b",), ("d",)]
+    assert spark.table("cheap").count() == 3
+    with (
+        hoodoo.spark.table(spark, stays) as table,
+        pytest.raises(InvalidInputError, match="LOCATION"),
+    ):
+        sql(f"CREATE TEMPORARY VIEW other AS SELECT * FROM hudi.`{table.path}`")
+    spark.catalog.dropTempView("cheaper")
 
 
 def test_parameters_are_values_of_a_statement(spark: Any, sql: Sql, stays: str) -> None:

@@ -129,9 +129,7 @@ def identifier(spark: Any, parts: Sequence[str]) -> Any:
     *around, name = parts
     if len(around) == 2 and around[0].lower() == SESSION_CATALOG:
         around = around[1:]
-    if len(around) > 1:
-        return None
-    if len(around) == 0 and spark.catalog.currentCatalog() != SESSION_CATALOG:
+    elif len(around) > 1 or spark.catalog.currentCatalog() != SESSION_CATALOG:
         return None
     database = around[0] if around else str(session_catalog(spark).getCurrentDatabase())
     return catalyst(spark).TableIdentifier(name, option(spark, database))

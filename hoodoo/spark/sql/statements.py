@@ -218,6 +218,12 @@ def run_by_spark(statement: Statement) -> Any:
     spark = statement.spark
     with statement.with_views():
         plan = statement.plan
+        if statement.views and "View" in statement.kind:
+            raise InvalidInputError(
+                "a view keeps names of tables, not paths, times or changes: create a table with "
+                "LOCATION and name it, or call createOrReplaceTempView on a loaded DataFrame",
+                kind="sql_statement",
+            )
         if statement.kind == "ExplainCommand":
             plan = plan.logicalPlan()
         with served(spark, names_in(plan)) as loaded:

@@ -164,7 +164,11 @@ class HoodooWriterV2(DataFrameWriterV2):
         super().replace()
 
     def createOrReplace(self) -> None:  # noqa: N802
-        """Refuse a replaced table of hoodoo."""
+        """Create the table; refuse to replace one of hoodoo."""
+        parts = name_parts(self._spark, self._told_name)
+        if self._is_ours() and find_entry(self._spark, parts) is None:
+            self.create()
+            return
         self._refuse_replace()
         super().createOrReplace()
 
