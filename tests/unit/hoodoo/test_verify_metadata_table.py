@@ -10,7 +10,7 @@ import pytest
 import hoodoo
 from filegroups.metadata_table.encode import encode_log_file, encode_records
 from filegroups.metadata_table.reading import open_metadata_table
-from filegroups.metadata_table.records import RECORD_INDEX, RecordType
+from filegroups.metadata_table.records import RECORD_INDEX, SECONDARY_INDEX, RecordType
 from tests.interop import golden_tables
 
 
@@ -113,6 +113,19 @@ def test_a_key_without_a_row_in_an_existing_file_group_is_not_named(path: Path) 
     assert not problems(path)
 
 
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [("v8_cow_secondary", set()), ("v9_mor_secondary", {"metadata_stale_record"})],
+    indirect=["path"],
+)
+def test_an_entry_of_a_null_counts_nothing_in_a_secondary_index_of_version_1(
+    path: Path, found: set[str]
+) -> None:
+    entry = {"key": "\0$k001", "is_deleted": False}
+    add_records(path, [entry], "secondary_index_idx_name", RecordType.SECONDARY_INDEX)
+    assert {kind for kind, _ in problems(path)} == found
+
+
 def first_record(path: Path) -> dict[str, object]:
     with hoodoo.open_table(path) as table:
         index = open_metadata_table(
@@ -123,27 +136,26 @@ def first_record(path: Path) -> dict[str, object]:
         return found
 
 
-def add_records(path: Path, rows: list[dict[str, object]]) -> None:
-    """Add records to each file group of the record index, so that each key is in its own, too."""
+def add_records(
+    path: Path,
+    rows: list[dict[str, object]],
+    partition: str = "record_index",
+    kind: RecordType = RecordType.RECORD_INDEX,
+) -> None:
+    """Add records to each file group of an index, so that each key is in its own, too."""
     with hoodoo.open_table(path) as table:
-        records = pa.Table.from_pylist(rows, schema=RECORD_INDEX)
-        entries = encode_records(records, RecordType.RECORD_INDEX, table_version=9)
+        version, shape = table.config.table_version, _SHAPES[kind]
+        entries = encode_records(
+            pa.Table.from_pylist(rows, schema=shape), kind, table_version=version
+        )
         time = table.context.active().newest_completed_write.requested_time  # type: ignore[union-attr]
-        data = encode_log_file("record_index", time, table_version=9, created_ms=0, entries=entries)
+        data = encode_log_file(
+            partition, time, table_version=version, created_ms=0, entries=entries
+        )
+        folder = path / ".hoodie/metadata" / partition
         for number in range(3):
-            name = f".record-index-000{number}-0_{time}.log.9_0-0-0"
-            (path / ".hoodie/metadata/record_index" / name).write_bytes(data)
+            name = f".{partition.replace('_', '-')}-000{number}-0_{time}.log.9_0-0-0"
+            (folder / name).write_bytes(data)
 
 
-def test_a_key_in_two_partitions_needs_one_of_its_places(tmp_path: Path) -> None:
-    index = {"hoodie.metadata.global.record.level.index.enable": "true"}
-    with hoodoo.create_table(
-        tmp_path / "t",
-        record_key="id",
-        partition_by="day",
-        properties={"hoodie.metadata.enable": "true", **index},
-    ) as table:
-        for day in "ab":
-            table.upsert([{"id": "k1", "day": day}, {"id": f"k{day}", "day": day}])
-        assert table.to_arrow().num_rows == 4
-    assert not problems(tmp_path / "t")
+_SHAPES = {RecordType.RECORD_INDEX: RECORD_INDEX, RecordType.SECONDARY_INDEX: SECONDARY_INDEX}
