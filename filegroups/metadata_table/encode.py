@@ -71,10 +71,13 @@ def encode_records(records: pa.Table, record_type: RecordType, *, table_version:
     parts = []
     for keys, types, nested in nest(rows, record_type):
         count = len(keys)
-        columns = {"key": pa.repeat("", count), "type": types, field_name: nested}
+        columns, nothing = {"type": types, field_name: nested}, pa.nulls(count)
         writer = RowWriter(count)
         for name, node in zip(schema.names, schema.nodes, strict=True):
-            writer.value(node, columns.get(name, pa.nulls(count)), name)
+            if name == "key":
+                writer.number(0)  # the length of the empty text
+            else:
+                writer.value(node, columns.get(name, nothing), name)
         parts.append(pa.table({"key": keys, "value": writer.rows()}))
     empty = pa.schema([("key", pa.binary()), ("value", pa.binary())]).empty_table()
     return pa.concat_tables(parts) if parts else empty

@@ -192,6 +192,9 @@ class RowWriter:
         if live is None and most < _TWO_BYTES_MIN and (unsigned == most).all():
             self._constant(most)
             return
+        if most < _TWO_BYTES_MIN:
+            self._short(unsigned, 1 if live is None else live, 1)
+            return
         width = np.ones(len(unsigned), np.int64)
         for bits in range(7, most.bit_length(), 7):
             width += unsigned >> np.uint64(bits) != 0
