@@ -7,6 +7,7 @@ it if the entry has a newer one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -74,7 +75,7 @@ class GlueCatalog:
         try:
             self._glue = boto3.client(
                 "glue",
-                region_name=settings.glue_region,
+                region_name=settings.glue_region or os.environ.get("AWS_REGION"),
                 endpoint_url=settings.glue_endpoint,
                 config=Config(
                     connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 3}

@@ -146,7 +146,6 @@ def sync_table(
         InvalidInputError: A partition path does not fit the partition columns.
         UnsupportedTableError: A column has no type in a catalog.
     """
-    context.refresh()
     if not context.snapshot().active.completed_writes:
         return None
     done: list[EntrySync] = []
@@ -154,7 +153,7 @@ def sync_table(
     for tool in settings.tools:
         own = settings.of_tool(tool)
         with closing(catalog_of(own, tool)) as catalog:
-            for number in range(len(_plan(context, own, context.snapshot()).entries())):
+            for number in range(len(_plan(context, own, context.cached_snapshot()).entries())):
                 each, until = _sync_entry(context, own, catalog, number, full=full)
                 done.append(each)
                 last = last.later(until)
@@ -213,7 +212,7 @@ def _found_entry(
     Raises:
         EntryChangedError: Another process changed or dropped it at this moment.
     """
-    wanted = _plan(context, settings, context.snapshot()).entries()[number]
+    wanted = _plan(context, settings, context.cached_snapshot()).entries()[number]
     found = catalog.find(wanted.database, wanted.name)
     created = found is None
     if found is None:

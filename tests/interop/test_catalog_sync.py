@@ -67,6 +67,8 @@ def ask_java(server: HiveMetastore, folder: Path) -> Any:
             if name == "hive":
                 own |= {"hoodie.datasource.write.hive_style_partitioning": "true"}
             syncs.append((str(folder / name), {**own, **options}))
+            if database == "plain":  # Java after us, on one entry
+                syncs.append((str(folder / name), {**own, f"{H}database": "plain"}))
     job = folder / "job.json"
     document = {
         "jar": str(WORK / "jars" / f"hudi-spark3.5-bundle_2.12-{VERSION}.jar"),
@@ -95,6 +97,19 @@ def test_java_makes_the_same_entries(synced: tuple[HiveMetastore, Path, Any]) ->
         GOLDEN.write_text(json.dumps(java, indent=1, sort_keys=True) + "\n", "utf-8")
     assert {one: comparable(entries(server, one), str(folder)) for one in SYNCS} == java
     assert json.loads(GOLDEN.read_text("utf-8")) == java
+
+
+def test_java_and_hoodoo_sync_one_entry_in_turn(
+    synced: tuple[HiveMetastore, Path, Any],
+) -> None:
+    server, folder, _ = synced
+    for name in TABLES:
+        with hoodoo.open_table(
+            folder / name, properties={f"{H}metastore.uris": server.uri, f"{H}database": "plain"}
+        ) as table:
+            assert not any(one.is_any for one in table.sync(full=True).entries), name
+    parameters = entries(server, "plain")["cow"]["table"]["parameters"]
+    assert parameters["hudi_writer_version"] == VERSION, "Java was here"
 
 
 def test_spark_with_hudis_bundle_reads_through_the_entries(

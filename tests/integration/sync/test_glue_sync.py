@@ -124,6 +124,22 @@ def test_an_entry_has_the_properties_of_hudis_own_sync(
     }
 
 
+def test_the_region_comes_from_the_variable_that_java_reads(
+    glue: MotoServer, tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = options(glue, database)
+    del properties["hoodie.aws.glue.region"]
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    with make(tmp_path, properties) as table:
+        with pytest.raises(UnsafeSetupError, match="AWS_REGION"):
+            table.upsert(rows("eu"))
+        assert table.history() == [], "refused before it began"
+        monkeypatch.setenv("AWS_REGION", REGION)
+        table.upsert(rows("eu"))
+    assert set(partitions(glue, database)) == {("eu",)}
+
+
 def test_partitions_and_columns_follow_the_table(
     glue: MotoServer, tmp_path: Path, database: str
 ) -> None:
