@@ -185,7 +185,8 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
 UNSUPPORTED_READS: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
         "hoodie.datasource.merge.type": _only(
-            "payload_combine", reason="base and log files are always merged; use payload_combine"
+            "payload_combine",
+            reason="only spark.read.option(..).load() can skip the merge; use payload_combine",
         ),
         "hoodie.datasource.read.schema.use.end.instanttime": _off(
             "a range is read with the newest schema; name the columns that you want"
@@ -194,7 +195,7 @@ UNSUPPORTED_READS: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
             "only spark.read.option(..).load() takes several paths; pass partitions elsewhere"
         ),
         "hoodie.datasource.read.incr.path.glob": _unset(
-            "a range is not limited by folders; filter by the partition columns"
+            "only spark.read.option(..).load() takes a pattern; filter by the partition columns"
         ),
         "hoodie.datasource.read.incr.filters": _unset(
             "a range is filtered after the load; use where() or a filter"

@@ -27,10 +27,9 @@ from filegroups.reading.cdc import MOVES_ROWS
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.writing.write_request import RowCounts
 from hoodoo.catalog import open_table
+from hoodoo.spark.leases import PinnedBatch, PinnedTask
 from hoodoo.spark.options import layers_without_session, path_of
 from hoodoo.spark.read import (
-    PinnedBatch,
-    PinnedTask,
     SparkCdcPlan,
     SparkReadPlan,
     arrow_shape,

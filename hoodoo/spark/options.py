@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from filegroups.settings.known_keys import OWN_PREFIXES
+from filegroups.settings.read_settings import ReadSettings
 from hoodoo.configuration import Layers
 from lockproviders.registry import SlotSettings
 from timeline.errors import InvalidInputError
 from timeline.properties.options import TABLE_LAYER, as_property_set
+from timeline.properties.setting_enums import QueryType
 from timeline.storage.object_client import is_storage_key
 
 _OF_SESSION = ("spark.hoodie.", "spark.hoodoo.", "spark.hadoop.fs.")
 _READ_PATHS = "hoodie.datasource.read.paths"
+_MERGE_TYPE, _MERGED = "hoodie.datasource.merge.type", "payload_combine"
+_PATH_GLOB = "hoodie.datasource.read.incr.path.glob"
+_OF_LOAD = frozenset({_MERGE_TYPE, _PATH_GLOB})
 _NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
 
 
@@ -52,6 +58,61 @@ def paths_of(paths: object, options: Mapping[str, object]) -> tuple[list[str], d
     if more and paths is None and not any(key.lower() == "path" for key in given):
         return more, given
     return [path_of(paths, given, "load()"), *more], given  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """
+    Options that only ``spark.read.option(..).load()`` takes.
+
+    Args:
+        merges: Whether logs are merged with base files. If not, each file's rows are rows of the
+            result, as with Hudi's ``skip_merge``.
+        path_glob: Pattern of the files of a range; None for all.
+    """
+
+    merges: bool = True
+    path_glob: str | None = None
+
+    def refuse_beside(self, settings: ReadSettings) -> None:
+        """
+        Refuse options that a read of this kind does not have.
+
+        Raises:
+            InvalidInputError: They would do nothing (``setting_contradiction``).
+        """
+        is_range = settings.query_type is QueryType.INCREMENTAL
+        if self.path_glob is not None and (not is_range or settings.is_cdc):
+            raise InvalidInputError(
+                f"{_PATH_GLOB} limits incremental reads of rows only: name folders in load(..), or "
+                f"set hoodie.datasource.query.type=incremental: {self.path_glob!r}",
+                kind="setting_contradiction",
+            )
+        if not self.merges and is_range:
+            raise InvalidInputError(
+                f"{_MERGE_TYPE}=skip_merge is for snapshot reads, because a range returns each row "
+                "once: remove it, or read the changes with "
+                "hoodie.datasource.query.incremental.format=cdc",
+                kind="setting_contradiction",
+            )
+
+
+def load_options(options: Mapping[str, object]) -> tuple[LoadOptions, dict[str, object]]:
+    """
+    Return the options that only a load takes, and the others.
+
+    Raises:
+        InvalidInputError: A value is unknown (``setting_value``).
+    """
+    own = {key.lower(): str(v).strip() for key, v in options.items() if key.lower() in _OF_LOAD}
+    merge_type = own.get(_MERGE_TYPE, _MERGED).lower()
+    if merge_type not in (_MERGED, "skip_merge"):
+        raise InvalidInputError(
+            f"{_MERGE_TYPE} is {_MERGED} or skip_merge, not {merge_type!r}", kind="setting_value"
+        )
+    given = {key: value for key, value in options.items() if key.lower() not in _OF_LOAD}
+    path_glob = own.get(_PATH_GLOB) or None
+    return LoadOptions(merges=merge_type == _MERGED, path_glob=path_glob), given
 
 
 def layers_for(spark: Any, options: Mapping[str, object], *, warns: bool = True) -> Layers:

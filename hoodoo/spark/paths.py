@@ -99,6 +99,17 @@ def open_selected(paths: Sequence[str], layers: Layers) -> tuple[Table, str, Pat
     return table, base, PathSelection(tuple(patterns))
 
 
+def matching_glob(glob: str, paths: Sequence[str]) -> list[str]:
+    """
+    Return the partition paths whose files a pattern matches, as Hudi matches it in a range.
+
+    The pattern is for the end of a file's path: ``/2026-*/*``. ``*`` matches across levels.
+    """
+    patterns = [f"*{each.replace('[^', '[!')}" for each in _alternatives(glob)]
+    files = {path: f"/{path}/file.parquet" if path else "/file.parquet" for path in paths}
+    return [path for path, file in files.items() if any(fnmatchcase(file, p) for p in patterns)]
+
+
 def _opened_above(path: str, layers: Layers, error: TableNotFoundError) -> tuple[Table, str]:
     for folder in _parents(path):
         try:

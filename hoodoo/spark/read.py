@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from inspect import signature
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
@@ -38,8 +37,9 @@ from filegroups.table import TableSnapshot
 from hoodoo.spark.base_files import SparkFile, as_spelled, read_base_files
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.file_index import FileSkipping, skipping_of
-from hoodoo.spark.options import layers_for, storage_properties
-from hoodoo.spark.paths import PathSelection, open_selected
+from hoodoo.spark.leases import pin_while_read
+from hoodoo.spark.options import LoadOptions, layers_for, load_options, storage_properties
+from hoodoo.spark.paths import PathSelection, matching_glob, open_selected
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.slices import (
     ReadHidden,
@@ -55,134 +55,14 @@ from hoodoo.spark.slices import (
 )
 from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
-from timeline.context import TableContext
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.file_names import BaseFile, FileSlice
-from timeline.model.instant import InstantTime
-from timeline.ports.ports import Executor, Ticker
+from timeline.ports.ports import Executor
 from timeline.properties.options import PropertySet
 from timeline.properties.setting_enums import QueryType
-from timeline.reader_lease import LONG_READ_MS, ReaderLease
+from timeline.reader_lease import ReaderLease
 from timeline.snapshot import Snapshot
-from timeline.system import LoggingEvents, ThreadTicker
-
-# ---- Reader leases for the reads of Spark, while its tasks may read the files (RDL-1)
-# A DataFrame is a recipe: Spark does not report when it reads it, how often, or for the last time.
-# So a lease is taken ``LONG_READ_MS`` after loading and renewed while jobs of the session run. It
-# ends ``hoodoo.reader.lease.ms`` after the last job. After the DataFrame's object is deleted, only
-# DataFrames derived from it can read. Then the ticker stops at its first tick without a job. A
-# micro-batch of a stream and a task of a view have a known end.
-
-
-def pin_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:
-    """Take and renew a lease while the DataFrame, or one derived from it, is read."""
-    if not lease.is_needed:
-        return
-    keeper = _Keeper(_busy(spark), lease, weakref.ref(df))
-    keeper.ticker = context.ports.executor.every(LONG_READ_MS, keeper.beat)
-
-
-class PinnedBatch:
-    """
-    The files of a micro-batch, pinned from ``LONG_READ_MS`` after its planning to its ``end``.
-
-    Args:
-        table: An open table; ``end`` closes it.
-        lease: The lease on the range that is read.
-    """
-
-    def __init__(self, table: Table, lease: ReaderLease) -> None:
-        self._table = table
-        self._lease = lease
-        self._ticker: Ticker | None = None
-        if lease.is_needed:
-            executor = table.context.ports.executor
-            self._ticker = executor.every(LONG_READ_MS, self.beat)
-
-    def end(self) -> None:
-        """Release the files. Never fails, because a lease that remains expires."""
-        if self._ticker is not None:
-            self._ticker.stop()
-        self._lease.end()
-        self._table.close()
-
-    def beat(self) -> None:
-        """Renew the lease."""
-        self._lease.note_use()
-        self._lease.beat()
-
-
-class PinnedTask:
-    """
-    The files of a task, pinned after it has read for ``LONG_READ_MS``.
-
-    For plans of a process that ends after planning. The leases of running tasks also keep the
-    files of waiting tasks.
-
-    Args:
-        opened: Opens the table; called only for a long read.
-        moment: Completion time up to which files are read.
-    """
-
-    def __init__(self, opened: Callable[[], Table], moment: InstantTime) -> None:
-        self._opened = opened
-        self._moment = moment
-        self._table: Table | None = None
-        self._lease: ReaderLease | None = None
-        self._ticker = ThreadTicker(LONG_READ_MS, self.beat, LoggingEvents())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ticker.stop()
-        if self._lease is not None:
-            self._lease.end()
-        if self._table is not None:
-            self._table.close()
-
-    def beat(self) -> None:
-        """Renew the lease. Outside: the first call opens the table and takes the lease."""
-        if self._lease is None:
-            self._table = self._table or self._opened()
-            context = self._table.context
-            self._lease = ReaderLease(context, context.snapshot(), until=self._moment)
-        if self._lease.is_needed:
-            self._lease.note_use()
-            self._lease.beat()
-
-
-class _Keeper:
-    """Renew the lease of one DataFrame at each tick."""
-
-    def __init__(
-        self, busy: Callable[[], bool], lease: ReaderLease, df: weakref.ReferenceType[Any]
-    ) -> None:
-        self._busy = busy
-        self._lease = lease
-        self._df = df
-        self.ticker: Ticker | None = None
-
-    def beat(self) -> None:
-        """Renew the lease while jobs run; stop after the DataFrame's end."""
-        if self._busy():
-            self._lease.note_use()
-        elif self._df() is None and self.ticker is not None:
-            self.ticker.stop()
-            return
-        self._lease.beat()
-
-
-def _busy(spark: Any) -> Callable[[], bool]:
-    tracker = spark.sparkContext.statusTracker()
-
-    def busy() -> bool:
-        with suppress(Exception):  # the session ended
-            return bool(tracker.getActiveJobsIds())
-        return False
-
-    return busy
-
+from timeline.system import LoggingEvents
 
 # ---- The snapshot of a DataFrame, for a write that is made from it (``reads=``)
 # A DataFrame of this engine keeps its table snapshot. Later calls (``where``, ``join``) are
@@ -306,10 +186,11 @@ def load_dataframe(
         TableNotFoundError, SettingError, InstantNotFoundError, UnsupportedTableError: See
             ``hoodoo.open_table``, ``as_of`` and ``changes``.
     """
-    layers = layers_for(spark, options, warns=warns)
-    table, path, selection = open_selected(paths, layers)
+    of_load, given = load_options(options)
+    table, path, selection = open_selected(paths, layers_for(spark, given, warns=warns))
     with table:
         settings = ReadSettings.from_properties(table.properties)
+        of_load.refuse_beside(settings)
         if settings.is_cdc:
             if selection is not None:
                 raise InvalidInputError(
@@ -322,7 +203,7 @@ def load_dataframe(
             if changes.units:
                 pin_while_read(spark, table.context, changes.lease, df)
             return attach_read_state(df, None)
-        found = plan_load(table, table.properties, selection)
+        found = plan_load(table, table.properties, selection, of_load)
         with _while_driver_reads(table, found):
             df = _dataframe(spark, path, found, schema, table.context.ports.executor)
         if found.plan.slices:
@@ -429,7 +310,10 @@ def arrow_shape(schema: Any) -> pa.Schema:
 
 
 def plan_load(
-    table: Table, properties: PropertySet, selection: PathSelection | None = None
+    table: Table,
+    properties: PropertySet,
+    selection: PathSelection | None = None,
+    of_load: LoadOptions = LoadOptions(),  # noqa: B008 - immutable
 ) -> SparkReadPlan:
     """
     Plan a load by the read options. Other errors: as ``load_dataframe``.
@@ -438,6 +322,7 @@ def plan_load(
         table: The open table.
         properties: The read options.
         selection: The partitions to read; None for all.
+        of_load: The options that only a load has.
 
     Raises:
         SnapshotExpiredError: A clean may have deleted files of the snapshot or the range.
@@ -445,23 +330,27 @@ def plan_load(
     settings = ReadSettings.from_properties(properties)
     refuse_cdc(settings)
     if settings.query_type is QueryType.INCREMENTAL:
-        return _changed(table, settings, selection)
+        return _changed(table, settings, selection, of_load.path_glob)
+
+    def planned(state: TableSnapshot) -> SparkReadPlan:
+        return _of_state(table, state, settings.query_type, selection, merges=of_load.merges)
+
     if settings.as_of is None:
-        return _newest(table, settings.query_type, selection)
+        return _newest(table, planned)
     state = table.as_of(settings.as_of)
-    found = _of_state(table, state, settings.query_type, selection)
+    found = planned(state)
     assert_not_cleaned(table.context, state.snapshot, found.lease)
     return found
 
 
-def _newest(table: Table, query_type: QueryType, selection: PathSelection | None) -> SparkReadPlan:
+def _newest(table: Table, planned: Callable[[TableSnapshot], SparkReadPlan]) -> SparkReadPlan:
     """Plan the newest snapshot; pin it and plan again if a clean was faster (RDL-2)."""
     state = table.current_state()
-    found = _of_state(table, state, query_type, selection)
+    found = planned(state)
     if not may_be_cleaned(table.context, state.snapshot, found.lease):
         return found
     with table.pin_if_allowed() as held:
-        found = _of_state(table, held, query_type, selection)
+        found = planned(held)
         if held.is_pinned:
             found.lease.acquire()  # before the lease of the pin ends
         else:
@@ -474,22 +363,37 @@ def _of_state(
     state: TableSnapshot,
     query_type: QueryType,
     selection: PathSelection | None = None,
+    *,
+    merges: bool = True,
 ) -> SparkReadPlan:
     chosen = None if selection is None else selection.partitions(state.view.partition_paths())
     plan = state.plan(partitions=chosen, with_hoodie_columns=True, query_type=query_type.value)
+    plan = plan if merges else _unmerged(plan)
     lease = ReaderLease(table.context, state.snapshot)
     found = _load(table, plan, None, lease, state.snapshot)
     # Base files alone may be older than the snapshot, so no write may be made from them.
-    return replace(found, state=state) if query_type is QueryType.SNAPSHOT else found
+    is_state = merges and query_type is QueryType.SNAPSHOT
+    return replace(found, state=state) if is_state else found
+
+
+def _unmerged(plan: ScanPlan) -> ScanPlan:
+    """Return the plan with a slice for each file, so that rows of one key stay apart."""
+    slices: list[FileSlice] = []
+    for one in plan.slices:
+        slices += [replace(one, log_files=())] if one.base_file is not None else []
+        slices += [replace(one, base_file=None, log_files=(log,)) for log in one.log_files]
+    return replace(plan, slices=tuple(slices))
 
 
 def _changed(
-    table: Table, settings: ReadSettings, selection: PathSelection | None
+    table: Table, settings: ReadSettings, selection: PathSelection | None, path_glob: str | None
 ) -> SparkReadPlan:
     start, end = settings.range_in(table.context.zone)
     chosen = None
-    if selection is not None:
-        chosen = selection.partitions(table.current_state().view.partition_paths())
+    if selection is not None or path_glob is not None:
+        paths = table.current_state().view.partition_paths()
+        chosen = paths if selection is None else selection.partitions(paths)
+        chosen = chosen if path_glob is None else matching_glob(path_glob, chosen)
     changed = plan_incremental_read(table.context, start, end, partitions=chosen, ahead=True)
     plan = plan_scan(
         table.context,

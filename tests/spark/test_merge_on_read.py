@@ -11,6 +11,7 @@ import pytest
 
 import hoodoo
 from hoodoo.spark.read import plan_load
+from timeline.errors import InvalidInputError
 
 pytestmark = pytest.mark.spark
 
@@ -43,6 +44,33 @@ def test_updates_and_deletes_are_appended(
     assert len(logs(path)) == changed.files_written + gone.files_written
     assert not list(Path(path, ".hoodie", ".temp").iterdir())
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0)]
+
+
+@pytest.mark.parametrize("driver_bytes", ["0", "1000000"])
+def test_a_load_that_skips_the_merge_returns_the_rows_of_each_file(
+    save: Any, rows: Any, driver_bytes: str
+) -> None:
+    save(START, **MERGE_ON_READ)
+    save([(1, "mon", 11, 7.0)], **MERGE_ON_READ)
+    save([(1, "mon", 12, 8.0), (3, "tue", 9, 9.0)], **MERGE_ON_READ)
+    save([(2, "mon")], columns="id long, day string", **MERGE_ON_READ, **{OPERATION: "delete"})
+    reading = {"hoodoo__spark__driver__read__max__bytes": driver_bytes}
+    assert rows(**reading) == [(1, "mon", 12, 8.0), (3, "tue", 10, 3.0)]
+    skipping = {**reading, "hoodie__datasource__merge__type": "skip_merge"}
+    later = [(1, "mon", 11, 7.0), (1, "mon", 12, 8.0), (3, "tue", 9, 9.0)]
+    assert rows(**skipping) == sorted([*START, *later])
+    only_base = {"hoodie__datasource__query__type": "read_optimized"}
+    assert rows(**skipping, **only_base) == START
+    ranged = {
+        "hoodie__datasource__query__type": "incremental",
+        "hoodie__datasource__read__begin__instanttime": "earliest",
+    }
+    for more, said in (
+        (ranged, "for snapshot reads"),
+        ({"hoodie__datasource__merge__type": "none"}, "payload_combine or skip_merge"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            rows(**{**skipping, **more})
 
 
 def test_an_insert_that_drops_known_keys_takes_a_deleted_one_for_new(

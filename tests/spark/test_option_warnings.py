@@ -132,16 +132,16 @@ def test_set_options_win_over_the_initial_session_options(spark: Any, save: Any,
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hoodie.datasource.merge.type", "skip_merge"),
-        ("hoodie.datasource.read.incr.path.glob", "mon*"),
+        ("hoodie__datasource__merge__type", "skip_merge"),
+        ("hoodie__datasource__read__incr__path__glob", "mon*"),
     ],
 )
-def test_a_load_whose_result_an_unsupported_option_would_change_is_refused(
-    save: Any, rows: Any, key: str, value: str
+def test_options_of_one_load_are_refused_for_a_session(
+    spark: Any, save: Any, rows: Any, key: str, value: str
 ) -> None:
     save(THREE)
-    with pytest.raises(SettingError, match=key):
-        rows(**{key: value})
+    with session_values(spark, **{key: value}), pytest.raises(SettingError, match="option"):
+        rows()
 
 
 @pytest.mark.slow

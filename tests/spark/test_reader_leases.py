@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.read import pin_while_read, plan_load
+from hoodoo.spark.leases import pin_while_read
+from hoodoo.spark.read import plan_load
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.plan import CleaningSettings
 from timeline.reader_lease import registered_readers

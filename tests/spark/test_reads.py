@@ -322,3 +322,31 @@ def test_paths_that_select_nothing_are_refused(
     save(THREE)
     with pytest.raises(InvalidInputError, match=wrong):
         spark.read.format("hudi").load([each.format(path) for each in paths])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("/mon/*", [1, 2]),
+        ("*/{tue,wed}/*", [3]),
+        ("/[^m]*/*.parquet", [3]),
+        ("*", [1, 2, 3]),
+        ("/sun/*", []),
+    ],
+)
+def test_a_range_is_limited_to_files_of_a_pattern(
+    save: Any, rows: Any, pattern: str, found: list[int]
+) -> None:
+    save(THREE)
+    ranged = {
+        "hoodie__datasource__query__type": "incremental",
+        "hoodie__datasource__read__begin__instanttime": "earliest",
+    }
+    limit = {"hoodie__datasource__read__incr__path__glob": pattern}
+    assert [row[0] for row in rows(**ranged, **limit)] == found
+
+
+def test_a_pattern_of_a_range_is_refused_for_other_reads(save: Any, rows: Any) -> None:
+    save(THREE)
+    with pytest.raises(InvalidInputError, match="incremental reads of rows only"):
+        rows(hoodie__datasource__read__incr__path__glob="/mon/*")

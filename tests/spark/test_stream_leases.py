@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.read import PinnedTask
+from hoodoo.spark.leases import PinnedTask
 from hoodoo.spark.schema import spark_schema_of
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.plan import CleaningSettings
