@@ -120,7 +120,8 @@ class SkippingFileIndex:
         self._part_of = part_of
         self._events = events
         self._name = f"hoodoo-{uuid.uuid4()}"
-        self._newest: tuple[str, Any] = ("", whole)  # Spark asks more than once for a query
+        # Spark asks more than once for a query, and on several threads.
+        self._newest: tuple[pc.Expression | None, Any] = (None, whole)
 
     def listFiles(self, partition_filters: Any, data_filters: Any) -> Any:  # noqa: N802
         """Return the files of the partitions and statistics that the filters leave."""
@@ -131,10 +132,12 @@ class SkippingFileIndex:
             condition = condition_of(data_filters, self._columns)
             if condition is None:
                 return self._whole
-            if self._newest[0] != str(condition):
-                chosen = self._part_of(condition)
-                self._newest = (str(condition), self._whole if chosen is None else chosen)
-            return self._newest[1]
+            known, chosen = self._newest
+            if known is None or not known.equals(condition):
+                part = self._part_of(condition)
+                chosen = self._whole if part is None else part
+                self._newest = (condition, chosen)
+            return chosen
         except Exception as error:  # noqa: BLE001 - the query needs no statistics
             self._events.emit("spark.files_not_skipped", why=str(error)[:200])
             return self._whole
