@@ -203,6 +203,8 @@ def changed_addresses(
     Shapes: rows (n rows) -> (n rows), (n,), (n,).
     """
     fresh = pc.is_null(rows.column(PARTITION_COLUMN))
+    if not pc.any(fresh, min_count=0).as_py():
+        return rows, *addresses(rows, spec, schema)
     rows = rows.take(pc.array_sort_indices(fresh.combine_chunks().cast(pa.int8())))
     known = rows.num_rows - pc.sum(fresh, min_count=0).as_py()
     keys, paths = addresses(rows.slice(0, known), spec, schema)

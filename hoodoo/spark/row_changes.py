@@ -298,8 +298,13 @@ class _SparkMerge:
             target = Target.of(table.spark, statement.alias, rules)
             changes = Changes(target, self.clauses, self.source.alias, source.columns)
             base = state.to_df().alias(statement.alias)  # type: ignore[attr-defined]
-            parts = self._matched(base, source, changes, target)
-            inserts = self._inserts(base, source, changes)
+            pairs = base.join(source, column_of(table.spark, self.on), "inner")
+            parts, matched = self._matched(pairs, changes, target)
+            if lonely := self._of(When.NOT_MATCHED_BY_SOURCE):
+                alone = base.join(source, column_of(table.spark, self.on), "left_anti")
+                acted = self._acted(alone, lonely)
+                parts.append(changes.of(acted, When.NOT_MATCHED_BY_SOURCE))
+            inserts = self._inserts(matched, source, changes)
         if inserts is not None:
             if not self._inserts_new_keys(target, source.columns, plan):
                 self._refuse_known_inserts(base, inserts, plan)
@@ -321,29 +326,27 @@ class _SparkMerge:
             rows = self.statement.cached(numbered)
         return rows.alias(self.source.alias)
 
-    def _matched(self, base: Any, source: Any, changes: Changes, target: Target) -> list[Any]:
-        """Return the changes of rows of the table."""
-        on, parts = column_of(target.spark, self.on), []
-        if matching := self._of(When.MATCHED):
-            acted = self._acted(base.join(source, on, "inner"), matching)
-            made = self.statement.cached(changes.of(acted, When.MATCHED))
-            _refuse_twice(made, target)
-            parts.append(made)
-        if lonely := self._of(When.NOT_MATCHED_BY_SOURCE):
-            alone = self._acted(base.join(source, on, "left_anti"), lonely)
-            parts.append(changes.of(alone, When.NOT_MATCHED_BY_SOURCE))
-        return parts
+    def _matched(self, pairs: Any, changes: Changes, target: Target) -> tuple[list[Any], Any]:
+        """Return the changes of matching rows, and the numbers of the source's rows that match."""
+        matching, inserts = self._of(When.MATCHED), self._of(When.NOT_MATCHED)
+        if not matching:
+            return [], pairs
+        keeps = [_SOURCE_ROW, ACT] if inserts else []
+        acted = self._acted(pairs, matching, keeps_all=bool(inserts))
+        made = self.statement.cached(changes.of(acted, When.MATCHED, keeps=keeps))
+        changed = made.where(f"{ACT} is not null").drop(*keeps) if inserts else made
+        _refuse_twice(changed, target)
+        return [changed], made
 
-    def _inserts(self, base: Any, source: Any, changes: Changes) -> Any:
+    def _inserts(self, matched: Any, source: Any, changes: Changes) -> Any:
         """Return the rows of the source that match no row and that a clause inserts; or None."""
         clauses = self._of(When.NOT_MATCHED)
         if not clauses:
             return None
         table = self.statement.table
         # The source is the smaller side, so its rows that match are found, not those that do not.
-        on = column_of(table.spark, self.on)
-        matched = base.join(source, on, "inner").select(_SOURCE_ROW).distinct()
-        new = source.join(matched, _SOURCE_ROW, "left_anti").alias(self.source.alias)
+        found = matched.select(_SOURCE_ROW).distinct()
+        new = source.join(found, _SOURCE_ROW, "left_anti").alias(self.source.alias)
         key = None
         if not table.config.record_key_fields:
             prefix = F.lit(f"{table.context.ports.ids.uuid()}_")
@@ -352,8 +355,10 @@ class _SparkMerge:
         made = changes.of(acted, When.NOT_MATCHED, keeps=[_SOURCE_ROW], new_key=key)
         return self.statement.cached(made.drop(_SOURCE_ROW))
 
-    def _acted(self, rows: Any, clauses: Sequence[tuple[int, SparkClause]]) -> Any:
-        """Return the rows on which a clause acts, with its number."""
+    def _acted(
+        self, rows: Any, clauses: Sequence[tuple[int, SparkClause]], *, keeps_all: bool = False
+    ) -> Any:
+        """Return the rows with the number of the clause that acts; others only if ``keeps_all``."""
         spark = self.statement.table.spark
         act = F.lit(None).cast("int")
         for number, clause in reversed(clauses):
@@ -361,7 +366,8 @@ class _SparkMerge:
                 act = F.lit(number)
             else:
                 act = F.when(column_of(spark, clause.condition), number).otherwise(act)
-        return rows.withColumn(ACT, act).where(f"{ACT} is not null")
+        acted = rows.withColumn(ACT, act)
+        return acted if keeps_all else acted.where(f"{ACT} is not null")
 
     def _inserts_new_keys(self, target: Target, source: Sequence[str], plan: WriteRequest) -> bool:
         """Return whether the match itself shows that no row of the table has an insert's key."""

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
+
 from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.sql.catalyst import (
     catalyst,
@@ -31,7 +33,7 @@ from hoodoo.spark.sql.catalyst import (
     session_catalog,
     value_of,
 )
-from timeline.errors import InvalidInputError, TableNotFoundError
+from timeline.errors import InvalidInputError, StorageCapabilityError, TableNotFoundError
 
 SESSION_CATALOG: Final = "spark_catalog"
 _RELATION = re.compile(r"Unresolved(?:Relation|TableOrView|Table) \[([^\]]*)\]")
@@ -166,10 +168,9 @@ def served(
         if df is None:
             df = load_dataframe(spark, [table.path], table.options, warns=False)
         loaded.append(df)
-        keys.append(_cache_key(spark, table))
         with _caching:
             _cached[id(catalog), table.name] += 1
-            catalog.cacheTable(keys[-1], df._jdf.queryExecution().analyzed())  # noqa: SLF001
+            keys.append(_cache(spark, table, df._jdf.queryExecution().analyzed()))  # noqa: SLF001
     try:
         yield loaded
     finally:
@@ -216,14 +217,25 @@ def _names_in_view(spark: Any, parts: Sequence[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def _cache_key(spark: Any, table: NamedTable) -> Any:
-    ident = table.entry.identifier()
-    database, name = value_of(ident.database()), ident.table()
-    classes = catalyst(spark)
-    try:
-        return classes.QualifiedTableName(database, name)
-    except TypeError:  # Spark 4.0 has the catalog in it
-        return classes.FullQualifiedTableName(SESSION_CATALOG, database, name)
+def _cache(spark: Any, table: NamedTable, plan: Any) -> Any:
+    """Give the session catalog the plan of a table; return its key, whose class differs by version."""
+    ident, classes = table.entry.identifier(), catalyst(spark)
+    name = (value_of(ident.database()), ident.table())
+    for key_class, parts in (
+        (classes.QualifiedTableName, name),
+        (classes.QualifiedTableName, (SESSION_CATALOG, *name)),
+        (classes.FullQualifiedTableName, (SESSION_CATALOG, *name)),
+    ):
+        try:
+            key = key_class(*parts)
+            session_catalog(spark).cacheTable(key, plan)
+        except (TypeError, Py4JError):  # no such class, constructor or method
+            continue
+        return key
+    raise StorageCapabilityError(
+        f"this release of hoodoo cannot give tables to Spark {spark.version} by name: load the path",
+        missing="session catalog",
+    )
 
 
 # ---- Entries of the session catalog
