@@ -410,6 +410,7 @@ class Turns:
         back = [key for key in self.known(2) if self.rows[key]["part"] == part] if self.rows else []
         rows = [*self.new(part), *(self.row(key, part) for key in back)]
         self.write(who, rows, "insert_overwrite")
+        self.mend_moved_keys(who)
         self.rows = {key: row for key, row in self.rows.items() if row["part"] != part}
         self.put(rows)
         return part + str(sorted(one["id"] for one in rows))
@@ -422,11 +423,22 @@ class Turns:
         named = {"hoodie.datasource.write.partitions.to.delete": part}
         if who == "java":
             self.write(who, [self.row("none", part)], "delete_partition", **named)
+            self.mend_moved_keys(who)
         else:
             with self.open() as table:
                 table.delete_partitions([part])
         self.rows = {key: row for key, row in self.rows.items() if row["part"] != part}
         return part
+
+    def mend_moved_keys(self, who: str) -> None:
+        """
+        Repair the record index after Java replaced a partition from which keys had moved away.
+
+        It drops the entries of those whose delete is in a log file: its commit has their deletes.
+        """
+        if who == "java" and self.moves and self.logs and "record_index" in self.partitions:
+            with self.open() as table:
+                assert set(table.metadata.repair()) <= {"record_index"}
 
     def add_column(self, who: str) -> str | None:
         missing = [name for name in ADDED if name not in self.columns]
