@@ -70,6 +70,8 @@ _BROADCAST_ROWS_MAX = 500_000  # keys of so many rows fit into the memory of eac
 _TASKS_PER_CORE = 4
 _SMALL_TASKS = 4  # tasks for the found keys of a small batch
 _BUCKET_PATH = "_hoodoo_bucket_path"
+_SKEW_ROWS_MIN = 100_000
+_SKEW_FACTOR = 1.5
 _SALT_BYTES = 128 << 20  # of the sources, for each task of one partition path
 _UNKNOWN_SALTS = 4
 
@@ -117,6 +119,7 @@ class SparkWorkload:
     ) -> None:
         self.df = df
         self._spark = df.sparkSession
+        self._events = ports.events
         self._attempts = TaskAttempts(self._spark)
         self._address = StorageAddress(
             base_uri=ports.storage.base_uri, options=tuple((storage_options or {}).items())
@@ -465,6 +468,7 @@ class SparkWorkload:
         width = self._width(len(tasks))
         numbers = shuffle_numbers(len(tasks), width)
         groups = [task.file_group for task in tasks]
+        self._report_skew()
         targets = dict(zip(groups, numbers, strict=True))
         texts = {number: task.to_json() for number, task in zip(numbers, tasks, strict=True)}
         work = WriteGroups(address=self._address, rules=self._required_rules(), tasks=texts)
@@ -482,6 +486,25 @@ class SparkWorkload:
         self._refuse_other_rows(groups, sum(row["rows"] for row in answers), checksum)
         stats = {row[TARGET]: stats_from_json(row["stats"]) for row in answers}
         return [stats.get(number, ()) for number in numbers]
+
+    def _report_skew(self) -> None:
+        """Report the file group whose task has more than its core's share of the changed rows."""
+        found = self._updates if self._takes_found else {}
+        total = sum(found.values()) + self._new_rows
+        biggest = max(found, key=found.__getitem__, default=None)
+        cores = self._spark.sparkContext.defaultParallelism
+        if (
+            biggest is not None
+            and found[biggest] >= _SKEW_ROWS_MIN
+            and found[biggest] * cores > _SKEW_FACTOR * total
+        ):
+            self._events.emit(
+                "spark.skew_warning",
+                partition_path=biggest.partition_path,
+                file_id=biggest.file_id,
+                rows=found[biggest],
+                of=total,
+            )
 
     def _refuse_other_rows(
         self, groups: Sequence[FileGroupId], arrived: int, checksum: int
