@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("busy")]
 
 KILLS = 10
-MESSAGES, PARTITIONS = 6_000, 3
-FILES, ROWS = 80, 50
+PARTITIONS = 3
+MESSAGES, FILES, ROWS = 200, 4, 50  # of each round, several batches of each streamer
 SMALL = {"kafka": "40", "files": "1"}  # messages or bytes of a batch
 
 
@@ -94,8 +94,8 @@ class Crew:
         """The number of commits that a role printed."""
         return (self.folder / f"{role}.log").read_text().count(", checkpoint ")
 
-    def wait_for_batch(self, role: str) -> None:
-        before, until = self.batches(role), time.monotonic() + 60
+    def wait_for_batch(self, role: str, before: int) -> None:
+        until = time.monotonic() + 60
         while self.batches(role) == before:
             assert self.running[role].poll() is None, self.log(role)
             assert time.monotonic() < until, self.log(role)
@@ -105,31 +105,44 @@ class Crew:
         return (self.folder / f"{role}.log").read_text()[-3000:]
 
 
+def feed(folder: Path, kafka: KafkaServer, number: int) -> set[str]:
+    """Send messages and put files of a round; return their ids."""
+    messages = [f"k{number}-{n}" for n in range(MESSAGES)]
+    values = [json.dumps({"id": one, "n": number}).encode() for one in messages]
+    kafka.produce("numbers", values, partitions=PARTITIONS)
+    ids = set(messages)
+    for file in range(FILES):
+        rows = [f"f{number}-{file}-{row}" for row in range(ROWS)]
+        path = folder / "in" / f"_{number}-{file}"
+        path.write_text("".join(json.dumps({"id": one, "n": number}) + "\n" for one in rows))
+        path.rename(path.with_name(path.name[1:]))
+        ids.update(rows)
+    return ids
+
+
 def test_killed_streamers_write_each_row_once(tmp_path: Path) -> None:
     pick = random.Random(1)
+    wanted: set[str] = set()
     (tmp_path / "in").mkdir()
-    for number in range(FILES):
-        rows = [{"id": f"f{number}-{row}", "n": row} for row in range(ROWS)]
-        path = tmp_path / "in" / f"{number}.json"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        os.utime(path, (1_000_000 + number, 1_000_000 + number))
     kafka = KafkaServer(tmp_path / "kafka").start()
     try:
         kafka.create_topic("numbers", PARTITIONS)
-        values = [json.dumps({"id": f"k{n}", "n": n}).encode() for n in range(MESSAGES)]
-        kafka.produce("numbers", values, partitions=PARTITIONS)
         with hoodoo.create_table(
             tmp_path / "t", record_key="id", properties=options(tmp_path, kafka, "files")
         ):
             crew = Crew(tmp_path, kafka)
         for number in range(KILLS):
             role = list(SMALL)[number % 2]
-            crew.wait_for_batch(role)
+            before = crew.batches(role)
+            wanted |= feed(tmp_path, kafka, number)
+            crew.wait_for_batch(role, before)
             time.sleep(pick.uniform(0, 0.2))
             crew.kill(role)
             crew.restart(role)
+        before = {role: crew.batches(role) for role in SMALL}
+        wanted |= feed(tmp_path, kafka, KILLS)
         for role in SMALL:
-            crew.wait_for_batch(role)
+            crew.wait_for_batch(role, before[role])
             crew.kill(role)
         for role in SMALL:
             with Streamer(options(tmp_path, kafka, role)) as streamer:
@@ -145,8 +158,6 @@ def test_killed_streamers_write_each_row_once(tmp_path: Path) -> None:
             streamer.check()
     finally:
         kafka.kill()
-    wanted = {f"k{n}" for n in range(MESSAGES)}
-    wanted |= {f"f{number}-{row}" for number in range(FILES) for row in range(ROWS)}
     with hoodoo.open_table(tmp_path / "t") as table:
         found = Counter(table.to_arrow(columns=["id"]).column("id").to_pylist())
         assert set(found) == wanted
