@@ -84,7 +84,10 @@ def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, sql: Sql, s
     assert commits(spark, stays) == 2
 
 
-@pytest.mark.parametrize("kind", ["keyed", "global", "keyless"])
+@pytest.mark.parametrize(
+    "kind",
+    ["keyed", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("global", "keyless"))],
+)
 def test_tasks_of_the_cluster_merge_as_the_driver_does(spark: Any, sql: Sql, kind: str) -> None:
     key = "" if kind == "keyless" else "primaryKey = 'id', "
     index = "GLOBAL_SIMPLE" if kind == "global" else "SIMPLE"
