@@ -50,6 +50,7 @@ from timeline.system import LoggingEvents, SystemClock
 
 _STEP_MS = 200  # the longest delay until a stop ends a pause
 _PAUSE_MAX_MS = 60_000
+_ELSEWHERE_MAX = 1  # batches in a row; an instance that died may have committed one
 _TRYING_HELPS = frozenset({Reaction.REDO, Reaction.REOPEN, Reaction.WAIT, Reaction.ASK})
 
 
@@ -113,6 +114,7 @@ class Streamer:
         self._clock = SystemClock()
         self._events = LoggingEvents()
         self._table: Table | None = None
+        self._elsewhere = 0
 
     # ---- one batch
 
@@ -139,7 +141,8 @@ class Streamer:
 
         Raises:
             InvalidInputError: As ``check``, or the rows do not fit the table.
-            UnsafeSetupError: Another instance of this streamer is running (``streamer_twice``).
+            UnsafeSetupError: Another instance of this streamer runs, because it committed two
+                batches in a row first (``streamer_twice``). One may be of an instance that died.
             HoodooError: As ``Table.write``.
         """
         before, checkpoint = self._resume()
@@ -164,17 +167,26 @@ class Streamer:
         )
         result = self._write(rows, batch_id, entries)
         if result.already_published:
+            self._committed_elsewhere(result)
+            return None, True
+        self._elsewhere = 0
+        written = WrittenBatch(
+            checkpoint=read.checkpoint, rows=rows.num_rows, bad=len(read.bad), result=result
+        )
+        return written, read.has_more
+
+    def _committed_elsewhere(self, result: CommitResult) -> None:
+        """Count a batch that an instance committed before this one, which wrote nothing then."""
+        self._elsewhere += 1
+        self._events.emit("streamer.batch_committed_elsewhere", rt=result.requested_time)
+        if self._elsewhere > _ELSEWHERE_MAX:
             raise UnsafeSetupError(
-                "another instance of this streamer committed the same batch, and nothing was "
+                "another instance of this streamer commits the same batches, and nothing was "
                 "written twice: run one instance, or give each its own source and "
                 f"{StreamerSettings.options['identifier'].key}: commit {result.requested_time}",
                 kind="streamer_twice",
                 requested_time=result.requested_time,
             )
-        written = WrittenBatch(
-            checkpoint=read.checkpoint, rows=rows.num_rows, bad=len(read.bad), result=result
-        )
-        return written, read.has_more
 
     def _without_bad(
         self, rows: pa.Table, bad: Sequence[BadRecord], position: str, batch_id: str

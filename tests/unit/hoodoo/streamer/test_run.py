@@ -159,11 +159,31 @@ def test_two_instances_of_one_streamer_write_a_batch_once(folder: Path) -> None:
     with Streamer(options(folder)) as one, Streamer(options(folder)) as other:
         before, _ = other._resume()
         assert one.run().rows == 1
+        resume = other._resume
         other._resume = lambda: (before, "100000")  # as if it had looked before the first one
+        assert other.write_batch() == (None, True)  # an instance that died may have written it
         with pytest.raises(UnsafeSetupError) as caught:
             other.run()
-    assert caught.value.kind == "streamer_twice"
+        assert caught.value.kind == "streamer_twice"
+        other._resume = resume
+        assert other.run().rows == 0
+    assert rows_of(folder) == [(1, "a"), (2, "b")]
     assert len(texts_of(folder)) == 2
+
+
+def test_a_streamer_goes_on_after_a_batch_that_its_dead_instance_committed(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
+    stream(options(folder))
+    with Streamer(options(folder)) as late:
+        before, resume = late._resume()[0], late._resume
+        for number in (2, 3):
+            put(folder, f"{number}.json", [{"id": number, "v": "b"}], at_s=100 * number)
+            assert stream(options(folder)).rows == 1
+        looks = iter([(before, "100000")])
+        late._resume = lambda: next(looks, None) or resume()
+        put(folder, "4.json", [{"id": 4, "v": "b"}], at_s=400)
+        assert late.run().rows == 1
+    assert [id for id, _ in rows_of(folder)] == [1, 2, 3, 4]
 
 
 def test_a_named_checkpoint_counts_once(folder: Path) -> None:
