@@ -183,7 +183,7 @@ def test_a_streamer_goes_on_after_a_batch_that_its_dead_instance_committed(folde
         late._resume = lambda: next(looks, None) or resume()
         put(folder, "4.json", [{"id": 4, "v": "b"}], at_s=400)
         assert late.run().rows == 1
-    assert [id for id, _ in rows_of(folder)] == [1, 2, 3, 4]
+    assert [one for one, _ in rows_of(folder)] == [1, 2, 3, 4]
 
 
 def test_a_named_checkpoint_counts_once(folder: Path) -> None:
