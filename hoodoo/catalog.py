@@ -13,6 +13,7 @@ from filegroups.index.buckets import bucket_properties
 from filegroups.keys.keys import key_columns, partition_paths, record_keys
 from filegroups.metadata_table.new_partitions import (
     default_partitions,
+    makes_metadata_table,
     planned_partitions,
     with_needed,
 )
@@ -145,7 +146,7 @@ def create_table(
     ports = compose_ports(path, layers.load(planned.raw), events=events)
     limits = limits_of(settings, layers.load())
     context = create_table_files(ports, planned.raw, limits).context
-    if settings.metadata_enable:
+    if makes_metadata_table(layers.load(), enabled=settings.metadata_enable):
         own = MetadataTableSettings.from_properties(layers.load())
         build_partitions(context, default_partitions(context.config, own), own)
         context = TableContext.of(ports, load_config(ports.storage), limits)
@@ -242,7 +243,7 @@ def preview_create(
     planned = new_table_config(path, settings, schema)
     # An option that ``open_table`` would refuse must fail before the table exists.
     services_of(layers.load(), settings=settings)
-    if settings.metadata_enable:
+    if makes_metadata_table(layers.load(), enabled=settings.metadata_enable):
         own = MetadataTableSettings.from_properties(layers.load())
         wanted = with_needed(default_partitions(planned, own), planned)
         planned_partitions(wanted, planned, own, avro_json=planned.create_schema_json, rows={})

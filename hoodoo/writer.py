@@ -107,9 +107,9 @@ class TableWriter:
 
     def _metadata_warnings(self) -> Iterable[str]:
         """Return warnings of options for a metadata table, or partitions of it, that it lacks."""
-        if self.config.metadata_table_on:
-            return partition_warnings(self.config, self._properties)
-        return [_NOT_BUILT] if self._settings.metadata_enable else []
+        if self._settings.metadata_enable and not self.config.metadata_table_on:
+            return [_NOT_BUILT]
+        return partition_warnings(self.config, self._properties)
 
     def _register(self) -> None:
         """Register the writer, and record bucket rules and misplaced rows in the table."""

@@ -76,6 +76,28 @@ class NewPartition:
         )
 
 
+def makes_metadata_table(properties: PropertySet, *, enabled: bool | None) -> bool:
+    """
+    Return whether a new table gets a metadata table.
+
+    In Hudi each table has one, so that the option of an index suffices. Here such an option counts
+    if ``hoodie.metadata.enable`` is not given.
+
+    Args:
+        properties: Of the caller.
+        enabled: ``hoodie.metadata.enable``; None if it is not given.
+    """
+    if enabled is not None:
+        return enabled
+    settings = MetadataTableSettings.from_properties(properties)
+    asked = any(
+        getattr(settings, name) and properties.find(settings.options[name]) is not None
+        for name, kind in _SWITCHES.items()
+        if not kind.is_named
+    )
+    return asked or bool(settings.secondary_columns)
+
+
 def default_partitions(
     config: TableConfig, settings: MetadataTableSettings, indexed: Container[str] = ()
 ) -> tuple[str, ...]:

@@ -120,7 +120,8 @@ class WriteSettings(KeySettings, LimitSettings):
     metadata_enable: bool | None = option(
         "hoodie.metadata.enable",
         None,
-        "Whether a new table gets a metadata table (Hudi's default is true); writers maintain "
+        "Whether a new table gets a metadata table (Hudi's default is true; here the option of "
+        "one of its indexes suffices); writers maintain "
         "the one that a table has, and refuse false then. Reads list and skip files by it with "
         "true, and not with false; by default they do on an object store, and Spark's loads skip "
         "files.",

@@ -220,6 +220,16 @@ def test_a_table_without_metadata_table_takes_hudis_own_default(tmp_path: Path) 
         assert table.upsert([{"id": "a", "v": 1}]).rows_inserted == 1
 
 
+def test_an_index_that_a_table_lacks_is_told_without_a_metadata_table_too(tmp_path: Path) -> None:
+    options = {"hoodie.metadata.record.index.enable": "true"}
+    with (
+        hoodoo.create_table(tmp_path / "t", schema=SCHEMA, record_key="id"),
+        hoodoo.open_table(tmp_path / "t", properties=options) as table,
+        pytest.warns(UserWarning, match="hoodoo metadata create TABLE record_index"),
+    ):
+        assert table.upsert([{"id": "a", "v": 1}]).rows_inserted == 1
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

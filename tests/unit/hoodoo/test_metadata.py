@@ -35,6 +35,30 @@ def partitions(table: hoodoo.Table) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ({}, ()),
+        ({RECORD_INDEX: "true"}, ("column_stats", "files", "record_index")),
+        ({"hoodie.metadata.index.column.stats.enable": "true"}, ("column_stats", "files")),
+        ({RECORD_INDEX: "false"}, ()),
+        ({RECORD_INDEX: "true", "hoodie.metadata.enable": "false"}, ()),
+        ({"hoodie.metadata.index.secondary.enable": "true"}, ()),
+        (
+            {"hoodie.metadata.index.secondary.column": "v", "hoodie.index.name": "v"},
+            ("column_stats", "files", "record_index", "secondary_index_v"),
+        ),
+    ],
+)
+def test_the_option_of_an_index_gives_a_new_table_its_metadata_table(
+    tmp_path: Path, options: dict[str, str], made: tuple[str, ...]
+) -> None:
+    with hoodoo.create_table(
+        tmp_path / "t", schema=SCHEMA, record_key="id", properties=options
+    ) as table:
+        assert partitions(table) == made
+
+
+@pytest.mark.parametrize(
     ("options", "split", "expected"),
     [
         ({}, True, ("column_stats", "files", "partition_stats")),
