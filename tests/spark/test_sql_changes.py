@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ pytestmark = pytest.mark.spark
 
 COLUMNS = "(ts BIGINT, id STRING, guest STRING, fare DOUBLE, city STRING)"
 KEYED = "TBLPROPERTIES (primaryKey = 'id', preCombineField = 'ts')"
-MERGES = 5
 FOUR = (
     "(1, 'a', 'ann', 10.0, 'rome'), (2, 'b', 'bob', 20.0, 'rome'), "
     "(3, 'c', 'cid', 30.0, 'oslo'), (4, 'd', 'dan', 40.0, 'bern')"
@@ -238,31 +236,54 @@ def test_a_wrong_name_or_value_is_a_short_error(sql: Sql, stays: str) -> None:
         assert "\tat " not in str(refused.value)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("level", ["snapshot", "serializable"])
-def test_concurrent_merges_of_two_sessions_lose_no_update(spark: Any, sql: Sql, level: str) -> None:
+def test_columns_may_have_the_database_and_the_table_before_them(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    db = spark.catalog.currentDatabase()
+    sql(f"UPDATE {db}.stays SET {db}.stays.fare = 1 WHERE {db}.stays.id = 'a'")
     sql(
-        f"CREATE TABLE stays {COLUMNS} USING hudi TBLPROPERTIES (primaryKey = 'id', "
-        "'hoodie.write.concurrency.mode' = 'optimistic_concurrency_control', "
-        f"'hoodoo.write.isolation.level' = '{level}')"
+        f"MERGE INTO {db}.stays USING (SELECT 'b' id) s ON {db.upper()}.`stays`.id = s.id "
+        f"WHEN MATCHED AND spark_catalog.{db}.stays.ts = 2 THEN UPDATE SET fare = {db}.stays.fare + 1"
     )
-    sql(f"INSERT INTO stays VALUES {FOUR}")
-    database = spark.catalog.currentDatabase()
+    sql(
+        f"DELETE FROM stays WHERE {db}.stays.fare > 25 AND "
+        f"EXISTS (SELECT 1 FROM {db}.stays o WHERE o.city = stays.city AND o.id = 'c')"
+    )
+    assert sql("SELECT id, fare FROM stays") == [("a", 1.0), ("b", 21.0), ("d", 40.0)]
 
-    def add(number: int) -> None:
-        session = spark.newSession()
-        for turn in range(MERGES):
-            new = f"UNION ALL SELECT 'new-{number}-{turn}'"
-            session.sql(
-                f"MERGE INTO {database}.stays t USING (SELECT 'a' id UNION ALL SELECT 'c' {new}) s "
-                "ON t.id = s.id WHEN MATCHED THEN UPDATE SET fare = t.fare + 1 "
-                "WHEN NOT MATCHED THEN INSERT (id, fare) VALUES (s.id, 0)"
-            )
 
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(add, range(2)))
-    assert sql("SELECT id, fare FROM stays WHERE id IN ('a', 'c')") == [
-        ("a", 10.0 + 2 * MERGES),
-        ("c", 30.0 + 2 * MERGES),
-    ]
-    assert sql("SELECT count(*) FROM stays") == [(4 + 2 * MERGES,)]
+def test_inserts_find_columns_by_name_and_read_their_own_table(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    if spark.version >= "4":
+        sql("INSERT INTO stays BY NAME SELECT 'e' id, 'bern' city, 5L ts")
+    else:
+        sql("INSERT INTO stays (id, city, ts) VALUES ('e', 'bern', 5)")
+    sql("INSERT INTO stays SELECT * FROM stays")
+    sql("WITH old AS (SELECT * FROM stays WHERE id = 'a') INSERT INTO stays SELECT ts + 9, 'f', "
+        "guest, fare, city FROM old")  # fmt: skip
+    assert [row[:2] for row in sql("SELECT id, ts FROM stays")] == [
+        ("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5), ("f", 10),
+    ]  # fmt: skip
+
+
+def test_a_statement_inside_another_is_refused(spark: Any, sql: Sql, stays: str) -> None:
+    for text in (
+        "WITH old AS (SELECT 'a' id) DELETE FROM stays WHERE id IN (SELECT id FROM old)",
+        "FROM stays INSERT INTO stays SELECT * INSERT INTO stays SELECT *",
+        "EXPLAIN INSERT INTO stays SELECT * FROM stays",
+        "EXPLAIN DELETE FROM stays",
+        *(["BEGIN DELETE FROM stays; END"] if spark.version >= "4" else []),
+    ):
+        with pytest.raises(InvalidInputError, match="stands alone"):
+            sql(text)
+    assert commits(spark, stays) == 1
+
+
+def test_comments_and_semicolons_stand_around_a_statement(sql: Sql, stays: str) -> None:
+    sql("-- first\n/* then\n */ UPDATE stays SET fare = 0 WHERE id = 'a' ; -- end")
+    sql("  -- of 'b'\nDELETE FROM stays /* only */ WHERE id = 'b';")
+    assert sql("/* a */ SELECT id, fare FROM stays WHERE ts < 3;") == [("a", 0.0)]
+    assert len(sql("-- newest\nCALL show_commits('stays', 1);")) == 1
+    assert len(sql("/* all */ SHOW INDEXES FROM stays")) >= 0
+    assert sql("SELECT count(*) FROM stays FOR SYSTEM_TIME AS OF '2999-01-01'") == [(3,)]

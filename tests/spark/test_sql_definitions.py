@@ -206,3 +206,63 @@ def test_a_merge_of_dataframes_has_the_clauses_of_the_local_one(
         table.update("id = 'z'", {"city": "city", "fare": "fare * 2"})
         table.delete("fare < 0")
     assert sql("SELECT id, fare FROM stays") == [("a", 51), ("z", 14)]
+
+
+def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
+    sql: Sql, stays: str
+) -> None:
+    for text in (
+        "REFRESH TABLE stays",
+        "UNCACHE TABLE stays",
+        "ANALYZE TABLE stays COMPUTE STATISTICS",
+    ):
+        sql(text)
+    for text in (
+        "CACHE TABLE stays",
+        "ANALYZE TABLE stays PARTITION (city = 'oslo') COMPUTE STATISTICS",
+        "DESCRIBE stays PARTITION (city = 'oslo')",
+        "CREATE TABLE other LIKE stays",
+        "ALTER TABLE stays SET SERDEPROPERTIES ('a' = 'b')",
+        "ALTER TABLE stays ADD COLUMNS (age INT NOT NULL)",
+        "CREATE TABLE other (id INT, age INT DEFAULT 3) USING hudi",
+        "SELECT * FROM hudi_query_timeline('stays')",
+    ):
+        with pytest.raises(InvalidInputError):
+            sql(text)
+    assert ("ts",) in sql("SHOW COLUMNS FROM stays")
+
+
+def test_comments_of_tables_and_columns_stay_in_the_catalog(spark: Any, sql: Sql) -> None:
+    sql("CREATE TABLE stays (id STRING COMMENT 'key', fare INT) USING hudi COMMENT 'nights'")
+    sql("ALTER TABLE stays ADD COLUMNS (note STRING COMMENT 'free text')")
+    sql("ALTER TABLE stays ALTER COLUMN fare COMMENT 'EUR'")
+    sql("ALTER TABLE stays CHANGE COLUMN note note STRING COMMENT 'words'")
+    told = {row[0]: row[2] for row in spark.sql("DESCRIBE stays").collect()}
+    assert (told["id"], told["fare"], told["note"]) == ("key", "EUR", "words")
+    sql("COMMENT ON TABLE stays IS 'stays of guests'")
+    assert ("Comment", "stays of guests") in [
+        (row[0], row[1]) for row in spark.sql("DESCRIBE EXTENDED stays").collect()
+    ]
+
+
+def test_help_tells_the_procedures_and_call_takes_parameters(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    lines = [row[0] for row in sql("CALL help()")]
+    assert len(lines) > 15
+    (line,) = (row[0] for row in sql("CALL help(cmd => 'show_commits')"))
+    assert line in lines
+    assert line.startswith("show_commits(table, limit = 10, path): commit_time string")
+    with pytest.raises(InvalidInputError, match="no such procedure"):
+        sql("CALL help('frobnicate')")
+    text = "CALL show_commits(table => :name, limit => :count)"
+    assert spark.sql(text, {"name": "stays", "count": 1}).count() == 1
+
+
+def test_a_view_of_a_path_keeps_its_snapshot(spark: Any, sql: Sql, stays: str) -> None:
+    with hoodoo.spark.table(spark, stays) as table:
+        where = table.path
+    sql(f"CREATE TEMPORARY VIEW then USING hudi OPTIONS (path '{where}')")
+    sql("DELETE FROM stays WHERE city = 'oslo'")
+    assert sql("SELECT id FROM then") == [("a",), ("b",), ("c",)]
+    spark.catalog.dropTempView("then")

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from filegroups.metadata_table.index_definitions import read_index_definitions
 from filegroups.schema.schema import META_COLUMNS
-from hoodoo.spark.formats import has_hudi_bundle
+from hoodoo.spark.formats import has_hudi_bundle, serves
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.sql.catalyst import (
     has_field,
@@ -22,7 +22,12 @@ from hoodoo.spark.sql.catalyst import (
     value_of,
 )
 from hoodoo.spark.sql.changes import partitions_matching
-from hoodoo.spark.sql.definitions import FIXED_PROPERTIES, partitions_last
+from hoodoo.spark.sql.definitions import (
+    FIXED_PROPERTIES,
+    comments_of,
+    partitions_last,
+    with_comments,
+)
 from hoodoo.spark.sql.names import NamedTable, find_table, identifier, required_table
 from hoodoo.spark.sql.statements import Statement, name_parts
 from hoodoo.spark.table import SparkTable
@@ -60,12 +65,17 @@ def _on_table(change: Change) -> Callable[[Statement], Any]:
 def _add_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
     add: dict[str, pa.DataType] = {}
     move: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for one in listed_seq(statement.plan.columnsToAdd()):
+        if value_of(one.default()) is not None or not one.nullable():
+            raise _refused("a column with DEFAULT or NOT NULL", "add it without, then UPDATE it")
         around = value_of(one.path())
         parts = [*(_field(around) if around is not None else ()), str(one.colName())]
         add[".".join(parts)] = _arrow_type(one.dataType())
         move |= _moved(".".join(parts), value_of(one.position()))
-    return _altered(statement, named, table, add=add, move=move)
+        if value_of(one.comment()) is not None:
+            comments[".".join(parts)] = str(one.comment().get())
+    return _altered(statement, named, table, comments, add=add, move=move)
 
 
 def _drop_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
@@ -86,36 +96,57 @@ def _alter_columns(statement: Statement, named: NamedTable, table: SparkTable) -
     plan = statement.plan
     types: dict[str, pa.DataType] = {}
     move: dict[str, str] = {}
+    comments: dict[str, str] = {}
     if has_field(plan, "specs"):  # since Spark 4.0
         specs = [
-            (one.column(), one.newDataType(), one.newPosition(), one.newNullability())
+            (
+                one.column(),
+                one.newDataType(),
+                one.newPosition(),
+                one.newNullability(),
+                one.newComment(),
+            )
             for one in listed_seq(plan.specs())
         ]
     else:
-        specs = [(plan.column(), plan.dataType(), plan.position(), plan.nullable())]
-    for column, kind, position, nullable in specs:
+        specs = [(plan.column(), plan.dataType(), plan.position(), plan.nullable(), plan.comment())]
+    own = {each.name.casefold(): each.type for each in table.schema}
+    for column, kind, position, nullable, comment in specs:
         name = ".".join(_field(column))
         if value_of(nullable) is False:
             raise _refused("ALTER COLUMN ... SET NOT NULL", "columns of a Hudi table stay nullable")
         if value_of(kind) is not None:
-            types[name] = _arrow_type(kind.get())
+            wanted = _arrow_type(kind.get())
+            if own.get(name.casefold()) != wanted:
+                types[name] = wanted
         move |= _moved(name, value_of(position))
+        if value_of(comment) is not None:
+            comments[name] = str(comment.get())
     if not types and not move:
         return None  # a comment or a default, which only Spark's catalog keeps
-    return _altered(statement, named, table, types=types, move=move)
+    return _altered(statement, named, table, comments, types=types, move=move)
 
 
-def _altered(statement: Statement, named: NamedTable, table: SparkTable, **changes: Any) -> Any:
+def _altered(
+    statement: Statement,
+    named: NamedTable,
+    table: SparkTable,
+    comments: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Any:
     result = table.alter_schema(**changes)
     if named.entry is not None:
-        refresh_columns(statement.spark, named, table)
+        refresh_columns(statement.spark, named, table, comments)
     return statement.done(result)
 
 
-def refresh_columns(spark: Any, named: NamedTable, table: SparkTable) -> None:
-    """Give the entry of a table the table's columns of now."""
+def refresh_columns(
+    spark: Any, named: NamedTable, table: SparkTable, comments: Mapping[str, str] | None = None
+) -> None:
+    """Give the entry of a table the table's columns of now, and new comments."""
     ident = named.entry.identifier()
-    own = spark_schema_of(table.schema)
+    kept = {**comments_of(_fields_of(named.entry)), **(comments or {})}
+    own = with_comments(spark_schema_of(table.schema), kept)
     partitions = listed_seq(named.entry.partitionColumnNames())
     ordered = partitions_last(own, partitions)
     meta = [each for each in _fields_of(named.entry) if each.name in META_COLUMNS]
@@ -305,16 +336,55 @@ def _refuses(what: str, instead: str) -> Callable[[Statement], Any]:
     return run
 
 
+_of_partition = _refuses(
+    "statements on the statistics of one partition",
+    "leave PARTITION out; SHOW PARTITIONS lists them",
+)
+
+
 def _refused(what: str, instead: str) -> InvalidInputError:
     return InvalidInputError(
         f"SQL on Hudi tables does not support {what}: {instead}", kind="sql_statement"
     )
 
 
-def repair(statement: Statement) -> Any:
-    """Run ``MSCK REPAIR TABLE``: nothing to do, because the table itself lists its partitions."""
+def do_nothing(statement: Statement) -> Any:
+    """
+    Run ``REFRESH TABLE``, ``UNCACHE TABLE`` and ``MSCK REPAIR TABLE``, which have nothing to do.
+
+    Each statement reads the table anew, and the table itself lists its partitions.
+    """
     named = statement.table_of(statement.plan.children().head())
     return None if named is None else statement.done()
+
+
+def _partition_statement(statement: Statement) -> Any:
+    """Refuse ANALYZE and DESCRIBE of one partition; leave those of the table to Spark."""
+    plan = statement.plan
+    has_partition = "Partition" in statement.kind or (
+        has_field(plan, "partitionSpec") and bool(listed_map(plan.partitionSpec()))
+    )
+    return _of_partition(statement) if has_partition else None
+
+
+def _like(statement: Statement) -> Any:
+    """Refuse ``CREATE TABLE ... LIKE`` of a Hudi table, and ``LIKE ... USING hudi``."""
+    plan = statement.plan
+    if has_field(plan, "sourceTable"):  # until Spark 4.2
+        ident = plan.sourceTable()
+        database = value_of(ident.database())
+        parts = (*((str(database),) if database else ()), str(ident.table()))
+        provider = value_of(plan.provider())
+        named = find_table(statement.spark, parts)
+    else:
+        named, provider = statement.table_of(plan.source()), None
+    if named is None and not (provider and serves(statement.spark, str(provider))):
+        return None
+    raise _refused(
+        "CREATE TABLE ... LIKE",
+        "CREATE TABLE ... USING hudi TBLPROPERTIES (primaryKey = '...') AS SELECT * FROM table "
+        "WHERE false",
+    )
 
 
 HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
@@ -331,7 +401,23 @@ HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
     "ShowPartitions": _on_table(_show_partitions),
     "CreateIndex": _on_table(_create_index),
     "DropIndex": _on_table(_drop_index),
-    "RepairTable": repair,
+    "RepairTable": do_nothing,
+    "RecoverPartitions": do_nothing,
+    "RefreshTable": do_nothing,
+    "UncacheTable": do_nothing,
+    "CacheTable": _refuses(
+        "CACHE TABLE of a table", "call spark.table(name).cache(), and use this DataFrame"
+    ),
+    "AnalyzeTable": _partition_statement,
+    "DescribeRelation": _partition_statement,
+    "DescribeTablePartition": _partition_statement,
+    "ShowTablePartition": _partition_statement,
+    "CreateTableLike": _like,
+    "CreateTableLikeCommand": _like,
+    "AlterTableClusterBy": _refuses(
+        "CLUSTER BY", "CALL run_clustering(table => '...', order => '...')"
+    ),
+    "SetTableSerDeProperties": _refuses("SERDE", "ALTER TABLE ... SET TBLPROPERTIES"),
     "ReplaceColumns": _refuses("REPLACE COLUMNS", "use ADD, DROP, RENAME and ALTER COLUMN"),
     "SetTableLocation": _refuses("SET LOCATION", "drop the entry and create it with LOCATION"),
     "AddPartitions": _refuses("ADD PARTITION", "a partition begins with its first row: INSERT"),

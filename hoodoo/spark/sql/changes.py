@@ -17,6 +17,7 @@ from hoodoo.spark.changed_columns import SparkClause, stored_column
 from hoodoo.spark.row_changes import MergeSource, SparkStatement
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.sql.catalyst import (
+    copied,
     dataframe_of,
     first_line,
     has_field,
@@ -46,7 +47,8 @@ def update(statement: Statement) -> Any:
     named = statement.table_of(plan.table())
     if named is None:
         return None
-    with statement.with_views(plan.table()):
+    statement.shorten_columns(plan.table())
+    with statement.with_views(statement.plan.table()):
         plan = statement.plan
         values = _values(plan.assignments())
         with _opened(statement, named, plan.table(), plan) as one:
@@ -58,6 +60,7 @@ def delete(statement: Statement) -> Any:
     named = statement.table_of(statement.plan.table())
     if named is None:
         return None
+    statement.shorten_columns(statement.plan.table())
     with statement.with_views(statement.plan.table()):
         plan = statement.plan
         with _opened(statement, named, plan.table(), plan, WriteOperation.DELETE) as one:
@@ -69,6 +72,7 @@ def merge(statement: Statement) -> Any:
     named = statement.table_of(statement.plan.targetTable())
     if named is None:
         return None
+    statement.shorten_columns(statement.plan.targetTable(), statement.plan.sourceTable())
     with statement.with_views(statement.plan.targetTable()):
         plan = statement.plan
         if has_field(plan, "withSchemaEvolution") and plan.withSchemaEvolution():
@@ -155,21 +159,24 @@ def _clauses(when: When, actions: Any) -> list[SparkClause]:
 
 def insert(statement: Statement) -> Any:
     """Run ``INSERT INTO`` and ``INSERT OVERWRITE``, with partitions and lists of columns."""
-    named = statement.table_of(statement.plan.table())
+    named = statement.table_of(_insertion(statement.plan).table())
     if named is None:
         return None
     spark = statement.spark
-    with statement.with_views(statement.plan.table()):
-        plan = statement.plan
+    with statement.with_views(_insertion(statement.plan).table()):
+        plan = _insertion(statement.plan)
+        query = plan.query()
+        if statement.plan is not plan:  # WITH ... INSERT
+            query = copied(statement.plan, child=query)
         if has_field(plan, "replaceCriteriaOpt") and value_of(plan.replaceCriteriaOpt()):
             raise InvalidInputError(
                 "INSERT ... REPLACE is not supported: use INSERT OVERWRITE with a PARTITION, or "
                 "MERGE INTO",
                 kind="sql_statement",
             )
-        with served(spark, names_in(plan.query())):
+        with served(spark, names_in(query)):
             try:
-                rows = dataframe_of(spark, plan.query())
+                rows = dataframe_of(spark, query)
             except AnalysisException as error:
                 raise InvalidInputError(
                     f"Spark cannot resolve the rows to insert: {first_line(error)}",
@@ -186,6 +193,16 @@ def insert(statement: Statement) -> Any:
         )
         with SparkTable(spark, named.path, named.options) as table:
             return statement.done(insert_rows(table, rows, insertion))
+
+
+def _insertion(plan: Any) -> Any:
+    return plan.child() if kind_of(plan) == "UnresolvedWith" else plan
+
+
+def _insert_with(statement: Statement) -> Any:
+    """Run ``WITH name AS (query) INSERT ...``; leave other statements that begin so."""
+    is_insertion = kind_of(statement.plan.child()) == "InsertIntoStatement"
+    return insert(statement) if is_insertion else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,4 +365,5 @@ HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
     "DeleteFromTable": delete,
     "MergeIntoTable": merge,
     "InsertIntoStatement": insert,
+    "UnresolvedWith": _insert_with,
 }

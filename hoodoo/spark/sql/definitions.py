@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from filegroups.schema.schema import META_COLUMNS, META_FIELDS
 from filegroups.settings.settings import WriteSettings
 from hoodoo.catalog import create_table, delete_unwritten_table, drop_table
 from hoodoo.spark.formats import serves
 from hoodoo.spark.options import layers_for
+from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.sql.catalyst import (
     constants,
@@ -112,10 +113,11 @@ def create(statement: Statement) -> Any:
         return None if definition is None else statement.done()
     spark, plan = statement.spark, statement.plan
     columns = StructType.fromJson(json.loads(plan.tableSchema().json()))
+    _refuse_computed(columns)
     path = definition.address(spark)
     layers = layers_for(spark, definition.options(is_new=False))
     if table_exists(path, layers):
-        register(spark, definition, columns)
+        register(spark, definition, columns, comments=comments_of(columns.fields))
         return statement.done()
     if not columns.fields:
         raise InvalidInputError(
@@ -126,7 +128,7 @@ def create(statement: Statement) -> Any:
     layers = layers_for(spark, definition.options(is_new=True))
     create_table(path, schema=arrow_schema_of(schema), properties=layers).close()
     try:
-        register(spark, definition)
+        register(spark, definition, comments=comments_of(columns.fields))
     except InvalidInputError:
         delete_unwritten_table(path, layers)
         raise
@@ -162,6 +164,26 @@ def create_as_select(statement: Statement) -> Any:
         )
     register(spark, definition)
     return statement.done(result)
+
+
+def create_view(statement: Statement) -> Any:
+    """Run ``CREATE TEMPORARY VIEW name USING hudi OPTIONS (path '...')``; it keeps its snapshot."""
+    spark, plan = statement.spark, statement.plan
+    if not serves(spark, str(plan.provider())):
+        return None
+    options = {key: str(value) for key, value in listed_map(plan.options()).items()}
+    path = options.pop("path", None)
+    if path is None or value_of(plan.userSpecifiedSchema()) is not None:
+        raise InvalidInputError(
+            "a view over a Hudi table takes OPTIONS (path '...') and no columns",
+            kind="sql_statement",
+        )
+    df, name = load_dataframe(spark, [path], options), str(plan.tableIdent().table())
+    if getattr(plan, "global")():
+        (df.createOrReplaceGlobalTempView if plan.replace() else df.createGlobalTempView)(name)
+    else:
+        (df.createOrReplaceTempView if plan.replace() else df.createTempView)(name)
+    return statement.done()
 
 
 def replace_table(statement: Statement) -> Any:
@@ -265,7 +287,41 @@ def partitions_last(schema: Any, partitions: Sequence[str]) -> Any:
     return StructType([*(each for each in schema.fields if each not in last), *last])
 
 
-def register(spark: Any, definition: TableDefinition, given: Any = None) -> None:
+def comments_of(fields: Sequence[StructField]) -> dict[str, str]:
+    """Return the comments of columns by their names."""
+    return {one.name: one.metadata["comment"] for one in fields if "comment" in one.metadata}
+
+
+def with_comments(schema: Any, comments: Mapping[str, str]) -> Any:
+    """Return a schema whose columns have comments."""
+    folded = {name.casefold(): comment for name, comment in comments.items()}
+    fields = []
+    for one in schema.fields:
+        comment = folded.get(one.name.casefold())
+        told = one.metadata if comment is None else {**one.metadata, "comment": comment}
+        fields.append(StructField(one.name, one.dataType, one.nullable, told))
+    return StructType(fields)
+
+
+def _refuse_computed(columns: Any) -> None:
+    marks = ("CURRENT_DEFAULT", "GENERATION_EXPRESSION", "identity.")
+    named = [
+        one.name for one in columns.fields if any(key.startswith(marks) for key in one.metadata)
+    ]
+    if named:
+        raise InvalidInputError(
+            "columns of a Hudi table have no DEFAULT, GENERATED or IDENTITY; give their values in "
+            f"each INSERT: {named}",
+            kind="sql_statement",
+        )
+
+
+def register(
+    spark: Any,
+    definition: TableDefinition,
+    given: Any = None,
+    comments: Mapping[str, str] | None = None,
+) -> None:
     """
     Add the entry of an existing Hudi table to Spark's session catalog.
 
@@ -273,6 +329,7 @@ def register(spark: Any, definition: TableDefinition, given: Any = None) -> None
         spark: The session.
         definition: The table.
         given: Columns that the statement names; they must be those of the table.
+        comments: Comments of columns, which only the catalog keeps.
 
     Raises:
         InvalidInputError: The columns differ, or the catalog refuses the name.
@@ -280,7 +337,7 @@ def register(spark: Any, definition: TableDefinition, given: Any = None) -> None
     """
     path = definition.address(spark)
     with SparkTable(spark, path, definition.options(is_new=False)) as table:
-        own = spark_schema_of(table.schema)
+        own = with_comments(spark_schema_of(table.schema), comments or {})
         config, properties = table.config, definition.properties
     _refuse_other_columns(given, own)
     schema = partitions_last(own, config.partition_fields)
@@ -326,6 +383,7 @@ def _refuse_other_columns(given: Any, own: Any) -> None:
 HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
     "CreateTable": create,
     "CreateTableAsSelect": create_as_select,
+    "CreateTempViewUsing": create_view,
     "ReplaceTable": replace_table,
     "ReplaceTableAsSelect": replace_table,
     "DropTable": drop,

@@ -68,6 +68,9 @@ def call(spark: Any, match: re.Match[str]) -> Any:
     name = match["name"].lower()
     procedure = PROCEDURES.get(name)
     in_bundle = has_hudi_bundle(spark)
+    if name == "help" and not in_bundle:
+        given = _arguments(spark, name, _HELP, match["args"])
+        return spark.createDataFrame(list(_help(given["cmd"])), _HELP.columns)
     if procedure is None:
         if in_bundle:
             return None
@@ -99,8 +102,11 @@ def _arguments(spark: Any, name: str, procedure: Procedure, text: str) -> dict[s
         values = constants(spark, [value for _, value in given])
     except (AnalysisException, ParseException) as error:
         raise _wrong(name, f"arguments are literals, such as table => 'orders': {text}") from error
-    order = ["table", *procedure.arguments, "path"]
-    found: dict[str, Any] = {"table": None, "path": None, **procedure.arguments}
+    order = [*procedure.arguments]
+    found: dict[str, Any] = {**procedure.arguments}
+    if procedure is not _HELP:
+        order = ["table", *order, "path"]
+        found |= {"table": None, "path": None}
     for (key, _), position, value in zip(given, range(len(given)), values, strict=True):
         if key is None and position >= len(order):
             raise _wrong(name, f"it takes {order}")
@@ -127,6 +133,22 @@ def _options(name: str, given: dict[str, Any]) -> dict[str, str]:
         if given.get(argument) is not None:
             found[key] = str(given[argument])
     return found
+
+
+def _help(name: object) -> Rows:
+    """Yield one line about each procedure, or about one."""
+    chosen = PROCEDURES
+    if name is not None:
+        key = str(name).lower()
+        if key not in PROCEDURES:
+            raise _unknown(key)
+        chosen = {key: PROCEDURES[key]}
+    for key, one in sorted(chosen.items()):
+        given = (
+            argument if default in (None, "", _NONE) else f"{argument} = {default}"
+            for argument, default in one.arguments.items()
+        )
+        yield (f"{key}({', '.join(('table', *given, 'path'))}): {one.columns}",)
 
 
 def _wrong(name: str, why: str) -> InvalidInputError:
@@ -464,6 +486,9 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
     ),
     "truncate_table": Procedure(arguments={"partitions": ""}, columns="result int", run=_truncate),
 }
+_HELP: Final = Procedure(
+    arguments={"cmd": None}, columns="result string", run=lambda _, given: _help(given["cmd"])
+)
 #: What does the work of Hudi's other procedures.
 _INSTEAD: Final = {
     "archive_commits": "hoodoo services run TABLE archive",
@@ -476,7 +501,6 @@ _INSTEAD: Final = {
     "downgrade_table": "write another table with hoodie.write.table.version=8",
     "export_instants": "hoodoo timeline TABLE --output json",
     "hdfs_parquet_import": "CREATE TABLE ... USING hudi AS SELECT * FROM parquet.`path`",
-    "help": "docs/how-to/sql.md lists the procedures and their arguments",
     "hive_sync": "a write with hoodie.datasource.hive_sync.enable=true",
     "init_metadata_table": "hoodoo metadata create TABLE",
     "repair_add_partition_meta": "hoodoo table verify TABLE",

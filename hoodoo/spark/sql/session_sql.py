@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.errors import ParseException
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from hoodoo.spark.sql import alterations, changes, definitions, procedures
-from hoodoo.spark.sql.catalyst import nodes_of, parse_plan
+from hoodoo.spark.sql.catalyst import nodes_of, parse_expression, parse_plan
 from hoodoo.spark.sql.statements import Handler, Statement, run_by_spark
 from timeline.errors import InvalidInputError
 
@@ -23,6 +24,8 @@ _HANDLERS: Mapping[str, Handler] = {
 }
 #: Statements that not every parser of Spark knows.
 _TEXTS = (*alterations.TEXTS, (procedures.CALL, procedures.call))
+
+_COMMENTS = re.compile(r"\A(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)+", re.DOTALL)
 
 Arguments = Mapping[str, Any] | Sequence[Any] | None
 
@@ -56,8 +59,11 @@ def run_sql(
         def by_spark(changed: str) -> Any:
             return spark_sql(spark, changed, args) if args else spark_sql(spark, changed)
 
+        bare = _COMMENTS.sub("", text)
         for pattern, run in _TEXTS:
-            match = pattern.fullmatch(text)
+            match = pattern.fullmatch(bare)
+            if match is not None and args and run is procedures.call:
+                match = pattern.fullmatch(_bound_call(spark, match, args)) or match
             result = None if match is None else run(spark, match)
             if result is not None:
                 return result
@@ -69,7 +75,7 @@ def run_sql(
         handler = _HANDLERS.get(statement.kind)
         if handler is not None:
             if args:
-                bound = with_arguments(statement, args)
+                bound = with_arguments(spark, text, plan, args)
                 statement = Statement(
                     spark=spark, text=bound, plan=parse_plan(spark, bound), by_spark=by_spark
                 )
@@ -81,7 +87,19 @@ def run_sql(
         formatter.clear()
 
 
-def with_arguments(statement: Statement, args: Mapping[str, Any] | Sequence[Any]) -> str:
+def _bound_call(spark: Any, match: re.Match[str], args: Mapping[str, Any] | Sequence[Any]) -> str:
+    """Return a CALL with literals in place of its parameters; as it is if Spark cannot parse it."""
+    text = f"{match['name']}({match['args']})"
+    try:
+        parsed = parse_expression(spark, text)
+    except ParseException:
+        return match[0]
+    return f"CALL {with_arguments(spark, text, parsed, args)}"
+
+
+def with_arguments(
+    spark: Any, text: str, parsed: Any, args: Mapping[str, Any] | Sequence[Any]
+) -> str:
     """
     Return the text of a statement with literals in place of its parameters.
 
@@ -89,7 +107,7 @@ def with_arguments(statement: Statement, args: Mapping[str, Any] | Sequence[Any]
         InvalidInputError: An argument is missing, or has a type without a literal.
     """
     found: list[tuple[int, int, str | None]] = []
-    for one in nodes_of(statement.spark, statement.plan):
+    for one in nodes_of(spark, parsed):
         if one.kind in ("NamedParameter", "PosParameter") and one.span is not None:
             key = str(one.node.name()) if one.kind == "NamedParameter" else None
             found.append((*one.span, key))
@@ -103,9 +121,9 @@ def with_arguments(statement: Statement, args: Mapping[str, Any] | Sequence[Any]
                 f"a parameter of the statement has no value: pass it in args: {key or '?'}",
                 kind="sql_argument",
             ) from None
-        pieces += [statement.text[end:start], literal(value)]
+        pieces += [text[end:start], literal(value)]
         end = stop
-    return "".join([*pieces, statement.text[end:]])
+    return "".join([*pieces, text[end:]])
 
 
 def literal(value: object) -> str:

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pyspark.errors import ParseException
 from pyspark.sql.types import StructType
 
 from filegroups.writing.write_request import CommitResult
-from hoodoo.spark.formats import remember_result
+from hoodoo.spark.formats import has_hudi_bundle, remember_result
 from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.sql.catalyst import (
     Node,
@@ -28,12 +29,29 @@ from hoodoo.spark.sql.catalyst import (
     parse_plan,
     value_of,
 )
-from hoodoo.spark.sql.names import NamedTable, find_table, names_in, required_table, served
+from hoodoo.spark.sql.names import (
+    SESSION_CATALOG,
+    NamedTable,
+    find_table,
+    identifier,
+    names_in,
+    required_table,
+    served,
+)
 from timeline.errors import InvalidInputError
 
 #: Texts that a statement may have only if parts of it become views.
-_VIEWS = re.compile(r"\bhudi\b|\bhoodoo\b|\bas\s+of\b|hudi_table_changes", re.IGNORECASE)
+_VIEWS = re.compile(r"\bhudi\b|\bhoodoo\b|\bas\s+of\b|\bhudi_", re.IGNORECASE)
+_WRITES = re.compile(r"\binsert\b|\bupdate\b|\bdelete\b|\bmerge\b", re.IGNORECASE)
+_THREE_PARTS = re.compile(r"[\w`]\s*\.\s*[\w`]+\s*\.\s*[\w`]")
 _CHANGES: Final = "hudi_table_changes"
+#: What does the work of Hudi's other functions of tables.
+_FUNCTIONS: Final = {
+    "hudi_query_timeline": "CALL show_timeline(table => '...')",
+    "hudi_filesystem_view": "hoodoo files TABLE",
+    "hudi_metadata": "hoodoo metadata show TABLE",
+    "hudi_query": "SELECT ... FROM table, or spark.read.format('hudi') with Hudi's options",
+}
 _NAMED = ("UnresolvedRelation", "UnresolvedTable", "UnresolvedTableOrView")
 _SOURCES = "_hoodoo_sources"
 
@@ -78,6 +96,40 @@ class Statement:
         """Return rows as the result of a command."""
         return self.spark.createDataFrame([tuple(row) for row in rows], schema)
 
+    def shorten_columns(self, *nodes: Any) -> None:
+        """
+        Replace ``database.table.column`` by ``table.column`` for tables without an alias.
+
+        Args:
+            nodes: The nodes of the tables.
+        """
+        if not _THREE_PARTS.search(self.text):
+            return
+        prefixes: set[tuple[str, ...]] = set()
+        for node in nodes:
+            parts = None if kind_of(node) == "SubqueryAlias" else parts_of(node)
+            ident = None if parts is None else identifier(self.spark, parts)
+            if ident is not None:
+                name = (str(value_of(ident.database())).lower(), str(ident.table()).lower())
+                prefixes |= {name, (SESSION_CATALOG, *name)}
+        made: list[tuple[int, int, str]] = []
+        for one in nodes_of(self.spark, self.plan):
+            if one.kind != "UnresolvedAttribute" or one.span is None:
+                continue
+            parts = tuple(str(part) for part in listed_seq(one.node.nameParts()))
+            folded, (start, end) = tuple(part.lower() for part in parts), one.span
+            count = next((n for n in (2, 3) if folded[:n] in prefixes and len(parts) > n), 0)
+            if count and parts_in(self.spark, self.text[start:end]) == parts:
+                made.append((start, end, quoted(parts[count - 1 :])))
+        self._replace(made)
+
+    def _replace(self, made: Sequence[tuple[int, int, str]]) -> None:
+        """Replace parts of the text, from start to end, and parse it again."""
+        for start, end, text in sorted(made, reverse=True):
+            self.text = self.text[:start] + text + self.text[end:]
+        if made:
+            self.plan = parse_plan(self.spark, self.text)
+
     @contextmanager
     def with_views(self, target: Any = None) -> Iterator[None]:
         """
@@ -96,7 +148,7 @@ class Statement:
 
     def _replace_by_views(self, target: Any) -> None:
         kept = None if target is None else Node(target, "", None).span
-        made: list[tuple[tuple[int, int], str]] = []
+        made: list[tuple[int, int, str]] = []
         for one in nodes_of(self.spark, self.plan):
             span = one.span
             if span is None or span == kept:
@@ -109,11 +161,8 @@ class Statement:
             df.createOrReplaceTempView(name)
             self.views[name] = df
             is_named = one.parent is not None and kind_of(one.parent) == "SubqueryAlias"
-            made.append((where, f"`{name}`" + ("" if is_named or not alias else f" AS `{alias}`")))
-        for (start, end), text in sorted(made, reverse=True):
-            self.text = self.text[:start] + text + self.text[end:]
-        if made:
-            self.plan = parse_plan(self.spark, self.text)
+            made.append((*where, f"`{name}`" + ("" if is_named or not alias else f" AS `{alias}`")))
+        self._replace(made)
 
     def _view_of(self, one: Node, span: tuple[int, int]) -> tuple[tuple[int, int], Any, str] | None:
         """Return the text that a view replaces, its rows and the name it would have; or None."""
@@ -135,7 +184,13 @@ class Statement:
             return where, self._loaded(table, {"as.of.instant": self._time_of(one.node)}), alias
         if one.kind == "UnresolvedTableValuedFunction":
             called = [str(part).lower() for part in listed_seq(one.node.name())]
-            if called[-1:] != [_CHANGES]:
+            name = called[-1] if called else ""
+            if name in _FUNCTIONS and not has_hudi_bundle(self.spark):
+                raise InvalidInputError(
+                    f"hoodoo does not have the function {name}: {_FUNCTIONS[name]}",
+                    kind="sql_statement",
+                )
+            if name != _CHANGES:
                 return None
             values = constants(self.spark, listed_seq(one.node.functionArgs()))
             table, options = changes_options(self.spark, [str(value) for value in values])
@@ -216,6 +271,7 @@ def changes_options(spark: Any, values: Sequence[str]) -> tuple[NamedTable, dict
 def run_by_spark(statement: Statement) -> Any:
     """Run a statement by Spark, which reads Hudi tables by their names."""
     spark = statement.spark
+    _refuse_inner_writes(statement)
     with statement.with_views():
         plan = statement.plan
         if statement.views and "View" in statement.kind:
@@ -232,6 +288,25 @@ def run_by_spark(statement: Statement) -> Any:
     return result
 
 
+def _refuse_inner_writes(statement: Statement) -> None:
+    """Refuse a statement that writes a Hudi table inside another one, where Spark would run it."""
+    if not _WRITES.search(statement.text):
+        return
+    for one in nodes_of(statement.spark, statement.plan):
+        if one.kind in ("InsertIntoStatement", "UpdateTable", "DeleteFromTable"):
+            target = one.node.table()
+        elif one.kind == "MergeIntoTable":
+            target = one.node.targetTable()
+        else:
+            continue
+        if statement.table_of(target) is not None:
+            raise InvalidInputError(
+                "a statement that writes a Hudi table stands alone: write WITH into its query, and "
+                "not EXPLAIN, BEGIN or FROM before it; run several INSERTs one by one",
+                kind="sql_statement",
+            )
+
+
 def read_by_name(spark: Any, name: str, by_spark: Callable[[str], Any]) -> Any:
     """Return the rows of a table, as ``spark.table``."""
     parts = name_parts(spark, name)
@@ -239,6 +314,19 @@ def read_by_name(spark: Any, name: str, by_spark: Callable[[str], Any]) -> Any:
         result = by_spark(name)
     setattr(result, _SOURCES, tuple(loaded))
     return result
+
+
+def parts_in(spark: Any, text: str) -> tuple[str, ...] | None:
+    """Return the parts of a name; None for another text."""
+    try:
+        return name_parts(spark, text)
+    except ParseException:
+        return None
+
+
+def quoted(parts: Sequence[str]) -> str:
+    """Return a name of parts in backticks."""
+    return ".".join("`{}`".format(part.replace("`", "``")) for part in parts)
 
 
 def name_parts(spark: Any, name: str) -> tuple[str, ...]:
