@@ -125,8 +125,8 @@ def test_unsupported_calls_are_refused_by_name(spark: Any, path: str) -> None:
     if not hasattr(spark, "dataSource"):
         with pytest.raises(InvalidInputError, match="readStream"):
             spark.readStream.format("hoodoo").load(path)
-    with pytest.raises(InvalidInputError, match="saveAsTable"):
-        spark.range(1).write.format("hoodoo").saveAsTable("orders")
+    with pytest.raises(InvalidInputError, match="bucketBy"):
+        spark.range(1).write.format("hoodoo").bucketBy(2, "id").save(path)
 
 
 def test_sql_views_read_through_the_data_source(save: Any, spark: Any, path: str) -> None:
@@ -135,6 +135,7 @@ def test_sql_views_read_through_the_data_source(save: Any, spark: Any, path: str
     save(THREE)
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders USING hoodoo OPTIONS (path '{path}')")
     assert spark.sql("SELECT sum(amount) FROM orders").first()[0] == 6.0
+    spark.catalog.dropTempView("orders")
 
 
 def test_micro_batches_are_written_once(
