@@ -89,8 +89,13 @@ class WriteSettings(KeySettings, LimitSettings):
     overwrite_mode: OverwriteMode | None = option(
         "hoodie.datasource.overwrite.mode",
         None,
-        "Whether save mode overwrite replaces the table (STATIC) or only the "
-        "partitions of the rows (DYNAMIC).",
+        "Save mode overwrite replaces the table (STATIC) or the partitions of the rows (DYNAMIC).",
+    )
+    sql_insert_operation: WriteOperation | None = option(
+        "hoodie.spark.sql.insert.into.operation",
+        None,
+        "Operation of INSERT INTO; unset, upsert with key and ordering field, else insert.",
+        choices=("upsert", "insert", "bulk_insert"),
     )
     combine_before_insert: bool = option(
         "hoodie.combine.before.insert", False, "Merge incoming rows of one key before an insert."

@@ -19,6 +19,7 @@ from timeline.errors import CorruptTableError, UnsupportedTableError, counted
 from timeline.model.file_names import METADATA_TABLE, BaseFile, LogFile, join, parent_folder
 from timeline.model.instant import EARLIEST
 from timeline.model.metadata_table import PartitionKind, kind_of
+from timeline.reader_lease import deferred_deletes
 from timeline.snapshot import Snapshot
 
 _FIRST_VERSION: Final = 8  # of tables whose metadata table is read
@@ -42,7 +43,7 @@ def check_metadata_table(
         sizes: Bytes of each file in the partitions, by path.
 
     Outside: as ``open_metadata_table``, and all of its files; the reads of
-    ``contents_of_snapshot``.
+    ``contents_of_snapshot`` and of ``deferred_deletes``.
     """
     config = context.config
     if not config.metadata_table_on or config.table_version < _FIRST_VERSION:
@@ -67,7 +68,8 @@ def check_metadata_table(
                 path,
                 f"{size} bytes in the metadata table instead of {sizes[path]}",
             )
-    for path in sorted(sizes.keys() - listed.keys()):
+    deferred = deferred_deletes(context.ports.storage)  # cleaned, and kept for readers
+    for path in sorted(sizes.keys() - listed.keys() - deferred):
         folder, name = parent_folder(path), path.rpartition("/")[2]
         file = BaseFile.found(folder, name, 0) or LogFile.found(folder, name, 0)
         if file is not None and snapshot.shows(file):

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,9 @@ ORACLE = HERE / "oracles" / "java_oracle.py"
 WORK = Path(
     os.environ.get("HUDI_ORACLE_DIR", HERE.parent.parent / ".work" / "hudi-oracle")
 ).absolute()
+
+#: The bundle that shares a session with hoodoo.
+BUNDLE = WORK / "jars" / "hudi-spark3.5-bundle_2.12-1.2.0.jar"
 
 Rows = list[dict[str, Any]]
 
@@ -271,3 +275,20 @@ def _surroundings() -> dict[str, str]:
 
 def _conf(conf: Mapping[str, str] | None) -> list[str]:
     return [word for key, value in (conf or {}).items() for word in ("--conf", f"{key}={value}")]
+
+
+def set_up_both() -> Path:
+    """Return a Python with PySpark 3.5 and what hoodoo needs, made once for all test processes."""
+    set_up("1.2.0")
+    venv = WORK / "venv-both"
+    python, ready = venv / "bin" / "python", WORK / "ready-both"
+    with (WORK / "set-up-both.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not ready.exists():
+            uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
+            subprocess.run([uv, "venv", "-q", "--clear", "-p", sys.executable, venv], check=True)
+            packages = ["pyspark==3.5.*", "pandas<3", "setuptools<81", "kazoo"]
+            needed = ["-r", str(HERE.parent.parent / "pyproject.toml"), *packages]
+            subprocess.run([uv, "pip", "install", "-q", "-p", python, *needed], check=True)
+            ready.touch()
+    return python

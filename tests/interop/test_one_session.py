@@ -7,12 +7,9 @@ at once. ``HOODOO_SESSION_COMMITS`` is the number of commits of each test; the i
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +18,7 @@ import pytest
 import hoodoo
 from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
-from tests.interop.java import WORK, set_up
+from tests.interop.java import BUNDLE, set_up_both
 from tests.servers.zookeeper import ZooKeeperServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,20 +35,7 @@ def lock(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """PySpark 3.5 and what hoodoo needs, once for all test processes."""
-    set_up("1.2.0")
-    venv = WORK / "venv-both"
-    python, ready = venv / "bin" / "python", WORK / "ready-both"
-    with (WORK / "set-up-both.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if not ready.exists():
-            uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
-            subprocess.run([uv, "venv", "-q", "--clear", "-p", sys.executable, venv], check=True)
-            packages = ["pyspark==3.5.*", "pandas<3", "setuptools<81", "kazoo"]
-            needed = ["-r", str(ROOT / "pyproject.toml"), *packages]
-            subprocess.run([uv, "pip", "install", "-q", "-p", python, *needed], check=True)
-            ready.touch()
-    return python
+    return set_up_both()
 
 
 @pytest.mark.timeout(1_800)
@@ -61,12 +45,12 @@ def test_rows_are_exact_if_the_bundle_and_hoodoo_write_one_table(
 ) -> None:
     usual = COMMITS_NIGHTLY if nightly else COMMITS
     commits = int(os.environ.get("HOODOO_SESSION_COMMITS", usual))
-    table, jar = tmp_path / "table", WORK / "jars" / "hudi-spark3.5-bundle_2.12-1.2.0.jar"
+    table = tmp_path / "table"
 
     def started(sides: str, begin: str) -> subprocess.Popen[str]:
         task = {
             "table": str(table),
-            "jar": str(jar),
+            "jar": str(BUNDLE),
             "zookeeper": lock,
             "commits": commits,
             "rows": ROWS,

@@ -149,6 +149,8 @@ def test_insert_overwrite_replaces_static_and_dynamic_partitions(
     assert sql("SELECT id, city FROM stays") == [("d", "bern"), ("m", "oslo"), ("n", "rome")]
     sql("INSERT OVERWRITE stays SELECT 7L, 'o', 'ole', 1D, 'bern'")
     assert sql("SELECT id FROM stays") == [("o",)]
+    sql("INSERT OVERWRITE stays PARTITION (city) SELECT 8L, 'p', 'pia', 1D, 'oslo'")
+    assert sql("SELECT id FROM stays") == [("p",)]
 
 
 def test_insert_assigns_listed_columns_and_refuses_other_types(sql: Sql, stays: str) -> None:

@@ -26,6 +26,7 @@ from hoodoo.spark.sql.catalyst import (
     listed_seq,
     value_of,
 )
+from hoodoo.spark.sql.definitions import partitions_last
 from hoodoo.spark.sql.names import NamedTable, names_in, served
 from hoodoo.spark.sql.statements import Statement, parts_of
 from hoodoo.spark.table import SparkTable
@@ -33,9 +34,7 @@ from timeline.errors import InvalidInputError, counted
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.setting_enums import OverwriteMode
 
-_OPERATION = "hoodie.spark.sql.insert.into.operation"
 _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
-_INTO = (WriteOperation.INSERT, WriteOperation.BULK_INSERT, WriteOperation.UPSERT)
 
 
 # ---- UPDATE, DELETE, MERGE
@@ -235,7 +234,7 @@ def insert_rows(table: SparkTable, rows: Any, how: Insertion) -> CommitResult:
     if how.is_dynamic is None:
         is_static = _overwrites_statically(table)
     fields = table.config.partition_fields
-    if not fields or (not how.partitions and is_static):
+    if not fields or (not fixed and is_static):
         return table.insert_overwrite_table(data)
     if not fixed or (not is_static and len(fixed) < len(fields)):
         return table.insert_overwrite(data)
@@ -243,17 +242,10 @@ def insert_rows(table: SparkTable, rows: Any, how: Insertion) -> CommitResult:
 
 
 def _insert_operation(table: SparkTable) -> WriteOperation:
-    """Return the operation of INSERT INTO: with an ordering field an upsert, as in Java Hudi."""
-    given = table.properties.get(_OPERATION)
+    """Return the operation of INSERT INTO: with an ordering field an upsert, as Hudi documents it."""
+    given = table.settings.sql_insert_operation
     if given is not None:
-        for one in _INTO:
-            if one.value == str(given).lower():
-                return one
-        raise InvalidInputError(
-            f"{_OPERATION} must be one of {', '.join(one.value for one in _INTO)}, not {given!r}",
-            kind="setting_value",
-            key=_OPERATION,
-        )
+        return given
     keyed = table.config.record_key_fields and table.config.ordering_fields
     return WriteOperation.UPSERT if keyed else WriteOperation.INSERT
 
@@ -311,7 +303,7 @@ def aligned_rows(
     Raises:
         InvalidInputError: The numbers of columns differ, a name is unknown, or a type does not fit.
     """
-    shape = spark_schema_of(table.schema)
+    shape = partitions_last(spark_schema_of(table.schema), table.config.partition_fields)
     types = {each.name: each.dataType for each in shape}
     spelled = {name.casefold(): name for name in types}
     unknown = [name for name in (*names, *fixed) if name.casefold() not in spelled]

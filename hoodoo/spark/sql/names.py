@@ -165,8 +165,7 @@ def served(
     catalog, loaded, keys = session_catalog(spark), [], []
     for table in tables.values():
         df = (instead or {}).get(table.name)
-        if df is None:
-            df = load_dataframe(spark, [table.path], table.options, warns=False)
+        df = load_named(spark, table, {}) if df is None else _partitions_last(df, table)
         loaded.append(df)
         with _caching:
             _cached[id(catalog), table.name] += 1
@@ -180,6 +179,19 @@ def served(
                 if not _cached[id(catalog), name]:  # else a concurrent statement needs it
                     del _cached[id(catalog), name]
                     catalog.invalidateCachedTable(key)
+
+
+def load_named(spark: Any, table: NamedTable, options: Mapping[str, str]) -> Any:
+    """Return the rows of a named table; partition columns are its last, as in the catalog."""
+    df = load_dataframe(spark, [table.path], {**table.options, **options}, warns=False)
+    return _partitions_last(df, table)
+
+
+def _partitions_last(df: Any, table: NamedTable) -> Any:
+    named = [] if table.entry is None else listed_seq(table.entry.partitionColumnNames())
+    last = [str(name) for name in named if str(name) in df.columns]
+    order = [*(name for name in df.columns if name not in last), *last]
+    return df if order == df.columns else df.select(*(f"`{name}`" for name in order))
 
 
 def _tables_behind(spark: Any, names: Iterable[Sequence[str]]) -> dict[str, NamedTable]:

@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 
 from filegroups.writing.write_request import CommitResult
 from hoodoo.spark.formats import has_hudi_bundle, remember_result
-from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.sql.catalyst import (
     Node,
     constants,
@@ -34,6 +33,7 @@ from hoodoo.spark.sql.names import (
     NamedTable,
     find_table,
     identifier,
+    load_named,
     names_in,
     required_table,
     served,
@@ -205,7 +205,7 @@ class Statement:
         return str(moment)
 
     def _loaded(self, table: NamedTable, options: Mapping[str, str]) -> Any:
-        return load_dataframe(self.spark, [table.path], {**table.options, **options}, warns=False)
+        return load_named(self.spark, table, options)
 
 
 Handler = Callable[[Statement], Any]

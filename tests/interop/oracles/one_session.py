@@ -9,9 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-import hoodoo.spark
+from both_session import session
 
 TASK = json.loads(sys.argv[1])
 TABLE, ROWS = TASK["table"], TASK["rows"]
@@ -40,7 +38,7 @@ TRIES = 60
 
 
 def main() -> None:
-    spark = session()
+    spark = session(TASK["jar"])
     commits, sides = TASK["commits"], TASK["sides"]
     if sides == "turns":
         done = [save(spark, ("java", "ours")[n % 2], n // 2) for n in range(commits)]
@@ -64,27 +62,6 @@ def main() -> None:
             done = series(spark, sides, 0, commits - commits // 2)
     spark.stop()
     print(json.dumps(done))
-
-
-def session() -> Any:
-    settings = {
-        "spark.driver.memory": "1500m",
-        "spark.driver.extraClassPath": TASK["jar"],
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=UTC",
-        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-        "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
-        "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("both")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return hoodoo.spark.install(spark)
 
 
 def series(spark: Any, side: str, begin: int, end: int) -> list[dict[str, Any]]:
