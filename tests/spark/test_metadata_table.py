@@ -23,6 +23,7 @@ STATISTICS = {
     "hoodie.metadata.enable": "true",
     "hoodie.metadata.index.column.stats.enable": "true",
     "hoodie.parquet.small.file.limit": "0",
+    "hoodoo.spark.driver.write.max.bytes": "67108864",  # one file; tasks write as many as they are
 }
 NEW = ("new", 1_000, 1.0, "by us", "xx")
 KINDS = {
