@@ -17,6 +17,7 @@ from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import lit
 
+from hoodoo.spark.formats import has_hudi_bundle
 from timeline.errors import InvalidInputError
 
 _HAS_CLASSIC = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
@@ -25,6 +26,8 @@ _TREE_NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 def parse_plan(spark: Any, text: str) -> Any:
     """Return the logical plan of a statement, not analysed. Raises: Spark's ParseException."""
+    if has_hudi_bundle(spark):  # its own parser does not note the places of nodes in the text
+        return spark._jvm.org.apache.spark.sql.execution.SparkSqlParser().parsePlan(text)  # noqa: SLF001
     return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
 
 
