@@ -133,6 +133,40 @@ def of_zookeeper_sasl() -> Iterator[Use]:
         yield lock("zookeeper", **ZOOKEEPER, **digest)
 
 
+def of_glue() -> Iterator[Use]:
+    glue = {
+        "hoodie.datasource.meta.sync.enable": "true",
+        "hoodie.meta.sync.client.tool.class": ("org.apache.hudi.aws.sync.AwsGlueCatalogSyncTool"),
+        "hoodie.aws.glue.endpoint": f"http://{NOWHERE}",
+        "hoodie.aws.glue.region": "eu-west-1",
+        "hoodie.aws.access.key": "a",
+        "hoodie.aws.secret.key": "b",
+        "hoodoo.sync.timeout.ms": "1000",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        with hoodoo.create_table(Path(folder) / "t", record_key="id") as table:
+            table.upsert([{"id": 1, "v": 2}])
+        yield (
+            "sync",
+            unanswered(lambda: hoodoo.open_table(Path(folder) / "t", properties=glue).sync()),
+        )
+
+
+def of_kafka() -> Iterator[Use]:
+    from hoodoo.streamer.run import Streamer
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = {
+            "hoodie.streamer.ingestion.targetBasePath": str(Path(folder) / "t"),
+            "hoodie.datasource.write.recordkey.field": "id",
+            "hoodoo.streamer.source.class": "JsonKafkaSource",
+            "hoodie.streamer.source.kafka.topic": "t",
+            "bootstrap.servers": NOWHERE,
+            "hoodoo.streamer.source.timeout.ms": "2000",
+        }
+        yield "streamer", unanswered(lambda: Streamer(options).check())
+
+
 def uses(extra: str) -> Iterator[Use]:
     """Everything that an extra promises."""
     match extra:
@@ -144,6 +178,10 @@ def uses(extra: str) -> Iterator[Use]:
             yield from of_demo()
         case "testing":
             yield from of_testing()
+        case "glue":
+            yield from of_glue()
+        case "kafka":
+            yield from of_kafka()
         case "zookeeper":
             yield lock("zookeeper", **ZOOKEEPER)
             yield lock("zookeeper_implicit", **ZOOKEEPER)
