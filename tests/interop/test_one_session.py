@@ -39,7 +39,14 @@ def python() -> Path:
 
 
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("how", ["turns", "at-once", "two-sessions"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("turns", marks=pytest.mark.slow),
+        "at-once",
+        pytest.param("two-sessions", marks=pytest.mark.slow),
+    ],
+)
 def test_rows_are_exact_if_the_bundle_and_hoodoo_write_one_table(
     python: Path, tmp_path: Path, lock: str, nightly: bool, how: str
 ) -> None:

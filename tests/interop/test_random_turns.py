@@ -4,7 +4,7 @@ Java Hudi and hoodoo write one table by turns, with random operations (MDT-1 to 
 A model in Python holds the rows. After each few steps Java reads them with its metadata table, data
 skipping and indexes, and without; so does hoodoo; and ``verify`` finds no difference.
 
-``make interop`` runs 16 steps of seeds 1 to 4 on one JVM of Java Hudi 1.2.0, in less than four
+``make interop`` runs 6 steps of seeds 1 to 4 on one JVM of Java Hudi 1.2.0, in less than four
 minutes. ``make nightly`` (``HOODOO_NIGHTLY``) runs 200 steps of each of 50 seeds, in hours, and on
 older releases, too. ``HOODOO_TURNS=7:200,8:50`` runs only 200 steps of seed 7 and 50 of seed 8.
 A run prints its steps.
@@ -149,7 +149,7 @@ def runs() -> list[Any]:
         return [tuple(map(int, one.split(":"))) for one in chosen.split(",")]
     seeds = range(1, 51) if os.environ.get("HOODOO_NIGHTLY") else range(1, 5)
     long = [pytest.param(seed, 200, marks=pytest.mark.slow) for seed in seeds]
-    return [*((seed, 16) for seed in range(1, 5)), *long]
+    return [*((seed, 6) for seed in range(1, 5)), *long]
 
 
 @pytest.fixture
