@@ -40,7 +40,11 @@ from hoodoo.sync.settings import SyncSettings
     "--source-limit", type=click.IntRange(min=1), help="Bytes of files, or messages, in a batch."
 )
 @click.option("--checkpoint", metavar="TEXT", help="Begin here, once for each text.")
-@click.option("--ignore-checkpoint", metavar="TEXT", help="Begin anew, once for each text.")
+@click.option(
+    "--ignore-checkpoint",
+    metavar="TEXT",
+    help="Begin at the start of the source, once for each text.",
+)
 @click.option("--enable-sync", "sync", is_flag=True, help="Register the table in a catalog.")
 @click.option("--continuous", is_flag=True, default=None, help="Go on until a signal.")
 @click.option(

@@ -62,7 +62,7 @@ Analysis = Callable[[Any], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSource:
-    """The source of a merge: makes its rows anew for each attempt, and how conditions name it."""
+    """The source of a merge: it computes its rows for each attempt, and says how conditions name it."""
 
     rows: Callable[[], Any]
     alias: str

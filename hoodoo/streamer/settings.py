@@ -122,7 +122,7 @@ class StreamerSettings(LayeredSettings):
         "hoodie.streamer.source.kafka.enable.failOnDataLoss",
         False,
         "Refuse a topic that no longer has the messages after the checkpoint. Otherwise the streamer "
-        "warns and goes on at the first message.",
+        "warns and reads from the first message.",
         aliases=_old("hoodie.streamer.source.kafka.enable.failOnDataLoss"),
     )
     kafka_appends_offsets: bool = option(

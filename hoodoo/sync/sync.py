@@ -141,7 +141,7 @@ def sync_table(
         The result; None for a table without a completed write.
 
     Raises:
-        UnavailableError: A catalog does not answer, or other syncs go on changing the entry.
+        UnavailableError: A catalog does not answer, or other syncs keep changing the entry.
         UnsafeSetupError: A catalog refuses, or its database is missing.
         InvalidInputError: A partition path does not fit the partition columns.
         UnsupportedTableError: A column has no type in a catalog.

@@ -352,7 +352,7 @@ def do_nothing(statement: Statement) -> Any:
     """
     Run ``REFRESH TABLE``, ``UNCACHE TABLE`` and ``MSCK REPAIR TABLE``, which have nothing to do.
 
-    Each statement reads the table anew, and the table itself lists its partitions.
+    Each statement reads the newest table, and the table itself lists its partitions.
     """
     named = statement.table_of(statement.plan.children().head())
     return None if named is None else statement.done()
@@ -421,7 +421,9 @@ HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
     "ReplaceColumns": _refuses("REPLACE COLUMNS", "use ADD, DROP, RENAME and ALTER COLUMN"),
     "SetTableLocation": _refuses("SET LOCATION", "drop the entry and create it with LOCATION"),
     "AddPartitions": _refuses("ADD PARTITION", "a partition begins with its first row: INSERT"),
-    "RenamePartitions": _refuses("PARTITION ... RENAME", "INSERT its rows anew, then drop it"),
+    "RenamePartitions": _refuses(
+        "PARTITION ... RENAME", "INSERT its rows into the other partition, then drop it"
+    ),
     "LoadData": _refuses("LOAD DATA", "INSERT INTO table SELECT ... FROM parquet.`path`"),
     "OverwriteByExpression": _refuses(
         "INSERT ... REPLACE WHERE", "use INSERT OVERWRITE with a PARTITION, or MERGE INTO"

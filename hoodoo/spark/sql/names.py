@@ -156,7 +156,7 @@ def served(
     Args:
         spark: The session.
         names: Names of tables and views; others than Hudi's are left to Spark.
-        instead: By name the DataFrames of tables that are not loaded anew.
+        instead: By name the DataFrames of tables, used instead of a load.
 
     Yields:
         The loaded DataFrames, which keep the leases of their files while they exist.

@@ -197,7 +197,7 @@ class KafkaSource:
             )
         warnings.warn(
             f"messages are lost: {self.address} no longer has offsets after the checkpoint, and the "
-            f"streamer goes on after them ({where}); {key}=true refuses this",
+            f"streamer reads on after them ({where}); {key}=true refuses this",
             stacklevel=2,
         )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -123,3 +125,47 @@ def _row(number: int, region: str) -> dict[str, object]:
         "region": region,
         "hour": number,
     }
+
+
+# ---- A small table that each test makes
+
+SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64()), ("region", pa.string())])
+
+
+def make(folder: Path, properties: dict[str, str], **how: Any) -> hoodoo.Table:
+    return hoodoo.create_table(
+        folder / "t",
+        schema=SCHEMA,
+        record_key="id",
+        partition_by="region",
+        properties=properties,
+        **how,
+    )
+
+
+def rows(*regions: str, v: int = 1) -> list[dict[str, object]]:
+    return [{"id": region, "v": v, "region": region} for region in regions]
+
+
+def write_at_once(folder: Path, properties: dict[str, str]) -> set[tuple[str, ...]]:
+    """Make the table, and let four threads write and drop partitions; return those that are left."""
+    make(folder, properties).close()
+    failures: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            with hoodoo.open_table(folder / "t", properties=properties) as table:
+                for turn in range(4):
+                    table.upsert(rows(f"p{number}-{turn}"))
+                    if turn == 2:
+                        table.delete_partitions([f"p{number}-{turn}"])
+        except BaseException as error:  # noqa: BLE001 - shown below
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert failures == []
+    return {(f"p{number}-{turn}",) for number in range(4) for turn in (0, 1, 3)}

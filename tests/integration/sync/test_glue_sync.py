@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
-import pyarrow as pa
 import pytest
 
 import hoodoo
@@ -17,13 +15,12 @@ from hoodoo.sync.catalog import EntryChangedError
 from hoodoo.sync.glue import GlueCatalog
 from hoodoo.sync.settings import SyncSettings, SyncTool
 from hoodoo.sync.table_entry import LAST_COMMIT, SyncedUntil
-from tests.integration.sync.synced_tables import H
+from tests.integration.sync.synced_tables import H, make, rows, write_at_once
 from tests.servers.moto_server import ACCESS_KEY, REGION, SECRET_KEY, MotoServer
 from timeline.errors import UnavailableError, UnsafeSetupError
 
 pytestmark = pytest.mark.integration
 
-SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64()), ("region", pa.string())])
 NUMBERS = itertools.count()
 
 
@@ -66,21 +63,6 @@ def entry(server: MotoServer, database: str, name: str = "t") -> dict[str, Any]:
 def partitions(server: MotoServer, database: str) -> dict[tuple[str, ...], dict[str, Any]]:
     found = client(server).get_partitions(DatabaseName=database, TableName="t")["Partitions"]
     return {tuple(one["Values"]): one["StorageDescriptor"] for one in found}
-
-
-def make(folder: Path, properties: dict[str, str], **how: Any) -> hoodoo.Table:
-    return hoodoo.create_table(
-        folder / "t",
-        schema=SCHEMA,
-        record_key="id",
-        partition_by="region",
-        properties=properties,
-        **how,
-    )
-
-
-def rows(*regions: str, v: int = 1) -> list[dict[str, object]]:
-    return [{"id": region, "v": v, "region": region} for region in regions]
 
 
 def test_an_entry_has_the_properties_of_hudis_own_sync(
@@ -220,27 +202,8 @@ def test_many_writers_sync_at_once(glue: MotoServer, tmp_path: Path, database: s
         "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
         "hoodie.write.lock.provider": "filesystem",
     }
-    make(tmp_path, shared).close()
-    failures: list[BaseException] = []
-
-    def write(number: int) -> None:
-        try:
-            with hoodoo.open_table(tmp_path / "t", properties=shared) as table:
-                for turn in range(4):
-                    table.upsert(rows(f"p{number}-{turn}"))
-                    if turn == 2:
-                        table.delete_partitions([f"p{number}-{turn}"])
-        except BaseException as error:  # noqa: BLE001 - shown below
-            failures.append(error)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert failures == []
-    expected = {(f"p{n}-{turn}",) for n in range(4) for turn in (0, 1, 3)}
-    assert set(partitions(glue, database)) == expected
+    left = write_at_once(tmp_path, shared)
+    assert set(partitions(glue, database)) == left
     with hoodoo.open_table(tmp_path / "t", properties=shared) as table:
         newest = max(one.requested_time for one in table.context.active().completed_writes)
         assert entry(glue, database)["Parameters"][LAST_COMMIT] == newest

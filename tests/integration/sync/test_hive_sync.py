@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import hoodoo
@@ -24,7 +21,14 @@ from hoodoo.sync.settings import SyncSettings
 from hoodoo.sync.table_entry import LAST_COMMIT, LAST_COMPLETION, SyncedUntil
 from tests.acceptance.cli import run
 from tests.integration.sync.hive_entries import client, comparable, entries, partitions
-from tests.integration.sync.synced_tables import SYNCS, H, make_tables
+from tests.integration.sync.synced_tables import (
+    SYNCS,
+    H,
+    make,
+    make_tables,
+    rows,
+    write_at_once,
+)
 from tests.servers.hivemetastore import (
     HiveMetastore,
     lay_out_lock_tables,
@@ -36,7 +40,6 @@ from timeline.errors import UnavailableError, UnsafeSetupError
 pytestmark = pytest.mark.integration
 
 JAVA = json.loads(Path(__file__).with_name("java_entries.json").read_text("utf-8"))
-SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64()), ("region", pa.string())])
 NUMBERS = itertools.count()
 
 
@@ -66,21 +69,6 @@ def options(server: HiveMetastore, database: str, **more: str) -> dict[str, str]
         f"{H}database": database,
         **named,
     }
-
-
-def make(folder: Path, properties: dict[str, str], **how: Any) -> hoodoo.Table:
-    return hoodoo.create_table(
-        folder / "t",
-        schema=SCHEMA,
-        record_key="id",
-        partition_by="region",
-        properties=properties,
-        **how,
-    )
-
-
-def rows(*regions: str, v: int = 1) -> list[dict[str, object]]:
-    return [{"id": region, "v": v, "region": region} for region in regions]
 
 
 @pytest.mark.parametrize("database", SYNCS)
@@ -227,29 +215,11 @@ def test_many_writers_sync_at_once(
         "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
         "hoodie.write.lock.provider": "filesystem",
     }
-    make(tmp_path, shared).close()
-    failures: list[BaseException] = []
-
-    def write(number: int) -> None:
-        try:
-            with hoodoo.open_table(tmp_path / "t", properties=shared) as table:
-                for turn in range(4):
-                    table.upsert(rows(f"p{number}-{turn}"))
-                    if turn == 2:
-                        table.delete_partitions([f"p{number}-{turn}"])
-        except BaseException as error:  # noqa: BLE001 - shown below
-            failures.append(error)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert failures == []
+    left = write_at_once(tmp_path, shared)
     with hoodoo.open_table(tmp_path / "t", properties=shared) as table:
         table.sync()  # of the commits whose sync failed
     found = partitions(metastore, database, "t")
-    assert set(found) == {(f"p{n}-{turn}",) for n in range(4) for turn in (0, 1, 3)}
+    assert set(found) == left
     with hoodoo.open_table(tmp_path / "t", properties=shared) as table:
         newest = max(one.requested_time for one in table.context.active().completed_writes)
         assert entries(metastore, database)["t"]["table"]["parameters"][LAST_COMMIT] == newest

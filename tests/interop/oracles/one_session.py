@@ -33,7 +33,7 @@ OPTIONS = {
     "hoodie.upsert.shuffle.parallelism": "2",
     "hoodoo.foreign.writers": "expected",
 }
-#: hoodoo tries a write again by itself. A Hudi job is run again by whoever schedules it.
+#: hoodoo retries a write. A scheduler runs a Hudi job again.
 TRIES = 60
 
 
