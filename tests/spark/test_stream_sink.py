@@ -280,7 +280,9 @@ def test_a_stream_compacts_between_its_batches_until_it_ends(
     give((1, "mon", 10, 1.0))
     query = start(forever=True, **options)
     try:
-        wait_for(lambda: Path(path, ".hoodie").exists() and len(actions(path)) == 1)
+        wait_for(
+            lambda: Path(path, ".hoodie", "hoodie.properties").exists() and len(actions(path)) == 1
+        )
         give((1, "mon", 11, 2.0))
         if disabled:
             wait_for(lambda: len(actions(path)) == 2)

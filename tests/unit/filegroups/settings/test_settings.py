@@ -43,6 +43,7 @@ OUR_DEFAULTS = {
     "hoodie.bloom.index.use.metadata": None,
     "hoodie.table.timeline.timezone": "UTC",
     "hoodie.write.complex.keygen.new.encoding": None,
+    "hoodie.spark.sql.insert.into.operation": None,
 }
 # Hudi derives these from the engine or from other options; here they are explicit or open.
 CHOSEN_ELSEWHERE = {
