@@ -54,7 +54,8 @@ def check_metadata_table(
             return
         yield from _instants(table)
         listed = _listed(table)
-        if not table.lag.behind:  # else each of their records is missing
+        # Else each record of what it lacks is missing, or those of unknown instants are merged.
+        if not (table.lag.behind or (table.lag.unknown and table.is_newer)):
             yield from _records(context, table, snapshot)
     except (CorruptTableError, UnsupportedTableError) as error:
         yield error.kind, str(error.fields.get("path", METADATA_TABLE)), error.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,6 +61,21 @@ def test_a_commit_that_the_metadata_table_lacks_is_named_with_its_files(path: Pa
     assert files
     expected = {("metadata_missing_file", file) for file in files}
     assert problems(path) == {("metadata_behind", time), *expected}
+
+
+@pytest.mark.parametrize("path", ["v9_mor_ri"], indirect=True)
+def test_instants_that_are_unknown_to_the_table_and_merged_are_named(path: Path) -> None:
+    """Such is a table whose restore Java began, and refused for the sake of the metadata table."""
+    with hoodoo.open_table(path) as table:
+        rows = table.to_arrow()
+        gone = table.upsert(rows.slice(0, 1)).requested_time
+        pending = table.upsert(rows.slice(1, 1)).requested_time
+        assert str(table.metadata.status().compacted) > pending
+    shutil.rmtree(path / ".hoodie/.hoodoo")
+    timeline = path / ".hoodie/timeline"
+    for file in [*timeline.glob(f"{gone}*"), *timeline.glob(f"{pending}_*")]:
+        file.unlink()
+    assert ("metadata_unknown_instant", gone) in problems(path)
 
 
 def test_a_file_that_is_listed_and_missing_is_named(path: Path) -> None:
