@@ -58,8 +58,15 @@ def test_java_reads_and_writes_on_after_our_restore(
         for number in (6, 7):
             java.write(path, [for_java(row("gone2", "p8", number))], conf=conf)
         assert list((path / ".hoodie/metadata/.hoodie/timeline").glob("*.commit"))
-    with hoodoo.open_table(path) as table:
+    by_hand = {"hoodoo.metadata.services.inline": "false"}
+    with hoodoo.open_table(path, properties=by_hand) as table:
+        late = table.upsert([row("kept", "p9", 7), row("gone4", "p6", 7)])
+        if compacted:  # so the rollback has an update, which stays after the restore (MDT-12.11)
+            assert table.services.maintain_metadata_table()
+        rolled_back = table.rollback(late.requested_time)
         table.restore(kept.requested_time)
+        stayed = path / f".hoodie/timeline/{rolled_back.requested_time}.rollback.requested"
+        assert stayed.exists() == compacted
         table.rollback(table.upsert([row("kept", "p9", 8), row("gone3", "p7", 8)]).requested_time)
     check(java, path)
     verified(path)

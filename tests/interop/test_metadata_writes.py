@@ -265,3 +265,35 @@ def test_a_bulk_insert_by_javas_row_writer_leaves_a_secondary_index_behind_until
         assert "n-901$by-row" in problem.message
         assert table.metadata.repair() == ("secondary_index_idx_name",)
     assert found_by(java, path, texts) == {texts[0]: ["by-row"], texts[1]: ["by-record"]}
+
+
+@pytest.mark.slow
+def test_java_loses_the_entry_of_a_moved_key_with_the_partition_that_it_left_until_it_is_repaired(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    name = "v9_mor_ri"
+    java, path = java_oracle("1.2.0"), golden_tables.unpack(name, tmp_path)
+    conf = {
+        **golden_tables.account(name)["conf"],
+        "hoodie.write.auto.upgrade": "false",
+        "hoodie.index.type": "RECORD_INDEX",
+        "hoodie.record.index.update.partition.path": "true",
+    }
+    deleted = {"hoodie.datasource.write.partitions.to.delete": "left"}
+    for part, number in (("left", 1), ("new", 2)):
+        java.write(path, [as_json(row("moved", part, number))], conf=conf)
+    java.write(
+        path, [as_json(row("none", "left", 3))], "delete_partition", conf={**conf, **deleted}
+    )
+    repaired = tmp_path / "repaired"
+    shutil.copytree(path, repaired)
+    with hoodoo.open_table(repaired) as table:
+        [problem] = table.metadata.verify()
+        assert (problem.kind, "moved" in problem.message) == ("metadata_missing_record", True)
+        assert table.metadata.repair() == ("record_index",)
+    found = {}
+    for one in (path, repaired):
+        java.write(one, [as_json(row("moved", "newer", 4))], conf=conf)
+        rows = java.read(one, conf=OFF)
+        found[one] = sorted((it["part"], it["a"]) for it in rows if it["id"] == "moved")
+    assert found == {path: [("new", 2), ("newer", 4)], repaired: [("newer", 4)]}
