@@ -93,11 +93,12 @@ def lag_of(own: Snapshot, snapshot: Snapshot, hidden: frozenset[InstantTime]) ->
         if one.completed and one.action.completes_as in _RECORDED and one.requested_time not in done
     ]
     if missing:  # older than the metadata table, or than its active timeline
-        built = _built_at(own)
+        built, restored = _built_at(own), _restored_at(own.active)
         missing = [
             one
             for one in missing
             if (one.completion_time or "") > built
+            and not (one.action is Action.CLEAN and (one.completion_time or "") < restored)
             and one.requested_time not in own.archived.completions
         ]
     strange = [
@@ -142,6 +143,16 @@ def _built_at(own: Snapshot) -> InstantTime:
     """Return when the metadata table was built; instants that completed before are part of it."""
     times = own.completions.get(EARLIEST) or own.archived.completions.get(EARLIEST)
     return times or min(own.completions.values(), default="")
+
+
+def _restored_at(active: ActiveTimeline) -> InstantTime:
+    """
+    Return when Java's newest restore of the metadata table began, or "".
+
+    It removes later cleans as well, and the deltacommit after it has what they deleted.
+    """
+    restores = (one for one in active.instants if one.action is Action.RESTORE and one.completed)
+    return max((one.requested_time for one in restores), default="")
 
 
 def _is_own(active: ActiveTimeline, instant: Instant) -> bool:

@@ -262,6 +262,25 @@ def test_a_commit_that_the_metadata_table_lacks_is_lag(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["v9_cow_files"], indirect=True)
+def test_a_clean_that_javas_restore_removed_from_the_metadata_table_is_no_lag(path: Path) -> None:
+    """The deltacommit after the restore has what the clean deleted."""
+    with hoodoo.open_table(path, properties={"hoodie.clean.commits.retained": "1"}) as table:
+        for value in range(3):
+            table.upsert([{**table.to_arrow().to_pylist()[0], "a": value}])
+    own, here = timelines(path)
+    clean, completed = max(one.stem for one in here.glob("*_*.clean")).split("_")
+    next(own.glob(f"{clean}_*")).unlink()
+    assert opened(path).lag == Lag(behind=(clean,))
+    later = f"{int(completed) + 1}"
+    for name in (f"{later}.restore.requested", f"{later}_{later}.restore"):
+        (own / name).touch()
+    assert opened(path).lag == Lag()
+    time, commit, _ = newest_commit(path)
+    commit.unlink()  # the listing after a restore has no records of a write
+    assert opened(path).lag == Lag(behind=(time,))
+
+
+@pytest.mark.parametrize("path", ["v9_cow_files"], indirect=True)
 def test_a_commit_that_only_the_metadata_table_has_is_unknown(path: Path) -> None:
     time, _, _ = newest_commit(path)
     for file in timelines(path)[1].glob(f"{time}*"):
