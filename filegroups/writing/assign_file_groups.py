@@ -196,7 +196,7 @@ def assign_file_groups(
     """
     view = view or view_of(context, begun.snapshot)
     named = tuple(delete_partitions)
-    one_pass = not counts_rows and writes_in_one_pass(workload, rules, begun.snapshot)
+    one_pass = not counts_rows and writes_in_one_pass(workload, rules, files, begun.snapshot)
     touched = named if workload is None or one_pass else workload.partition_paths()
     plans = _planned_groups(context, begun.snapshot)
     replaced, claimed = _replaced(view, rules, named, touched)
@@ -249,10 +249,14 @@ def assign_file_groups(
     )
 
 
-def writes_in_one_pass(workload: Workload | None, rules: RowRules, snapshot: Snapshot) -> bool:
+def writes_in_one_pass(
+    workload: Workload | None, rules: RowRules, files: FileRules, snapshot: Snapshot
+) -> bool:
     """Return whether the rows are written without a count before."""
     is_first = snapshot.newest_write is None and snapshot.archived_write is None
-    return isinstance(workload, OnePassWorkload) and rules.opens_groups_only(is_first=is_first)
+    return isinstance(workload, OnePassWorkload) and rules.opens_groups_only(
+        is_first=is_first, fills_small_files=files.fills_small_files
+    )
 
 
 # ---- Step 1: file groups of pending plans, and those that the write replaces

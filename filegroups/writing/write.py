@@ -246,7 +246,9 @@ def prepare_write(
     schema, before = schema_for(context, snapshot, workload, plan)
     if workload is not None:
         own = rows_schema(context, schema, workload, plan)
-        one_pass = not counts_rows and writes_in_one_pass(workload, plan.rules, snapshot)
+        one_pass = not counts_rows and writes_in_one_pass(
+            workload, plan.rules, plan.files, snapshot
+        )
         if one_pass and isinstance(workload, OnePassWorkload):
             workload.prepare_one_pass(plan.rules, own)
         else:

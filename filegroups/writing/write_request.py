@@ -88,12 +88,13 @@ class RowRules:
         """Whether rows have some of the columns, and records keep the others."""
         return self.partial_columns is not None
 
-    def opens_groups_only(self, *, is_first: bool) -> bool:
+    def opens_groups_only(self, *, is_first: bool, fills_small_files: bool) -> bool:
         """
         Return whether all rows go to new file groups, whatever their keys and partitions are.
 
         Args:
             is_first: Whether the table has no write yet.
+            fills_small_files: Whether inserts may go to small files.
         """
         traits = self.operation.traits
         if traits.deletes_keys or self.changes_known or self.buckets or self.own_buckets:
@@ -102,7 +103,7 @@ class RowRules:
             return traits.replaces is Replaced.TABLE
         if traits.opens_new_files_only:
             return not self.tags
-        return is_first
+        return is_first or (traits.only_adds and not self.tags and not fills_small_files)
 
     def combining(self, avro_json: str) -> MergeRules:
         """Return how rows of one key in a batch become one. Deletes by key are all alike."""
@@ -122,6 +123,11 @@ class FileRules:
     small_files_max: int = 1
     learn_record_size: bool = True
     logs: LogSettings = field(default_factory=LogSettings)  # of merge-on-read tables
+
+    @property
+    def fills_small_files(self) -> bool:
+        """Whether inserts may go to small files."""
+        return self.small_files_max > 0 and self.sizes.small_file_bytes > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ from filegroups.keys.keys import (
     partition_paths,
     validate_ordering,
 )
-from filegroups.merge.merging import RELOCATED_COLUMN, combine_incoming
+from filegroups.merge.merging import RELOCATED_COLUMN, combine_incoming, combines_in_pieces
 from filegroups.merge.rules import MergeRules, ordering_column
 from filegroups.schema.casting import (
     codes_of,
@@ -88,6 +89,7 @@ NEW_GROUPS = pa.schema(
     ]
 )
 
+_COMBINED_BYTES_MIN = 64 << 20
 _FILE_SHIFT = 20  # bits for the files of one Spark partition
 _KEPT_BYTES_MAX = 256 << 20  # rows that a task keeps for the files of several partition paths
 _PIECE_ROWS, _PIECE_BYTES = 100_000, 32 << 20
@@ -330,31 +332,32 @@ class WriteGroups:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row with the write stats of each file group; runs in a worker."""
         storage = self.address.open()
-        for target, rows in _groups(batches):
+        for target, pieces in _groups(batches):
             stats, failure = None, None
             if target == ERROR_TARGET:
-                yield from map(_failed, rows.column(ERROR).to_pylist())
+                for piece in pieces:
+                    yield from map(_failed, piece.column(ERROR).to_pylist())
                 continue
-            checksum = key_checksum(rows)
-            task, own = self.tasks[target], rows.drop_columns([KEY_HASH, ERROR])
+            task = FileGroupTask.from_json(self.tasks[target])
+            arrived = _Arrived(self.rules.combining(task.avro_json) if self.rules.combine else None)
+            for piece in pieces:
+                arrived.add(piece)
             try:
-                stats = self._write(storage, FileGroupTask.from_json(task), own)
+                stats = self._write(storage, task, arrived.rows())
             except UnavailableError as error:
                 raise TaskFailedError(error) from error
             except HoodooError as error:
                 failure = error_to_json(error)
             answer = {
                 TARGET: [target],
-                "rows": [rows.num_rows],
-                CHECKSUM: [checksum],
+                "rows": [arrived.count],
+                CHECKSUM: [arrived.checksum],
                 "stats": [stats],
                 ERROR: [failure],
             }
             yield pa.RecordBatch.from_pydict(answer, schema=ANSWERS)
 
     def _write(self, storage: Storage, task: FileGroupTask, rows: pa.Table) -> str:
-        if self.rules.combine:
-            rows = combine_incoming(rows, self.rules.combining(task.avro_json))
         # Spark may run a task twice. Each attempt writes files with its own write token, and the
         # driver removes the files of the losing attempt before it commits.
         context = TaskContext.get()
@@ -363,6 +366,45 @@ class WriteGroups:
         return stats_to_json(
             write_task(storage, replace(task, write_token=token, merge=self.rules.merge), rows)
         )
+
+
+class _Arrived:
+    """
+    The rows of one file group while they arrive; rows of one key become one.
+
+    Many rows of few keys would fill the memory. So they are combined each time that their bytes
+    have doubled, where pieces may be combined.
+
+    Args:
+        rules: How rows of one key become one; None keeps all rows.
+    """
+
+    def __init__(self, rules: MergeRules | None) -> None:
+        self.count = self.checksum = 0
+        self._rules = rules
+        self._pieces: list[pa.Table] = []
+        self._bytes, self._bytes_max = 0, _COMBINED_BYTES_MIN
+
+    def add(self, piece: pa.RecordBatch) -> None:
+        """Add rows, in their order."""
+        self.count += piece.num_rows
+        self.checksum ^= key_checksum(piece)
+        own = piece.drop_columns([KEY_HASH, ERROR])
+        self._pieces.append(pa.Table.from_batches([own]))
+        self._bytes += own.nbytes
+        if self._bytes > self._bytes_max and self._rules and combines_in_pieces(self._rules):
+            self._pieces = [self.rows()]
+            self._bytes = self._pieces[0].nbytes
+            self._bytes_max = max(_COMBINED_BYTES_MIN, 2 * self._bytes)
+
+    def rows(self) -> pa.Table:
+        """
+        Return the rows, one for each key if they are combined.
+
+        Errors: as ``combine_incoming``.
+        """
+        rows = pa.concat_tables(self._pieces)
+        return rows if self._rules is None else combine_incoming(rows, self._rules)
 
 
 # ---- New file groups of any number of rows, in one pass: files are chosen while rows arrive
@@ -429,6 +471,7 @@ class WriteNewGroups:
     def _combined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table | HoodooError]:
         """Combine the rows of each key; a key's rows may be in several batches, in sequence."""
         names = (KEY,) if self.rules.lookup.whole_table else (PARTITION, KEY)
+        rules = self.rules.combining(self.groups.task.avro_json)
         held: pa.Table | None = None
         for piece in _joined(batches):
             for rows in _without_errors(piece):
@@ -440,6 +483,8 @@ class WriteNewGroups:
                 held = together.slice(cut)
                 if cut:
                     yield self._one_row_a_key(together.slice(0, cut))
+                elif combines_in_pieces(rules):
+                    held = combine_incoming(together, rules)  # many rows of one key
         if held is not None:
             yield self._one_row_a_key(held)
 
@@ -560,9 +605,9 @@ def _new_group_row(
     return pa.RecordBatch.from_pydict(row, schema=NEW_GROUPS)
 
 
-def key_checksum(rows: pa.Table) -> int:
+def key_checksum(rows: pa.RecordBatch) -> int:
     """Return the exclusive or of the rows' key hashes, which does not depend on their order."""
-    hashes = np.asarray(rows.column(KEY_HASH))
+    hashes = np.asarray(rows.column(rows.schema.get_field_index(KEY_HASH)))
     return int(np.bitwise_xor.reduce(hashes)) if len(hashes) else 0
 
 
@@ -571,24 +616,22 @@ def _failed(text: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(answer, schema=ANSWERS)
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield each target with all its rows; the batches arrive sorted by target."""
-    current: int | None = None
-    pieces: list[pa.RecordBatch] = []
+def _groups(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Yield each target with the pieces of its rows; the batches arrive sorted by target."""
+    for target, pairs in groupby(_pieces(batches), key=itemgetter(0)):
+        yield target, (piece for _, piece in pairs)
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
     for batch in batches:
         targets = np.asarray(batch.column(batch.schema.get_field_index(TARGET)))
         if len(targets) == 0:
             continue
         starts = np.append(0, np.flatnonzero(np.diff(targets)) + 1)
         for start, end in pairwise([*starts.tolist(), len(targets)]):
-            target = int(targets[start])
-            if current is not None and target != current:
-                yield current, pa.Table.from_batches(pieces)
-                pieces = []
-            current = target
-            pieces.append(batch.slice(start, end - start))
-    if current is not None:
-        yield current, pa.Table.from_batches(pieces)
+            yield int(targets[start]), batch.slice(start, end - start)
 
 
 def _error_row(schema: pa.Schema, error: HoodooError) -> pa.RecordBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
 from operator import xor
@@ -33,6 +33,7 @@ from hoodoo.spark.global_index import (
 )
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.shuffle_numbers import shuffle_numbers
+from hoodoo.spark.skew import skewed_groups, spread
 from hoodoo.spark.tasks import (
     ANSWERS,
     BUCKET_COLUMN,
@@ -70,8 +71,6 @@ _BROADCAST_ROWS_MAX = 500_000  # keys of so many rows fit into the memory of eac
 _TASKS_PER_CORE = 4
 _SMALL_TASKS = 4  # tasks for the found keys of a small batch
 _BUCKET_PATH = "_hoodoo_bucket_path"
-_SKEW_ROWS_MIN = 100_000
-_SKEW_FACTOR = 1.5
 _SALT_BYTES = 128 << 20  # of the sources, for each task of one partition path
 _UNKNOWN_SALTS = 4
 
@@ -144,6 +143,7 @@ class SparkWorkload:
         self._everywhere: Any = None  # rows of a global index, with the files of their keys
         self._candidates: list[FileGroupId] = []
         self._buckets: tuple[tuple[FileGroupId, int, int, int], ...] = ()
+        self._bucket_rows: dict[FileGroupId, int] = {}  # of a bucket index
         self._shares: BucketAssigner | None = None
 
     @property
@@ -436,6 +436,10 @@ class SparkWorkload:
         """See ``Workload.assign``. The hash of the record key, weighted by bucket rows, decides."""
         self._new_rows = sum(bucket.rows for bucket in buckets)
         if self._shares is not None:
+            self._bucket_rows = {
+                FileGroupId(bucket.partition_path, file_ids[bucket.number]): bucket.rows
+                for bucket in buckets
+            }
             self._buckets = tuple(
                 (
                     FileGroupId(bucket.partition_path, file_ids[bucket.number]),
@@ -465,15 +469,23 @@ class SparkWorkload:
         """See ``Workload.rewrite``."""
         if not tasks:
             return []
-        width = self._width(len(tasks))
-        numbers = shuffle_numbers(len(tasks), width)
         groups = [task.file_group for task in tasks]
-        self._report_skew()
-        targets = dict(zip(groups, numbers, strict=True))
-        texts = {number: task.to_json() for number, task in zip(numbers, tasks, strict=True)}
+        pieces = self._pieces(tasks)
+        count = sum(map(len, pieces))
+        width = self._width(count)
+        free = iter(shuffle_numbers(count, width))
+        numbers = [tuple(next(free) for _ in some) for some in pieces]
+        targets = {group: own[0] for group, own in zip(groups, numbers, strict=True)}
+        texts = {
+            number: piece.to_json()
+            for own, some in zip(numbers, pieces, strict=True)
+            for number, piece in zip(own, some, strict=True)
+        }
         work = WriteGroups(address=self._address, rules=self._required_rules(), tasks=texts)
+        shared = {own[0]: own for own in numbers if len(own) > 1}
         answers = collect_dataframe(
             self._routed(targets)
+            .withColumn(TARGET, spread(F.col(TARGET), KEY, shared))
             .repartition(width, TARGET)
             .sortWithinPartitions(TARGET, ORDER)
             .drop(ORDER)
@@ -485,26 +497,45 @@ class SparkWorkload:
         checksum = _xor(row[CHECKSUM] for row in answers)
         self._refuse_other_rows(groups, sum(row["rows"] for row in answers), checksum)
         stats = {row[TARGET]: stats_from_json(row["stats"]) for row in answers}
-        return [stats.get(number, ()) for number in numbers]
+        return [tuple(one for number in own for one in stats.get(number, ())) for own in numbers]
 
-    def _report_skew(self) -> None:
-        """Report the file group whose task has more than its core's share of the changed rows."""
-        found = self._updates if self._takes_found else {}
+    def _pieces(self, tasks: Sequence[FileGroupTask]) -> list[list[FileGroupTask]]:
+        """
+        Return the pieces of each task: several for a skewed file group that gets log files.
+
+        A skewed file group whose base file one task must merge, or whose deletes it must look up,
+        is reported.
+        """
+        found = dict(self._updates) if self._takes_found else {}
         total = sum(found.values()) + self._new_rows
-        biggest = max(found, key=found.__getitem__, default=None)
+        if self._shares is not None:  # else new rows are spread over file groups by size
+            found.update(self._bucket_rows)
         cores = self._spark.sparkContext.defaultParallelism
-        if (
-            biggest is not None
-            and found[biggest] >= _SKEW_ROWS_MIN
-            and found[biggest] * cores > _SKEW_FACTOR * total
-        ):
-            self._events.emit(
-                "spark.skew_warning",
-                partition_path=biggest.partition_path,
-                file_id=biggest.file_id,
-                rows=found[biggest],
-                of=total,
-            )
+        skewed = skewed_groups(found, of=total, cores=cores)
+        pieces, number = list[list[FileGroupTask]](), len(tasks)
+        for task in tasks:
+            parts = skewed.get(task.file_group, 0)
+            appends = task.log is not None and not task.operation.traits.deletes_keys
+            more = [
+                replace(task, task_number=own, write_token=f"{own}-0-0")  # numbers of rows differ
+                for own in range(number, number + parts - 1)
+                if appends
+            ]
+            if parts:
+                self._report_skew(task.file_group, found[task.file_group], total, 1 + len(more))
+            pieces.append([task, *more])
+            number += len(more)
+        return pieces
+
+    def _report_skew(self, group: FileGroupId, rows: int, total: int, tasks: int) -> None:
+        self._events.emit(
+            "spark.skew_warning" if tasks == 1 else "spark.skew_spread",
+            partition_path=group.partition_path,
+            file_id=group.file_id,
+            rows=rows,
+            of=total,
+            **({} if tasks == 1 else {"tasks": tasks}),
+        )
 
     def _refuse_other_rows(
         self, groups: Sequence[FileGroupId], arrived: int, checksum: int

@@ -179,7 +179,7 @@ def _checked_for_new_table(
         shuffle_tasks=settings.shuffle_tasks,
         bulk_insert_tasks=settings.bulk_insert_tasks,
     )
-    if rules.opens_groups_only(is_first=True) and not at_once:
+    if rules.opens_groups_only(is_first=True, fills_small_files=True) and not at_once:
         return workload
     try:
         workload.prepare(rules, schema)

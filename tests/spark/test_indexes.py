@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -116,25 +115,3 @@ def test_rows_of_a_global_index_may_stay_where_their_key_is(
         (2, "tue", 2.0),
     ]
     assert Path(path, "mon").exists()
-
-
-@pytest.mark.parametrize(("mon", "warned"), [(40, True), (30, False)])
-def test_an_upsert_of_mostly_one_file_group_is_reported(
-    save: Any,
-    rows: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    mon: int,
-    warned: bool,
-) -> None:
-    monkeypatch.setattr("hoodoo.spark.workload._SKEW_ROWS_MIN", 20)
-    monkeypatch.setattr("hoodoo.spark.workload._SKEW_FACTOR", 1.2)
-    many = [(number, "mon", 1, 1.0) for number in range(mon)]
-    many += [(number, "tue", 1, 1.0) for number in range(mon)] if not warned else []
-    save([*many, (100, "tue", 1, 1.0)])
-    with caplog.at_level(logging.WARNING, logger="hoodoo"):
-        save([(key, day, 2, 2.0) for key, day, *_ in many])
-    found = [one.getMessage() for one in caplog.records if "spark.skew_warning" in one.getMessage()]
-    assert bool(found) == warned
-    assert all('partition_path="mon"' in text and f"rows={mon}" in text for text in found)
-    assert {row[3] for row in rows() if row[0] != 100} == {2.0}

@@ -147,6 +147,17 @@ def test_the_first_rows_of_a_table_need_no_count(
     assert [row[0] for row in rows()] == list(range(1000))
 
 
+def test_an_insert_that_fills_no_small_file_runs_one_job(
+    spark: Any, path: str, rows: Any, job_count: Callable[[], int]
+) -> None:
+    options = {OPERATION: "insert", **SMALL_FILES}
+    write(many(spark, count=300), path, **options)
+    before = job_count()
+    write(many(spark, count=300), path, **options)  # the same keys again: an insert adds rows
+    assert job_count() == before + 1
+    assert [row[0] for row in rows()] == [number // 2 for number in range(600)]
+
+
 @pytest.mark.parametrize("index", ["SIMPLE", "GLOBAL_SIMPLE"])
 def test_the_first_upsert_keeps_one_row_of_each_key(
     spark: Any, path: str, rows: Any, index: str

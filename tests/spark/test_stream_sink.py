@@ -46,10 +46,15 @@ def start(spark: Any, path: str, tmp_path: Path) -> Start:
     """Start the stream of the folder into a table, one file a batch."""
 
     def run(
-        *, to: str = path, checkpoint: str = "checkpoint", forever: bool = False, **more: object
+        *,
+        to: str = path,
+        source: str = "incoming",
+        checkpoint: str = "checkpoint",
+        forever: bool = False,
+        **more: object,
     ) -> Any:
         files = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
-        writer = files.parquet(str(tmp_path / "incoming")).writeStream.format("hudi")
+        writer = files.parquet(str(tmp_path / source)).writeStream.format("hudi")
         writer = writer.options(**{**OPTIONS, **more})
         writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
         trigger = {"processingTime": "0 seconds"} if forever else {"availableNow": True}
@@ -295,3 +300,62 @@ def test_a_stream_compacts_between_its_batches_until_it_ends(
     with hoodoo.open_table(path) as table:
         wait_for(lambda: table.writers() == [])  # the sink has closed its table
     run(start(**options))
+
+
+def test_a_stream_clusters_between_its_batches(
+    give: Any, start: Start, path: str, rows: Any
+) -> None:
+    options = {
+        "hoodie.parquet.small.file.limit": "0",  # each batch opens a file group
+        "hoodie.clustering.async.enabled": "true",
+        "hoodie.clustering.async.max.commits": "1",
+        "hoodoo.services.interval.ms": "100",
+        "hoodie.datasource.write.operation": "insert",
+    }
+    given = [(number, "mon", 10, float(number)) for number in range(4)]
+    give(*given[:2])
+    query = start(forever=True, **options)
+    try:
+        wait_for(lambda: Path(path, "mon").exists() and rows() == given[:2])
+        give(*given[2:])
+        wait_for(lambda: bool({"clustering", "replacecommit"} & set(actions(path))))
+        wait_for(lambda: rows() == given)
+    finally:
+        query.stop()
+    with hoodoo.open_table(path) as table:
+        assert table.verify().problems == ()
+
+
+def test_two_streams_and_a_batch_job_write_one_table_at_once(
+    spark: Any, start: Start, path: str, tmp_path: Path, rows: Any, save: Save
+) -> None:
+    shared = {
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        "hoodie.cleaner.policy.failed.writes": "LAZY",
+        "hoodie.write.num.retries.on.conflict.failures": "20",
+    }
+    save(
+        [(number, "mon", 1, 0.0) for number in range(40)],
+        **{key.replace(".", "__"): value for key, value in shared.items()},
+    )
+    expected = dict.fromkeys(range(40), 0.0)
+    for stream in range(2):
+        for batch in range(3):
+            given = [(20 * stream + 2 * batch + n, "mon", 2, float(batch)) for n in range(2)]
+            frame = spark.createDataFrame(given, COLUMNS).coalesce(1)
+            frame.write.mode("append").parquet(str(tmp_path / f"incoming{stream}"))
+            expected.update({row[0]: row[3] for row in given})
+    queries = [
+        start(source=f"incoming{one}", checkpoint=f"checkpoint{one}", **shared) for one in range(2)
+    ]
+    for batch in range(3):
+        given = [(39 - batch, "mon", 3, 9.0 + batch)]
+        save(given, **{key.replace(".", "__"): value for key, value in shared.items()})
+        expected.update({row[0]: row[3] for row in given})
+    for query in queries:
+        run(query)
+    assert {row[0]: row[3] for row in rows()} == expected
+    assert len(rows()) == 40
+    assert len(actions(path)) == 1 + 2 * 3 + 3
+    with hoodoo.open_table(path) as table:
+        assert table.verify().problems == ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from filegroups.merge.merging import combine_incoming
+from filegroups.merge.merging import combine_incoming, combines_in_pieces
 from filegroups.merge.rules import MergeRules
 from timeline.model.merge_definition import merge_definition_of
 
@@ -125,3 +126,34 @@ def test_payload_classes_of_older_tables_mean_the_same(version, payload, expecte
 def test_other_keys_stay_apart() -> None:
     rows = [row(1, "x", "none"), row(1, "other", "none", key="l"), row(2, None, "y")]
     assert sorted(combined(IGNORING, *rows)) == [(1, "other", "none"), (2, "x", "y")]
+
+
+@pytest.mark.parametrize(
+    ("properties", "pieces"), [(EVENT, True), (COMMIT, True), (IGNORING, False)]
+)
+def test_rows_may_be_combined_in_pieces_where_one_of_them_stays(
+    properties: dict[str, str], pieces: bool
+) -> None:
+    rules = MergeRules.of(merge_definition_of(properties, table_version=9), AVRO)
+    assert combines_in_pieces(rules) is pieces
+
+
+@pytest.mark.parametrize("properties", [EVENT, COMMIT])
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_combined_in_pieces_are_those_combined_at_once(
+    properties: dict[str, str], seed: int
+) -> None:
+    made = random.Random(seed)
+    rows = [
+        row(made.randrange(4), str(n), "b", key=f"k{made.randrange(3)}", gone=made.random() < 0.3)
+        for n in range(12)
+    ]
+    names = ["_hoodie_record_key", "ts", "a", "b", "_hoodie_is_deleted"]
+    table = pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
+    rules = MergeRules.of(merge_definition_of(properties, table_version=9), AVRO)
+    held = table.slice(0, 0)
+    for start in range(0, 12, 4):
+        held = combine_incoming(pa.concat_tables([held, table.slice(start, 4)]), rules)
+    assert held.sort_by("_hoodie_record_key") == combine_incoming(table, rules).sort_by(
+        "_hoodie_record_key"
+    )

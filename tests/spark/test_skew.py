@@ -1,0 +1,143 @@
+"""Skewed file groups: several tasks append to one, and one that must be rewritten is reported."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from filegroups.merge.rules import MergeRules
+from hoodoo.spark import skew, tasks
+from hoodoo.spark.skew import skewed_groups
+from hoodoo.spark.tasks import ERROR, KEY, KEY_HASH
+from timeline.model.commit_metadata import FileGroupId, MergeMode
+from timeline.model.merge_definition import MergeDefinition
+
+pytestmark = pytest.mark.spark
+
+MERGE_ON_READ = {"hoodie__datasource__write__table__type": "MERGE_ON_READ"}
+BUCKETS = {"hoodie__index__type": "BUCKET", "hoodie__bucket__index__num__buckets": "1"}
+ONE, TWO = FileGroupId("p", "one"), FileGroupId("p", "two")
+DAYS = 40
+
+
+@pytest.fixture
+def small_skew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skew, "_ROWS_MIN", 20)
+    monkeypatch.setattr(skew, "_PART_ROWS_MIN", 10)
+    monkeypatch.setattr(skew, "_FACTOR", 1.2)
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    texts = [record.getMessage() for record in caplog.records]
+    return [text for text in texts if "spark.skew_" in text]
+
+
+def logs_of(path: str, day: str) -> list[str]:
+    return sorted(file.name for file in Path(path, day).glob(".*.log.*") if file.suffix != ".crc")
+
+
+@pytest.mark.usefixtures("small_skew")
+@pytest.mark.parametrize("skewed", [True, False])
+def test_a_skewed_base_file_is_reported(
+    save: Any, rows: Any, caplog: pytest.LogCaptureFixture, skewed: bool
+) -> None:
+    many = [(number, "mon", 1, 1.0) for number in range(DAYS)]
+    many += [] if skewed else [(number, "tue", 1, 1.0) for number in range(DAYS)]
+    save([*many, (100, "tue", 1, 1.0)])
+    with caplog.at_level(logging.INFO, logger="hoodoo"):
+        save([(key, day, 2, 2.0) for key, day, *_ in many])
+    found = events(caplog)
+    assert len(found) == skewed
+    assert all("spark.skew_warning" in text and 'partition_path="mon"' in text for text in found)
+    assert all(f"rows={DAYS}" in text for text in found)
+    assert {row[3] for row in rows() if row[0] != 100} == {2.0}
+
+
+@pytest.mark.usefixtures("small_skew")
+@pytest.mark.parametrize("index", [{}, BUCKETS])
+def test_several_tasks_append_to_a_skewed_file_group(
+    spark: Any,
+    save: Any,
+    rows: Any,
+    path: str,
+    caplog: pytest.LogCaptureFixture,
+    index: dict[str, str],
+) -> None:
+    options = {**MERGE_ON_READ, **index}
+    save([*((n, "mon", 1, 1.0) for n in range(DAYS)), (100, "tue", 1, 1.0)], **options)
+    # Each key twice: the later row wins, so both must reach one task. One row is late.
+    changes = [(n, "mon", at, float(at)) for n in range(DAYS) for at in (3, 2)]
+    late, new = (0, "tue", 2, 2.0), (200, "mon", 4, 4.0)
+    with caplog.at_level(logging.INFO, logger="hoodoo"):
+        save([*changes, late] + ([new] if index else []), **options)
+    (event,) = events(caplog)
+    assert "spark.skew_spread" in event
+    assert 'partition_path="mon"' in event
+    assert "tasks=2" in event
+    assert len(logs_of(path, "mon")) == 2
+    expected = [(n, "mon", 3, 3.0) for n in range(DAYS)] + [late, (100, "tue", 1, 1.0)]
+    expected += [new] if index else []
+    assert rows() == sorted(expected)
+    with hoodoo.open_table(path) as table:
+        assert table.verify().problems == ()
+        numbers = table.to_arrow(with_hoodie_columns=True).column("_hoodie_commit_seqno")
+        assert len(set(numbers.to_pylist())) == len(expected)
+        table.services.compact()
+    assert rows() == sorted(expected)
+
+
+def test_a_group_is_skewed_beyond_a_share_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    million = 1_000_000
+    assert skewed_groups({ONE: million}, of=million, cores=4) == {ONE: 4}
+    assert skewed_groups({ONE: million // 2, TWO: 10}, of=million, cores=4) == {ONE: 2}
+    assert skewed_groups({ONE: 120_000}, of=120_000, cores=16) == {ONE: 2}
+    assert skewed_groups({ONE: 99_999}, of=99_999, cores=16) == {}
+    assert skewed_groups({ONE: million, TWO: million}, of=2 * million, cores=2) == {}
+    assert skewed_groups({ONE: million}, of=million, cores=1) == {}
+
+
+@pytest.mark.parametrize(
+    "mode", [MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING, None]
+)
+def test_many_rows_of_few_keys_take_little_memory(
+    monkeypatch: pytest.MonkeyPatch, mode: MergeMode | None
+) -> None:
+    monkeypatch.setattr(tasks, "_COMBINED_BYTES_MIN", 10_000)
+    rules = None
+    if mode is not None:
+        rules = MergeRules(definition=MergeDefinition(mode=mode, ordering_fields=("at",)))
+    arrived = tasks._Arrived(rules)
+    made = np.random.default_rng(7)
+    keys, at = made.integers(0, 50, 20_000), made.integers(0, 1_000, 20_000)
+    most, hashes = 0, made.integers(-(2**60), 2**60, 20_000)
+    for start in range(0, 20_000, 100):
+        part = slice(start, start + 100)
+        columns = {
+            KEY: pa.array(keys[part]).cast(pa.string()),
+            "at": at[part],
+            "number": np.arange(start, start + 100),
+            KEY_HASH: hashes[part],
+            ERROR: pa.nulls(100, pa.string()),
+        }
+        arrived.add(pa.RecordBatch.from_pydict(columns))
+        most = max(most, sum(piece.nbytes for piece in arrived._pieces))
+    assert arrived.count == 20_000
+    assert arrived.checksum == np.bitwise_xor.reduce(hashes)
+    found = arrived.rows()
+    if rules is None:
+        assert found.column("number").to_pylist() == list(range(20_000))
+        return
+    assert most < 30_000
+    by_order = mode is MergeMode.EVENT_TIME_ORDERING
+    winners: dict[int, int] = {}
+    for number in range(20_000):
+        key, value = int(keys[number]), int(at[number])
+        if not by_order or key not in winners or value >= at[winners[key]]:
+            winners[key] = number
+    assert sorted(found.column("number").to_pylist()) == sorted(winners.values())
