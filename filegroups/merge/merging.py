@@ -218,20 +218,6 @@ def combine_incoming(table: pa.Table, rules: MergeRules) -> pa.Table:
     return _with_deletes_marked(folded, rules)
 
 
-def combines_in_pieces(rules: MergeRules) -> bool:
-    """
-    Return whether ``combine_incoming`` may run on the first rows, and on its result and the others.
-
-    That is so if one of the rows stays as it is. A record that is made of several rows also depends
-    on those that were replaced.
-    """
-    definition = rules.definition
-    made = rules.merger is not None or rules.fold_reads_values
-    return not (
-        made or definition.late_rows_sign or definition.precombines or definition.deletes_by_order
-    )
-
-
 def _with_deletes_marked(combined: Changes, rules: MergeRules) -> pa.Table:
     """Mark rows that the record merger turned into deletes, so that writers see them."""
     rows = combined.rows

@@ -111,6 +111,19 @@ class MergeRules:
         return self.definition.updates_partially and self.merger is None
 
     @property
+    def combines_in_pieces(self) -> bool:
+        """
+        Whether rows of a batch may be combined piece by piece, each with the result so far.
+
+        That is so if one of the rows of a key stays as it is. A record that is made of several rows
+        also depends on those that were replaced.
+        """
+        definition = self.definition
+        made = self.merger is not None or self.fold_reads_values
+        by_steps = definition.late_rows_sign or definition.precombines
+        return not (made or by_steps or definition.deletes_by_order)
+
+    @property
     def retains_missing_columns(self) -> bool:
         """Whether columns that a record's own schema lacks keep their older value."""
         return self.definition.partial_update_mode is PartialUpdateMode.KEEP_VALUES

@@ -21,7 +21,7 @@ from timeline.commit.begin import StartedWrite, make_inflight
 from timeline.commit.commit_lock import BaseState, PendingCommit
 from timeline.commit.concurrent_commits import announced_writes, verdict_on
 from timeline.commit.conflict_report import ConflictReport, WaitReport, conflict_report_of
-from timeline.commit.markers import marker_files
+from timeline.commit.markers import marker_files, withdraw_marker
 from timeline.commit.validate import validate_unlocked
 from timeline.context import TableContext
 from timeline.model.commit_metadata import (
@@ -225,13 +225,16 @@ def reconcile_files(
     Delete files of failed or superseded tasks, and make the others durable (PUB-1, LOC-2).
 
     A file of this instant that the commit metadata does not name would become visible with the
-    commit (fmt 4.1). So it is deleted before the slot. ``attempted``: as ``Workload.attempted``.
+    commit (fmt 4.1). So it is deleted before the slot. An attempt whose file is still missing
+    loses its marker, and deletes the file itself (PUB-2). ``attempted``: as ``Workload.attempted``.
     """
     storage = context.ports.storage
     kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
     if attempted is None:
-        attempted = frozenset(one.path for one in marker_files(storage, begun.requested_time))
-        _await_files(context, attempted - kept - written.dropped)
+        marked = {one.path: one for one in marker_files(storage, begun.requested_time)}
+        attempted = frozenset(marked)
+        for path in _await_files(context, attempted - kept - written.dropped):
+            withdraw_marker(storage, begun.requested_time, marked[path])
     for path in sorted(attempted - kept - written.dropped):
         storage.delete(path)
     storage.sync_folders(
@@ -239,9 +242,9 @@ def reconcile_files(
     )
 
 
-def _await_files(context: TableContext, paths: Collection[str]) -> None:
+def _await_files(context: TableContext, paths: Collection[str]) -> list[str]:
     """
-    Wait a moment for files that are announced and missing.
+    Wait a moment for files that are announced and missing; return those that do not come.
 
     The cluster ends an attempt that it does not need, or lost it with its executor. Its process may
     still close its file for a moment, after the commit if nobody waits. Outside: 1 stat for each
@@ -253,6 +256,7 @@ def _await_files(context: TableContext, paths: Collection[str]) -> None:
     while missing and ports.clock.monotonic_ms() < until:
         ports.clock.sleep_ms(_LATE_FILES_POLL_MS)
         missing = [path for path in missing if ports.storage.stat(path) is None]
+    return missing
 
 
 def pending_commit_of(

@@ -1,11 +1,22 @@
-"""Wait for attempts of tasks that run on after Spark has ended their job."""
+"""
+Attempts of tasks that run on after Spark has ended their job, or lost their executor.
+
+The driver waits for those that Spark knows. A process that Spark has lost may still write. So each
+attempt looks, after it has closed its files, whether the write still waits for them.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
+from timeline.commit.markers import announced
 from timeline.errors import UnavailableError
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.file_names import heartbeat_path
+from timeline.model.instant import InstantTime
+from timeline.ports.ports import Storage
 
 _ATTEMPTS_MS: Final = 120_000  # Spark kills the attempts that it does not need
 _POLL_S: Final = 0.05
@@ -57,3 +68,34 @@ class TaskAttempts:
     def _jobs(self) -> frozenset[int]:
         group = self._context.getLocalProperty("spark.jobGroup.id")
         return frozenset(self._context.statusTracker().getJobIdsForGroup(group))
+
+
+def keep_if_awaited(
+    storage: Storage, requested_time: InstantTime, stats: Iterable[WriteStat]
+) -> None:
+    """
+    Delete the files of an attempt if its write no longer waits for them (PUB-2).
+
+    The driver withdraws the markers of files that did not come before the commit. It removes the
+    heartbeat after the commit or rollback. Outside: 1 stat, 1 list for each partition.
+
+    Raises:
+        UnavailableError: The files were deleted.
+    """
+    by_partition: dict[str, list[str]] = {}
+    for stat in stats:
+        by_partition.setdefault(stat.partition_path or "", []).extend(stat.paths)
+    is_awaited = storage.stat(heartbeat_path(requested_time)) is not None
+    for partition_path, paths in by_partition.items() if is_awaited else ():
+        names = announced(storage, requested_time, partition_path)
+        is_awaited &= all(path.rpartition("/")[2] in names for path in paths)
+    if is_awaited:
+        return
+    for path in (path for paths in by_partition.values() for path in paths):
+        storage.delete(path)
+    raise UnavailableError(
+        "an attempt of a task ended after its write, and deleted its files: another attempt wrote "
+        f"the rows, or the write was rolled back: {requested_time}",
+        kind="tasks_run_on",
+        requested_time=requested_time,
+    )

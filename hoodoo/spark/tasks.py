@@ -31,7 +31,7 @@ from filegroups.keys.keys import (
     partition_paths,
     validate_ordering,
 )
-from filegroups.merge.merging import RELOCATED_COLUMN, combine_incoming, combines_in_pieces
+from filegroups.merge.merging import RELOCATED_COLUMN, combine_incoming
 from filegroups.merge.rules import MergeRules, ordering_column
 from filegroups.schema.casting import (
     codes_of,
@@ -47,6 +47,7 @@ from filegroups.writing.workload import (
     write_task,
 )
 from filegroups.writing.write_request import RowRules
+from hoodoo.spark.attempts import keep_if_awaited
 from hoodoo.spark.error_transport import TaskFailedError, error_from_json, error_to_json
 from hoodoo.spark.schema import transport_schema
 from lockproviders.registry import has_external_slots
@@ -363,9 +364,14 @@ class WriteGroups:
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context is not None else 0
         token = f"{task.write_token.rpartition('-')[0]}-{attempt}"
-        return stats_to_json(
-            write_task(storage, replace(task, write_token=token, merge=self.rules.merge), rows)
-        )
+        own = replace(task, write_token=token, merge=self.rules.merge)
+        return _written_by_attempt(storage, own, rows)
+
+
+def _written_by_attempt(storage: Storage, task: FileGroupTask, rows: pa.Table) -> str:
+    stats = write_task(storage, task, rows)
+    keep_if_awaited(storage, task.requested_time, stats)
+    return stats_to_json(stats)
 
 
 class _Arrived:
@@ -392,7 +398,7 @@ class _Arrived:
         own = piece.drop_columns([KEY_HASH, ERROR])
         self._pieces.append(pa.Table.from_batches([own]))
         self._bytes += own.nbytes
-        if self._bytes > self._bytes_max and self._rules and combines_in_pieces(self._rules):
+        if self._bytes > self._bytes_max and self._rules and self._rules.combines_in_pieces:
             self._pieces = [self.rows()]
             self._bytes = self._pieces[0].nbytes
             self._bytes_max = max(_COMBINED_BYTES_MIN, 2 * self._bytes)
@@ -483,7 +489,7 @@ class WriteNewGroups:
                 held = together.slice(cut)
                 if cut:
                     yield self._one_row_a_key(together.slice(0, cut))
-                elif combines_in_pieces(rules):
+                elif rules.combines_in_pieces:
                     held = combine_incoming(together, rules)  # many rows of one key
         if held is not None:
             yield self._one_row_a_key(held)
@@ -507,7 +513,7 @@ class WriteNewGroups:
             task_number=number,
             merge=self.rules.merge,  # with a plug-in's merger
         )
-        stats = stats_to_json(write_task(storage, task, rows))
+        stats = _written_by_attempt(storage, task, rows)
         return _new_group_row(task=task, rows=rows.num_rows, stats=stats)
 
 

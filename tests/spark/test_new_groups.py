@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,21 @@ import hoodoo
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.keys.keys import KeySpec
 from filegroups.schema.schema import TableSchema
+from filegroups.writing import pending_commit
+from filegroups.writing import write as write_module
 from filegroups.writing.workload import NewGroups, NewGroupStats
 from filegroups.writing.write_request import RowRules
 from hoodoo.spark import tasks
+from hoodoo.spark.attempts import keep_if_awaited
 from hoodoo.spark.tasks import KEY, PARTITION
 from hoodoo.spark.workload import SparkWorkload
 from tests.spark.conftest import OPTIONS
-from timeline.errors import InvalidInputError
-from timeline.model.commit_metadata import MergeMode, WriteOperation
+from timeline.commit.markers import MarkedFile, announced, create_marker, withdraw_marker
+from timeline.errors import InvalidInputError, UnavailableError
+from timeline.model.commit_metadata import MergeMode, WriteOperation, WriteStat
+from timeline.model.file_names import IOType, heartbeat_path
 from timeline.model.merge_definition import MergeDefinition
+from timeline.storage.open_storage import storage_for
 
 pytestmark = pytest.mark.spark
 
@@ -147,15 +154,18 @@ def test_the_first_rows_of_a_table_need_no_count(
     assert [row[0] for row in rows()] == list(range(1000))
 
 
-def test_an_insert_that_fills_no_small_file_runs_one_job(
-    spark: Any, path: str, rows: Any, job_count: Callable[[], int]
+def test_an_insert_that_fills_no_small_file_needs_no_count(
+    spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def counted(*_: Any) -> None:
+        pytest.fail("the rows were counted and routed")
+
     options = {OPERATION: "insert", **SMALL_FILES}
     write(many(spark, count=300), path, **options)
-    before = job_count()
+    monkeypatch.setattr(SparkWorkload, "rewrite", counted)
     write(many(spark, count=300), path, **options)  # the same keys again: an insert adds rows
-    assert job_count() == before + 1
     assert [row[0] for row in rows()] == [number // 2 for number in range(600)]
+    assert sum(len(keys) for files in files_of(path).values() for keys in files) == 600
 
 
 @pytest.mark.parametrize("index", ["SIMPLE", "GLOBAL_SIMPLE"])
@@ -172,17 +182,57 @@ def test_the_first_upsert_keeps_one_row_of_each_key(
 def test_files_of_another_attempt_are_deleted_before_the_commit(
     spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_new_groups = SparkWorkload.write_new_groups
+    write_new_groups, reconcile = SparkWorkload.write_new_groups, pending_commit.reconcile_files
+    late = f"{uuid.uuid4()}-0_7-7-7_{{}}.parquet"  # of an attempt on a lost executor
+    announcements: list[frozenset[str]] = []
 
     def twice(self: SparkWorkload, groups: NewGroups) -> list[NewGroupStats]:
         lost = write_new_groups(self, groups)  # as an attempt whose result did not arrive
         assert len(list(Path(path).glob("*/*.parquet"))) == len(lost)
+        time = groups.task.requested_time
+        name = late.format(time)
+        create_marker(self._address.open(), time, "day0", name, IOType.CREATE)
         return write_new_groups(self, groups)
 
+    def noted(context: Any, begun: Any, *others: Any) -> None:
+        time, storage = begun.requested_time, context.ports.storage
+        announcements.append(announced(storage, time, "day0"))
+        reconcile(context, begun, *others)
+        announcements.append(announced(storage, time, "day0"))
+        assert storage.stat(heartbeat_path(time)) is not None
+        assert announcements[0] - announcements[1] == {late.format(time)}
+
     monkeypatch.setattr(SparkWorkload, "write_new_groups", twice)
+    monkeypatch.setattr(write_module, "reconcile_files", noted)
+    monkeypatch.setattr(pending_commit, "_LATE_FILES_MS", 0)
     result = write(many(spark), path, **{OPERATION: "bulk_insert"})
+    assert len(announcements) == 2
     assert len(list(Path(path).glob("*/*.parquet"))) == result.files_written == 6
     assert [row[0] for row in rows()] == list(range(1000))
+
+
+@pytest.mark.parametrize("ended", ["", "withdrawn", "committed"])
+def test_an_attempt_deletes_files_that_its_write_no_longer_awaits(
+    tmp_path: Path, ended: str
+) -> None:
+    storage, time = storage_for(str(tmp_path)), "20260101000000000"
+    file = MarkedFile("day0", f"{uuid.uuid4()}-0_0-0-1_{time}.parquet", IOType.CREATE)
+    storage.write(heartbeat_path(time), b"")
+    create_marker(storage, time, *file)
+    with storage.open_output(file.path) as sink:
+        sink.write(b"rows")
+    if ended == "withdrawn":
+        withdraw_marker(storage, time, file)
+    elif ended == "committed":
+        storage.delete(heartbeat_path(time))
+    stats = [WriteStat(file_id="f", path=file.path, partition_path="day0")]
+    if ended:
+        with pytest.raises(UnavailableError) as caught:
+            keep_if_awaited(storage, time, stats)
+        assert caught.value.kind == "tasks_run_on"
+    else:
+        keep_if_awaited(storage, time, stats)
+    assert (storage.stat(file.path) is None) is bool(ended)
 
 
 def test_bad_rows_of_a_later_bulk_insert_leave_no_file(spark: Any, path: str) -> None:

@@ -74,6 +74,7 @@ def test_several_tasks_append_to_a_skewed_file_group(
     # Each key twice: the later row wins, so both must reach one task. One row is late.
     changes = [(n, "mon", at, float(at)) for n in range(DAYS) for at in (3, 2)]
     late, new = (0, "tue", 2, 2.0), (200, "mon", 4, 4.0)
+    caplog.clear()  # of the base file of a bucket
     with caplog.at_level(logging.INFO, logger="hoodoo"):
         save([*changes, late] + ([new] if index else []), **options)
     (event,) = events(caplog)

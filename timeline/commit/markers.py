@@ -106,6 +106,19 @@ def marker_files(storage: Storage, requested_time: InstantTime) -> tuple[MarkedF
     return tuple(sorted(found, key=_order))
 
 
+def announced(storage: Storage, requested_time: InstantTime, partition_path: str) -> frozenset[str]:
+    """Return the names of the files with markers in a partition; Java's lists do not count. Outside: 1 list."""
+    entries = storage.list(join(_root(requested_time), partition_path))
+    found = (parse_marker_name(entry.name) for entry in entries if not entry.is_folder)
+    return frozenset(one[0] for one in found if one is not None)
+
+
+def withdraw_marker(storage: Storage, requested_time: InstantTime, marked: MarkedFile) -> None:
+    """Delete the marker of one file, so that a late attempt to write it gives up. Outside: 1 delete."""
+    name = marker_name(marked.file_name, marked.io_type)
+    storage.delete(join(_root(requested_time), join(marked.partition_path, name)))
+
+
 def delete_markers(storage: Storage, requested_time: InstantTime) -> None:
     """Delete all markers of an instant after its completion or rollback. Outside: 1 delete."""
     storage.delete_folder(_root(requested_time))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from filegroups.merge.merging import combine_incoming, combines_in_pieces
+from filegroups.merge.merging import combine_incoming
 from filegroups.merge.rules import MergeRules
 from timeline.model.merge_definition import merge_definition_of
 
@@ -135,7 +135,7 @@ def test_rows_may_be_combined_in_pieces_where_one_of_them_stays(
     properties: dict[str, str], pieces: bool
 ) -> None:
     rules = MergeRules.of(merge_definition_of(properties, table_version=9), AVRO)
-    assert combines_in_pieces(rules) is pieces
+    assert rules.combines_in_pieces is pieces
 
 
 @pytest.mark.parametrize("properties", [EVENT, COMMIT])
