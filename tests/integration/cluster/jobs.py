@@ -78,6 +78,23 @@ def session(role: str, master: str) -> Any:
     return hoodoo.spark.install(spark)
 
 
+def lose_attempts() -> None:
+    """Let the first attempt of a task of each write fail after it has written its files."""
+    from pyspark import TaskContext
+
+    from hoodoo.spark import workload
+    from hoodoo.spark.tasks import WriteGroups
+
+    class Losing(WriteGroups):
+        def __call__(self, batches: Any) -> Any:
+            yield from WriteGroups.__call__(self, batches)
+            context = TaskContext.get()
+            if context.partitionId() == 0 and context.attemptNumber() == 0:
+                raise RuntimeError("the attempt is lost after its files")
+
+    vars(workload)["WriteGroups"] = Losing
+
+
 def write_rounds(
     spark: Any, table: str, options: dict[str, str], note: Path, rounds: int, *, operation: str
 ) -> None:
@@ -124,6 +141,8 @@ def main() -> None:
         stream(spark, table, options, note)
     else:
         operation = "upsert" if role == "backfill" else "delete"
+        if role == "backfill":
+            lose_attempts()
         write_rounds(spark, table, options, note, int(rounds), operation=operation)
     spark.stop()
 
