@@ -18,6 +18,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from typing import IO, Any, Final, TypeAlias
 
@@ -46,6 +47,8 @@ _VERSION: Final = b"\0"  # after each value
 _COMPARATOR: Final = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
 _GZIP, _NONE = 1, 2
 _NO_OFFSET: Final = -1
+_GZIP_HEAD: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\x03"  # no name, no time, made on Unix
+_STORED_BYTES_MAX: Final = 64  # so short contents are not compressed
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -121,10 +124,11 @@ def write_hfile(
         b"hfile.AVG_KEY_LEN": struct.pack(">i", key_bytes // max(1, count)),
         b"hfile.AVG_VALUE_LEN": struct.pack(">i", value_bytes // max(1, count)),
         b"hfile.CREATE_TIME_TS": struct.pack(">q", created_ms),
-        b"schema": schema_json.encode(),
     }
     pairs = b"".join(_text(1, _text(1, name) + _text(2, text)) for name, text in info.items())
-    info_at, _ = file.add(b"FILEINF2", b"PBUF" + _varint(len(pairs)) + pairs)
+    schema = _schema_info(schema_json)
+    head = b"PBUF" + _varint(len(pairs) + len(schema.content)) + pairs
+    info_at, _ = file.add(b"FILEINF2", head, schema)
     trailer = (
         _number(1, info_at),
         _number(2, load_on_open),
@@ -233,14 +237,15 @@ class _File:
         self.offsets: defaultdict[bytes, list[int]] = defaultdict(list)  # of blocks, by type
         self.uncompressed_bytes = 0
 
-    def add(self, magic: bytes, content: Any) -> tuple[int, int]:
-        """Append a block; return its offset and its bytes."""
-        data = self._packed(content)
+    def add(self, magic: bytes, content: Any, end: _Constant | None = None) -> tuple[int, int]:
+        """Append a block of a content, which a constant may end; return its offset and its bytes."""
+        data = self._packed(content, end)
+        size = len(content) + (len(end.content) if end is not None else 0)
         offsets = self.offsets[magic]
         head = _HEAD.pack(
             magic,
             len(data) + _CHECKSUM_BYTES,
-            len(content),
+            size,
             offsets[-1] if offsets else _NO_OFFSET,
             _NO_CHECKSUM,
             _BYTES_PER_CHECKSUM,
@@ -248,16 +253,22 @@ class _File:
         )
         self._sink.write(b"".join([head, data, bytes(_CHECKSUM_BYTES)]))
         offsets.append(self._at)
-        size = len(head) + len(data) + _CHECKSUM_BYTES
-        self._at += size
-        self.uncompressed_bytes += len(head) + len(content)
-        return self._at - size, size
+        written = len(head) + len(data) + _CHECKSUM_BYTES
+        self._at += written
+        self.uncompressed_bytes += len(head) + size
+        return self._at - written, written
 
-    def _packed(self, content: Any) -> bytes:
+    def _packed(self, content: Any, end: _Constant | None) -> bytes:
+        """Return gzip's form without a time, so equal input is equal output."""
         if not self._compress:
-            return bytes(content)
-        packer = zlib.compressobj(wbits=31)  # gzip without a time, so equal input is equal output
-        return packer.compress(content) + packer.flush()
+            return bytes(content) + (end.content if end is not None else b"")
+        if end is None and len(content) > _STORED_BYTES_MAX:
+            packer = zlib.compressobj(wbits=31)
+            return packer.compress(content) + packer.flush()
+        if end is None:
+            return _gzip(content, _stored(content, is_last=True))
+        whole = bytes(content) + end.content
+        return _gzip(whole, _stored(content, is_last=False) + end.deflated)
 
     def close(self, trailer: bytes) -> int:
         """Append the trailer; return the bytes of the whole file."""
@@ -265,6 +276,35 @@ class _File:
         major = struct.pack(">i", 3)
         self._sink.write(text.ljust(_TRAILER_BYTES - len(major), b"\0") + major)
         return self._at + _TRAILER_BYTES
+
+
+# ---- Gzip: a short content costs more to compress than it saves
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """The end of a content that many files share, and its deflated bytes."""
+
+    content: bytes
+    deflated: bytes
+
+
+@lru_cache(maxsize=8)
+def _schema_info(schema_json: str) -> _Constant:
+    """Return the schema as the last pair of the file's information."""
+    content = _text(1, _text(1, b"schema") + _text(2, schema_json.encode()))
+    packer = zlib.compressobj(wbits=-15)
+    return _Constant(content, packer.compress(content) + packer.flush())
+
+
+def _stored(content: bytes, *, is_last: bool) -> bytes:
+    """Return at most 65,535 bytes as a deflate block that is not compressed (RFC 1951, 3.2.4)."""
+    return struct.pack("<BHH", is_last, len(content), len(content) ^ 0xFFFF) + content
+
+
+def _gzip(content: bytes, deflated: bytes) -> bytes:
+    """Return a gzip member of a content that is deflated already (RFC 1952, 2.3)."""
+    return _GZIP_HEAD + deflated + struct.pack("<II", zlib.crc32(content), len(content))
 
 
 # ---- Numbers of protobuf and of Hadoop

@@ -16,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.avro_columns.encode import RowWriter, shortest_bytes
+from filegroups.files.avro_columns.encode import (
+    FEW_ROWS,
+    RowWriter,
+    encode_few_rows,
+    shortest_bytes,
+)
 from filegroups.files.avro_columns.types import parse_schema
 from filegroups.files.delete_block import encode_deletes
 from filegroups.files.hfile_writer import WrittenHFile, encode_hfile, write_hfile
@@ -37,6 +42,7 @@ from timeline.errors import InvariantError
 from timeline.model.instant import InstantTime
 
 _CHUNK_ROWS: Final = 64 * 1024
+_ENTRIES: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _UUID: Final = re.compile(
     r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:-(0|[1-9][0-9]{0,8}))?",
     re.ASCII,
@@ -65,22 +71,42 @@ def encode_records(records: pa.Table, record_type: RecordType, *, table_version:
     rows = (rows if rows.schema.equals(shape) else rows.cast(shape)).combine_chunks()
     keys = one_array(rows.column("key")).cast(pa.binary())
     rows = rows.set_column(0, "key", keys)
-    if pc.any(pc.greater(keys[:-1], keys[1:])).as_py():
+    if len(keys) > 1 and pc.any(pc.greater(keys[:-1], keys[1:])).as_py():
         rows = rows.take(pc.sort_indices(keys))
-    schema = parse_schema(metadata_record_schema(table_version, with_meta_columns=True), path="")
-    parts = []
-    for keys, types, nested in nest(rows, record_type):
-        count = len(keys)
-        columns, nothing = {"type": types, field_name: nested}, pa.nulls(count)
-        writer = RowWriter(count)
-        for name, node in zip(schema.names, schema.nodes, strict=True):
-            if name == "key":
-                writer.number(0)  # the length of the empty text
-            else:
-                writer.value(node, columns.get(name, nothing), name)
-        parts.append(pa.table({"key": keys, "value": writer.rows()}))
-    empty = pa.schema([("key", pa.binary()), ("value", pa.binary())]).empty_table()
-    return pa.concat_tables(parts) if parts else empty
+    schema_json = metadata_record_schema(table_version, with_meta_columns=True)
+    values = _values_of_few if rows.num_rows <= FEW_ROWS else _values
+    parts = [
+        pa.Table.from_arrays(
+            [keys, values(schema_json, types, field_name, nested)], schema=_ENTRIES
+        )
+        for keys, types, nested in nest(rows, record_type)
+    ]
+    return pa.concat_tables(parts) if parts else _ENTRIES.empty_table()
+
+
+def _values(schema_json: str, types: pa.Array, field_name: str, nested: pa.Array) -> pa.Array:
+    """Return the datum of each record. Shapes: (n,), (n,) -> (n,)."""
+    schema, count = parse_schema(schema_json, path=""), len(types)
+    columns, nothing = {"type": types, field_name: nested}, pa.nulls(count)
+    writer = RowWriter(count)
+    for name, node in zip(schema.names, schema.nodes, strict=True):
+        if name == "key":
+            writer.number(0)  # the length of the empty text
+        else:
+            writer.value(node, columns.get(name, nothing), name)
+    return writer.rows()
+
+
+def _values_of_few(
+    schema_json: str, types: pa.Array, field_name: str, nested: pa.Array
+) -> pa.Array:
+    """Return what ``_values`` returns, for at most `FEW_ROWS` records."""
+    names = parse_schema(schema_json, path="").names
+    rows = []
+    for kind, value in zip(types.to_pylist(), nested.to_pylist(), strict=True):
+        filled = {"key": "", "type": kind, field_name: value}
+        rows.append([filled.get(name) for name in names])
+    return pa.array(encode_few_rows(schema_json, rows), pa.binary())
 
 
 def encode_base_file(entries: pa.Table, *, table_version: int, created_ms: int) -> bytes:

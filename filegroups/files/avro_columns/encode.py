@@ -9,7 +9,10 @@ kinds into one datum per row.
 
 from __future__ import annotations
 
-from typing import Any, Final
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +26,7 @@ from filegroups.files.avro_columns.types import (
     Record,
     Union,
     is_null,
+    parse_schema,
     unsupported_type_error,
 )
 from filegroups.schema.avro_schema import decimal_width
@@ -222,12 +226,7 @@ class RowWriter:
         elif isinstance(node, Leaf) and node.kind == "null":
             return
         elif column.null_count:
-            raise InvalidInputError(
-                "a column has nulls, and the table's schema forbids them: fill them before you "
-                f"write: column={name!r}",
-                kind="null_value",
-                column=name,
-            )
+            raise _null_error(name)
         elif isinstance(node, Leaf):
             self._leaf(node, column, None, name)
         else:
@@ -357,6 +356,176 @@ class RowWriter:
         piece = pa.Array.from_buffers(pa.binary(width), self._rows, buffers)
         piece = piece.cast(pa.binary())
         self.put(piece if live is None else pc.if_else(pa.array(live), piece, None))
+
+
+def _null_error(name: str) -> InvalidInputError:
+    return InvalidInputError(
+        "a column has nulls, and the table's schema forbids them: fill them before you "
+        f"write: column={name!r}",
+        kind="null_value",
+        column=name,
+    )
+
+
+# ---- A few rows, one value after the other
+
+FEW_ROWS: Final = 32
+"""So few rows take longer by columns: each call of Arrow costs as much as some rows."""
+
+_Put: TypeAlias = Callable[[Any, bytearray], None]
+_FLOATS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
+
+
+def encode_few_rows(schema_json: str, rows: Sequence[Sequence[Any]]) -> list[bytes]:
+    """
+    Return the datum of each of at most `FEW_ROWS` rows: the bytes that ``RowWriter`` gives.
+
+    Args:
+        schema_json: The Avro JSON of a record without enums, fixed values and decimals of their own
+            type: decimals are bytes.
+        rows: The values of each row in the order of the fields, as ``to_pylist`` of Arrow gives them.
+
+    Raises:
+        InvalidInputError: A value is null where the schema has no null (``null_value``).
+        UnsupportedTableError: The schema has a union of several types, or another type.
+    """
+    found = []
+    puts = _field_puts(schema_json)
+    for row in rows:
+        out = bytearray()
+        for put, value in zip(puts, row, strict=True):
+            put(value, out)
+        found.append(bytes(out))
+    return found
+
+
+@lru_cache(maxsize=16)
+def _field_puts(schema_json: str) -> tuple[_Put, ...]:
+    root = parse_schema(schema_json, path="")
+    return tuple(_put_of(*each) for each in zip(root.nodes, root.names, strict=True))
+
+
+def _put_of(node: Node, name: str) -> _Put:
+    """Return a function that appends a value of a node."""
+    if isinstance(node, Union):
+        return _choice_put(node, name)
+    if isinstance(node, Leaf):
+        return _leaf_put(node, name)
+    if isinstance(node, Items):
+        return _items_put(node, name)
+    fields = [
+        _put_of(each, f"{name}.{child}") for child, each in zip(node.names, node.nodes, strict=True)
+    ]
+
+    def put_record(value: Any, out: bytearray) -> None:
+        if value is None:
+            raise _null_error(name)
+        # By place: the value may have more fields, and other names.
+        for put, one in zip(fields, value.values(), strict=False):
+            put(one, out)
+
+    return put_record
+
+
+def _choice_put(node: Union, name: str) -> _Put:
+    nulls = [place for place, each in enumerate(node.branches) if is_null(each)]
+    values = [place for place, each in enumerate(node.branches) if not is_null(each)]
+    records = {
+        branch.title: (2 * place, _put_of(branch.nodes[0], name))
+        for place, branch in enumerate(node.branches)
+        if isinstance(branch, Record) and len(branch.nodes) == 1
+    }
+    if len(nulls) != 1 or (len(values) > 1 and len(records) < len(values)):
+        raise unsupported_type_error(f"a union of several types: {name}")
+    null = 2 * nulls[0]
+    if len(values) == 1:
+        chosen, put = 2 * values[0], _put_of(node.branches[values[0]], name)
+
+        def put_optional(value: Any, out: bytearray) -> None:
+            if value is None:
+                out.append(null)
+            else:
+                out.append(chosen)
+                put(value, out)
+
+        return put_optional
+
+    def put_wrapper(value: Any, out: bytearray) -> None:
+        for title, one in (value or {}).items():
+            if one is not None:
+                branch, put = records[title]
+                out.append(branch)
+                put(one, out)
+                return
+        out.append(null)
+
+    return put_wrapper
+
+
+def _items_put(node: Items, name: str) -> _Put:
+    if node.is_map:
+        assert isinstance(node.item, Record)
+        put_key, put_item = (_put_of(each, name) for each in node.item.nodes)
+    else:
+        put_item = _put_of(node.item, name)
+
+    def put_items(value: Any, out: bytearray) -> None:
+        if value is None:
+            raise _null_error(name)
+        if value:
+            _append_long(len(value), out)
+        for one in value:
+            if node.is_map:
+                put_key(one[0], out)
+                put_item(one[1], out)
+            else:
+                put_item(one, out)
+        out.append(0)
+
+    return put_items
+
+
+def _leaf_put(leaf: Leaf, name: str) -> _Put:
+    if leaf.kind in ("string", "bytes"):
+
+        def put(value: Any, out: bytearray) -> None:
+            data = value.encode() if isinstance(value, str) else value
+            _append_long(len(data), out)
+            out += data
+
+    elif leaf.kind in ("int", "long"):
+        put = _append_long
+    elif leaf.kind in _FLOATS:
+        pack = _FLOATS[leaf.kind].pack
+
+        def put(value: Any, out: bytearray) -> None:
+            out += pack(value)
+
+    elif leaf.kind == "boolean":
+
+        def put(value: Any, out: bytearray) -> None:
+            out.append(value)
+
+    else:
+        raise unsupported_type_error(f"{leaf.kind}: {name}")
+
+    def put_value(value: Any, out: bytearray) -> None:
+        if value is None:
+            raise _null_error(name)
+        put(value, out)
+
+    return put_value
+
+
+def _append_long(value: int, out: bytearray) -> None:
+    zigzag = value << 1 if value >= 0 else ~(value << 1)
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+
+
+# ---- Decimals
 
 
 def shortest_bytes(decimals: pa.Decimal128Array) -> pa.Array:

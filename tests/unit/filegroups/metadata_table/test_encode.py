@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from filegroups.files.avro_columns.encode import FEW_ROWS
 from filegroups.files.hfile import open_hfile
 from filegroups.metadata_table.decode import decode_hfile
 from filegroups.metadata_table.encode import encode_base_file, encode_log_file, encode_records
@@ -250,6 +251,33 @@ def test_records_are_decoded_to_what_was_encoded(record_type: RecordType, data: 
     file = encode_base_file(entries, table_version=9, created_ms=1)
     again = decode_hfile(BytesSource(file), len(file), table.schema, path="x")
     assert again.to_pylist() == in_order(table).to_pylist()
+
+
+ROWS_OF_FILES = st.fixed_dictionaries({"size": LONGS, "is_deleted": st.booleans()})
+
+
+@pytest.mark.parametrize("record_type", [RecordType.FILES, *ROWS])
+@pytest.mark.parametrize("table_version", [8, 9])
+@settings(max_examples=20)
+@given(st.data())
+def test_few_records_have_the_bytes_of_many(
+    record_type: RecordType, table_version: int, data: Any
+) -> None:
+    kind = ROWS.get(record_type, ROWS_OF_FILES)
+    found = data.draw(st.dictionaries(KEYS, kind, min_size=1, max_size=8))
+    rows = [{"key": key, "name": key * 2, **row} for key, row in found.items()]
+    shape = SHAPES[int(record_type)]
+    more = [{**rows[0], "key": f"{'x' * 13}{number}"} for number in range(FEW_ROWS)]
+    few, many = (
+        encode_records(
+            pa.Table.from_pylist(each, shape), record_type, table_version=table_version
+        ).to_pylist()
+        for each in (rows, rows + more)
+    )
+    assert len(few) == len(rows)
+    assert {each["key"]: each["value"] for each in many}.items() >= {
+        each["key"]: each["value"] for each in few
+    }.items()
 
 
 def test_many_records_of_the_record_index_are_in_the_order_of_their_keys() -> None:
