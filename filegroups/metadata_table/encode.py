@@ -25,6 +25,7 @@ from filegroups.files.avro_columns.encode import (
 from filegroups.files.avro_columns.types import parse_schema
 from filegroups.files.delete_block import encode_deletes
 from filegroups.files.hfile_writer import WrittenHFile, encode_hfile, write_hfile
+from filegroups.metadata_table.recent import RECENT
 from filegroups.metadata_table.records import (
     ALL_PARTITIONS,
     BLOOM_FILTERS,
@@ -65,14 +66,9 @@ def encode_records(records: pa.Table, record_type: RecordType, *, table_version:
     Raises:
         InvariantError: A file name repeats under one key.
     """
-    shape, nest, field_name = _KINDS[record_type]
-    rows = records.select(shape.names)
-    # Each step takes as long as the encoding of a few rows, so it is left out if it changes nothing.
-    rows = (rows if rows.schema.equals(shape) else rows.cast(shape)).combine_chunks()
-    keys = one_array(rows.column("key")).cast(pa.binary())
-    rows = rows.set_column(0, "key", keys)
-    if len(keys) > 1 and pc.any(pc.greater(keys[:-1], keys[1:])).as_py():
-        rows = rows.take(pc.sort_indices(keys))
+    _, nest, field_name = _KINDS[record_type]
+    rows = in_order(records, record_type)
+    rows = rows.set_column(0, "key", one_array(rows.column("key")).cast(pa.binary()))
     schema_json = metadata_record_schema(table_version, with_meta_columns=True)
     values = _values_of_few if rows.num_rows <= FEW_ROWS else _values
     parts = [
@@ -109,7 +105,25 @@ def _values_of_few(
     return pa.array(encode_few_rows(schema_json, rows), pa.binary())
 
 
-def encode_base_file(entries: pa.Table, *, table_version: int, created_ms: int) -> bytes:
+def in_order(records: pa.Table, record_type: RecordType) -> pa.Table:
+    """Return records in one piece, ascending by the bytes of the key: as they are decoded."""
+    shape = _KINDS[record_type][0]
+    rows = records.select(shape.names)
+    # Each step takes as long as the encoding of a few rows, so it is left out if it changes nothing.
+    rows = (rows if rows.schema.equals(shape) else rows.cast(shape)).combine_chunks()
+    keys = one_array(rows.column("key")).cast(pa.binary())
+    if len(keys) > 1 and pc.any(pc.greater(keys[:-1], keys[1:])).as_py():
+        rows = rows.take(pc.sort_indices(keys))
+    return rows
+
+
+def encode_base_file(
+    entries: pa.Table,
+    *,
+    table_version: int,
+    created_ms: int,
+    records: pa.Table | None = None,
+) -> bytes:
     """
     Return a base file of the metadata table.
 
@@ -117,13 +131,17 @@ def encode_base_file(entries: pa.Table, *, table_version: int, created_ms: int) 
         entries: From ``encode_records``.
         table_version: As of the entries.
         created_ms: Creation time in the file, milliseconds since 1970.
+        records: Those of the entries from ``in_order``, to be kept for the next compaction.
 
     Raises:
         InvariantError: A key repeats.
         InvalidInputError: A key is longer than HFiles store (``long_key``).
     """
     schema_json = metadata_record_schema(table_version, with_meta_columns=True)
-    return encode_hfile(entries, schema_json=schema_json, created_ms=created_ms)
+    data = encode_hfile(entries, schema_json=schema_json, created_ms=created_ms)
+    if records is not None:
+        RECENT.keep(data, records)
+    return data
 
 
 def write_base_file(
@@ -151,6 +169,7 @@ def encode_log_file(
     table_version: int,
     created_ms: int,
     entries: pa.Table | None = None,
+    records: pa.Table | None = None,
     deleted_keys: pa.Array | pa.ChunkedArray | None = None,
     compacted_times: Sequence[InstantTime] = (),
 ) -> bytes:
@@ -163,6 +182,7 @@ def encode_log_file(
         table_version: As of the entries.
         created_ms: Creation time in the file, milliseconds since 1970.
         entries: From ``encode_records``.
+        records: As of ``encode_base_file``.
         deleted_keys: Keys whose records the log removes. A key among the entries, too, is removed:
             the delete block comes last.
         compacted_times: Of a log compaction: the instants whose blocks it replaces, newest first. Its
@@ -183,7 +203,9 @@ def encode_log_file(
         header[HeaderKey.COMPACTED_BLOCK_TIMES] = ",".join(compacted_times)
     blocks = []
     if entries is not None and entries.num_rows:
-        data = encode_base_file(entries, table_version=table_version, created_ms=created_ms)
+        data = encode_base_file(
+            entries, table_version=table_version, created_ms=created_ms, records=records
+        )
         blocks.append(encode_block(BlockType.HFILE_DATA, header, data))
     if deleted_keys is not None and len(deleted_keys):
         blocks.append(

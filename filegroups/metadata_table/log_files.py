@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.metadata_table.contents import PartitionContents
-from filegroups.metadata_table.encode import encode_log_file, encode_records
+from filegroups.metadata_table.encode import encode_log_file, encode_records, in_order
 from filegroups.metadata_table.index_definitions import IndexDefinition
 from filegroups.metadata_table.keys import IndexVersion, file_group_id, parse_file_group_id, shards
 from filegroups.metadata_table.records import RecordType
@@ -34,6 +34,7 @@ RECORD_TYPES: Final = {
     PartitionKind.SECONDARY_INDEX: RecordType.SECONDARY_INDEX,
 }
 _LOG_VERSION: Final = 1
+_KEPT_ROWS_MAX: Final = 10_000  # of an instant, to be kept for the next compaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,18 +137,19 @@ def _spread(
             f"{partition} with {len(groups)} file groups",
             path=partition,
         )
-    all_entries = encode_records(
-        content.records, RECORD_TYPES[kind], table_version=write.table_version
-    )
-    shares = [
+    records = in_order(content.records, RECORD_TYPES[kind])
+    all_entries = encode_records(records, RECORD_TYPES[kind], table_version=write.table_version)
+    shares, deleted = (
         _shares(rows, len(groups), kind, version=version, path=partition)
         for rows in (all_entries, content.deletes)
-    ]
-    nothing = all_entries.slice(0, 0), content.deletes.slice(0, 0)
+    )
+    # A record of files has several rows, and its partition has one file group.
+    is_kept = records.num_rows <= _KEPT_ROWS_MAX and (
+        shares is None or records.num_rows == all_entries.num_rows
+    )
     for number, file_id in enumerate(groups):
-        entries, deletes = (
-            share.get(number, none) for share, none in zip(shares, nothing, strict=True)
-        )
+        entries = _share(all_entries, shares, number)
+        deletes = _share(content.deletes, deleted, number)
         if not (are_new or entries.num_rows or deletes.num_rows):
             continue
         data = encode_log_file(
@@ -156,6 +158,7 @@ def _spread(
             table_version=write.table_version,
             created_ms=write.created_ms,
             entries=entries,
+            records=_share(records, shares, number) if is_kept else None,
             deleted_keys=deletes.column("key"),
         )
         yield (
@@ -166,13 +169,21 @@ def _spread(
 
 def _shares(
     rows: pa.Table, groups: int, kind: PartitionKind, *, version: IndexVersion, path: str
-) -> dict[int, pa.Table]:
-    """Return the rows of each file group that has some."""
+) -> dict[int, pa.Array] | None:
+    """Return the places of the rows of each file group that has some; None for a single one."""
     if groups == 1:
-        return {0: rows}  # the steps below take as long as the encoding of a few rows
+        return None  # the steps below take as long as the encoding of a few rows
     keys = rows.column("key").cast(pa.string())
     places = rows_by_number(shards(keys, groups, kind, index_version=version, path=path))
-    return {number: rows.take(each) for number, each in places.items()}
+    return {number: pa.array(each) for number, each in places.items()}
+
+
+def _share(rows: pa.Table, shares: Mapping[int, pa.Array] | None, number: int) -> pa.Table:
+    """Return the rows of a file group."""
+    if shares is None:
+        return rows
+    places = shares.get(number)
+    return rows.slice(0, 0) if places is None else rows.take(places)
 
 
 def _named(

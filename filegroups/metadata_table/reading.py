@@ -53,6 +53,7 @@ from filegroups.metadata_table.keys import (
 from filegroups.metadata_table.lag import Lag, hidden_instants, lag_of, newest_merge
 from filegroups.metadata_table.lost_files import refuse_lost_files
 from filegroups.metadata_table.merge import live_files, merge_layers, merge_logs
+from filegroups.metadata_table.recent import FILE_BYTES_MAX, RECENT
 from filegroups.metadata_table.records import (
     ALL_PARTITIONS,
     BLOOM_FILTERS,
@@ -364,15 +365,21 @@ class MetadataTable:
         if one.base_file is not None:
             base_time, path = one.base_file.requested_time, one.base_file.path
             with opened(files, path) as source:
-                size = one.base_file.size_bytes
+                size, known = one.base_file.size_bytes, None
+                if keys is None and size <= FILE_BYTES_MAX:
+                    known = RECENT.find(source.read_at(0, size), shape)
                 layers.append(
                     decode_hfile(source, size, shape, keys, by_prefix=by_prefix, path=path)
+                    if known is None
+                    else known
                 )
         small_bytes = 0
 
         def decode(block: LogBlock, content: bytes) -> pa.Table | pa.Array | _SmallBlock:
             nonlocal small_bytes
             is_data = block.block_type is BlockType.HFILE_DATA
+            if keys is None and is_data and (known := RECENT.find(content, shape)) is not None:
+                return known
             # A few keys are looked up by the index of each block, without the other records.
             if keys is None and is_data and small_bytes + len(content) <= _TOGETHER_BYTES_MAX:
                 small_bytes += len(content)

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from filegroups.metadata_table.encode import encode_base_file, encode_log_file, encode_records
+from filegroups.metadata_table.encode import (
+    encode_base_file,
+    encode_log_file,
+    encode_records,
+    in_order,
+)
 from filegroups.metadata_table.log_files import RECORD_TYPES
 from filegroups.metadata_table.reading import (
     MergedLogs,
@@ -92,8 +97,9 @@ def merge_files(
         if one.base_file is None and not rows.num_rows:
             continue
         version = config.table_version
+        rows = in_order(rows, RECORD_TYPES[kind])
         entries = encode_records(rows, RECORD_TYPES[kind], table_version=version)
-        data = encode_base_file(entries, table_version=version, created_ms=created_ms)
+        data = encode_base_file(entries, table_version=version, created_ms=created_ms, records=rows)
         name = f"{one.file_group.file_id}_{_TOKEN}_{time}.hfile"
         size, is_new = _create(context.ports.storage, one.file_group.partition_path, name, data)
         made += [f"{one.file_group.partition_path}/{name}"] if is_new else []
