@@ -13,7 +13,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import FileRules
 from hoodoo.configuration import declared_keys
 from hoodoo.service_executor import service_context
-from hoodoo.sync.service import CatalogSyncService
+from hoodoo.sync.service import SILENT, CatalogSyncService
 from hoodoo.sync.settings import SyncSettings
 from hoodoo.sync.sync import SyncResult, sync_table
 from hoodoo.write_requests import file_rules_of
@@ -612,7 +612,9 @@ class Services:
             UnsupportedTableError: A catalog has no type for a column, or other partition columns.
         """
         settings = SyncSettings.from_properties(self._properties, asked=True)
-        return sync_table(self._context, settings, full=full)
+        result = sync_table(self._context, settings, full=full)
+        SILENT.forget(settings)
+        return result
 
     def rollback_dead_writers(
         self, timeline: ActiveTimeline | None = None

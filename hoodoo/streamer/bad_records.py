@@ -143,12 +143,17 @@ def without_keys(
         return rows, []
     numbers = pc.indices_nonzero(missing).to_pylist()
     texts = [str(row) for row in rows.filter(missing).to_pylist()]
-    reason = f"a column of the record key is null: {', '.join(key_fields)}"
+    reason = no_key_reason(key_fields)
     bad = [
         BadRecord(position=f"{position}, row {number}", record=text, reason=reason)
         for number, text in zip(numbers, texts, strict=True)
     ]
     return rows.filter(pc.invert(missing)), bad
+
+
+def no_key_reason(key_fields: Sequence[str]) -> str:
+    """Return why a row without a key is bad."""
+    return f"a column of the record key is null: {', '.join(key_fields)}"
 
 
 class BadRecordTable:

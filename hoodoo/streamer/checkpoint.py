@@ -115,6 +115,28 @@ def find_checkpoint(
     return None
 
 
+def committed_by_java(
+    snapshot: Snapshot, keys: CheckpointKeys, after: InstantTime | None
+) -> InstantTime | None:
+    """
+    Return a commit of Java's streamer that came after another one; None if there is none.
+
+    Args:
+        snapshot: The newest one.
+        keys: Those of the streamer without a name; Java's streamer has no other.
+        after: The newest commit of the stream before; None if there was none.
+
+    Outside: 1 get for each commit since then.
+    """
+    for instant in snapshot.writes_newest_first():
+        if instant.requested_time == after:
+            return None
+        found = keys.read(instant.requested_time, snapshot.commits.read(instant).extra_metadata)
+        if found is not None and found.source is None:
+            return found.instant
+    return None
+
+
 def _newest_first(
     context: TableContext, snapshot: Snapshot
 ) -> Iterator[tuple[InstantTime, Mapping[str, str]]]:

@@ -17,21 +17,19 @@ from typing import Self
 import pyarrow as pa
 
 from filegroups.reading.read import known_schema
-from filegroups.schema.schema import drop_meta
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import CommitResult
-from hoodoo.catalog import (
-    Properties,
-    create_table,
-    delete_unwritten_table,
-    new_table_config,
-    open_table,
-    to_layers,
-)
+from hoodoo.catalog import Properties, to_layers
 from hoodoo.services import compaction_of_stream
-from hoodoo.streamer.bad_records import BadRecord, BadRecordTable, without_keys
-from hoodoo.streamer.checkpoint import CheckpointKeys, StoredCheckpoint, find_checkpoint
-from hoodoo.streamer.schema import conform, schemas_of
+from hoodoo.streamer.bad_records import BadRecord, BadRecordTable
+from hoodoo.streamer.checkpoint import (
+    CheckpointKeys,
+    StoredCheckpoint,
+    committed_by_java,
+    find_checkpoint,
+)
+from hoodoo.streamer.engine import Engine, LocalEngine, Rows
+from hoodoo.streamer.schema import schemas_of
 from hoodoo.streamer.settings import StreamerSettings
 from hoodoo.streamer.sources import open_source
 from hoodoo.streamer.transform import transforms_of
@@ -46,6 +44,8 @@ from timeline.errors import (
     UnsafeSetupError,
     counted,
 )
+from timeline.model.instant import InstantTime
+from timeline.snapshot import Snapshot
 from timeline.system import LoggingEvents, SystemClock
 
 _STEP_MS = 200  # the longest delay until a stop ends a pause
@@ -88,6 +88,9 @@ class Streamer:
 
     def __init__(self, properties: Properties) -> None:
         self._layers = to_layers(properties)
+        self._engine: Engine = LocalEngine()
+        engine = self._engine
+        self._layers = engine.layers(self._layers)
         loaded = self._layers.load()
         self._settings = settings = StreamerSettings.from_properties(loaded)
         if settings.target is None:
@@ -105,16 +108,18 @@ class Streamer:
             )
         if settings.bad_enabled and settings.bad_path is None:
             raise StreamerSettings.missing(loaded, "bad_path", "a path", "the error table")
-        self._transforms = transforms_of(settings, loaded)
+        self._transforms = transforms_of(settings, loaded, engine)
         self._schemas = schemas_of(settings, loaded)
         self._bad_table = None
         if settings.bad_path is not None:
             self._bad_table = BadRecordTable(settings.bad_path, self._layers)
-        self._source = open_source(settings, loaded, self._schemas)
+        self._source = open_source(settings, loaded, self._schemas, engine)
         self._clock = SystemClock()
         self._events = LoggingEvents()
         self._table: Table | None = None
         self._elsewhere = 0
+        self._is_running = False  # after the first look at the table
+        self._seen: InstantTime | None = None  # the newest commit of the stream then
 
     # ---- one batch
 
@@ -142,22 +147,29 @@ class Streamer:
         Raises:
             InvalidInputError: As ``check``, or the rows do not fit the table.
             UnsafeSetupError: Another instance of this streamer runs, because it committed two
-                batches in a row first (``streamer_twice``). One may be of an instance that died.
+                batches in a row first (``streamer_twice``). One may be of an instance that died. Or
+                Java's streamer committed since the first batch.
             HoodooError: As ``Table.write``.
         """
+        try:
+            return self._write_batch()
+        finally:
+            self._engine.release()
+
+    def _write_batch(self) -> tuple[WrittenBatch | None, bool]:
         before, checkpoint = self._resume()
         read = self._source.read(checkpoint, self._schemas.source or self._columns())
         if read.checkpoint is None or read.rows is None:
             return None, False
-        rows = conform(read.rows, self._schemas.source)
+        rows = self._engine.to_rows(read.rows, self._schemas.source)
         for transform in self._transforms:
             rows = transform(rows)
-        rows = conform(rows, self._schemas.target)
+        rows = self._engine.to_rows(rows, self._schemas.target)
         batch_id = self._keys.batch_id(before)
         rows = self._without_bad(
             rows, read.bad, f"{self._source.address} after {checkpoint}", batch_id
         )
-        if not rows.num_columns and self._table is None:
+        if not self._engine.columns(rows) and self._table is None:
             return None, read.has_more  # no good record yet: nothing says which columns a table has
         entries = self._keys.write(
             read.checkpoint,
@@ -165,13 +177,21 @@ class Streamer:
             reset=self._settings.checkpoint,
             ignored=self._settings.ignore_checkpoint,
         )
-        result = self._write(rows, batch_id, entries)
+        result, count, self._table = self._engine.write(
+            self._table,
+            self._target,
+            self._layers,
+            rows,
+            self._operation,
+            batch_id=batch_id,
+            metadata=entries,
+        )
         if result.already_published:
             self._committed_elsewhere(result)
             return None, True
         self._elsewhere = 0
         written = WrittenBatch(
-            checkpoint=read.checkpoint, rows=rows.num_rows, bad=len(read.bad), result=result
+            checkpoint=read.checkpoint, rows=count, bad=len(read.bad), result=result
         )
         return written, read.has_more
 
@@ -189,14 +209,14 @@ class Streamer:
             )
 
     def _without_bad(
-        self, rows: pa.Table, bad: Sequence[BadRecord], position: str, batch_id: str
-    ) -> pa.Table:
+        self, rows: Rows, bad: Sequence[BadRecord], position: str, batch_id: str
+    ) -> Rows:
         """Write bad records into their table, and return the other rows."""
         if self._settings.bad_enabled:
             keys = self._write_settings.record_key_fields
             if self._table is not None:
                 keys = self._table.config.record_key_fields
-            rows, more = without_keys(rows, keys, position)
+            rows, more = self._engine.without_keys(rows, keys, position)
             bad = [*bad, *more]
         if bad and self._bad_table is not None and self._settings.bad_enabled:
             self._bad_table.write(bad, batch_id)
@@ -213,10 +233,29 @@ class Streamer:
         table = self._opened()
         before = None
         if table is not None:
-            before = find_checkpoint(table.context, table.context.snapshot(), self._keys)
+            snapshot = table.context.snapshot()
+            before = find_checkpoint(table.context, snapshot, self._keys)
+            self._refuse_java_beside(snapshot)
+            self._seen = None if before is None else before.instant
+        self._is_running = True
         chosen = self._chosen(before)
         self._source.check(chosen)
         return before, chosen
+
+    def _refuse_java_beside(self, snapshot: Snapshot) -> None:
+        """Refuse Java's streamer while this one runs: it may have read the same batches."""
+        if not self._is_running or self._keys.identifier is not None:
+            return
+        found = committed_by_java(snapshot, self._keys, self._seen)
+        if found is not None:
+            raise UnsafeSetupError(
+                "a streamer of Java Hudi commits under the same checkpoint while this one runs, so "
+                "both may have written the same batch: stop one of them, and look for rows that came "
+                "twice if the operation is insert; to keep both, set another source and "
+                f"{StreamerSettings.options['identifier'].key} here: commit {found}",
+                kind="streamer_twice",
+                requested_time=found,
+            )
 
     def _chosen(self, before: StoredCheckpoint | None) -> str | None:
         wish, ignores = self._settings.checkpoint, self._settings.ignore_checkpoint
@@ -249,7 +288,7 @@ class Streamer:
     def _opened(self) -> Table | None:
         if self._table is None:
             try:
-                self._table = open_table(self._target, properties=self._layers)
+                self._table = self._engine.open_table(self._target, self._layers)
             except TableNotFoundError:
                 return None
         return self._table
@@ -259,21 +298,6 @@ class Streamer:
             return None
         known = known_schema(self._table.context, self._table.context.snapshot())
         return None if known is None else known.arrow
-
-    def _write(self, rows: pa.Table, batch_id: str, entries: dict[str, str]) -> CommitResult:
-        table, creates = self._table, self._table is None
-        if table is None:
-            schema = drop_meta(rows.schema)
-            new_table_config(self._target, self._write_settings, schema)  # raises before a file
-            table = create_table(self._target, schema=schema, properties=self._layers)
-            self._table = table
-        try:
-            return table.write(rows, self._operation, batch_id=batch_id, metadata=entries)
-        except InvalidInputError:
-            if creates:
-                self._close_table()
-                delete_unwritten_table(self._target, self._layers)
-            raise
 
     # ---- all batches
 

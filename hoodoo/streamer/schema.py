@@ -14,10 +14,9 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 
 from filegroups.schema.avro_schema import avro_to_arrow
-from filegroups.schema.casting import normalise
 from hoodoo.streamer.settings import StreamerSettings
 from hoodoo.streamer.transform import read_text
-from timeline.errors import HoodooError, InvalidInputError, UnavailableError
+from timeline.errors import CorruptTableError, HoodooError, InvalidInputError, UnavailableError
 from timeline.properties.options import PropertySet
 
 _PACKAGE = "org.apache.hudi.utilities.schema."
@@ -80,19 +79,16 @@ def schemas_of(settings: StreamerSettings, properties: PropertySet) -> Schemas:
     return Schemas(source=source, source_json=texts[0], target=target)
 
 
-def conform(rows: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """Return rows with exactly the columns of a given schema. Errors: as ``normalise``."""
-    return rows if schema is None else normalise(rows, schema)
-
-
 def arrow_schema(text: str) -> pa.Schema:
     """Return the columns of an Avro record. Raises: ``InvalidInputError``."""
     try:
         return avro_to_arrow(text)
     except HoodooError as error:
+        # The advice of a damaged table is not that of a file of the user's.
+        damaged = isinstance(error, CorruptTableError)
         raise InvalidInputError(
             f"the schema of the streamer is not an Avro record that hoodoo can write; correct it: "
-            f"{error.message}",
+            f"{repr(text[:200]) if damaged else error.message}",
             kind="streamer_schema",
         ) from None
 

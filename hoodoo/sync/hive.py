@@ -22,6 +22,7 @@ from lockproviders.hivemetastore.thrift_connection import ThriftConnection, mess
 from timeline.errors import HoodooError, UnsafeSetupError
 
 _MODIFIED: Final = "has been modified"  # the answer to a comparison that failed
+_CONNECT_MS: Final = 5_000  # a server that is there accepts at once, also a busy one
 _EXTERNAL: Final = "EXTERNAL_TABLE"
 #: Characters that Hive escapes in the name of a partition, besides control characters.
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\\x7f{[]^")
@@ -168,7 +169,8 @@ class HiveMetastore:
     def _ask(self, request: str, *values: Any, expected: tuple[type[Exception], ...] = ()) -> Any:
         """Send a request; an answer of the metastore that the caller does not expect is refused."""
         if not self._wire.is_open:
-            self._wire.connect(self._settings.timeout_ms)
+            self._wire.connect(min(self._settings.timeout_ms, _CONNECT_MS))
+            self._wire.limit(self._settings.timeout_ms)
         refusals = self._wire.messages.refusals
         try:
             return self._wire.call(request, values, expected=(*expected, *refusals))

@@ -198,6 +198,12 @@ class SyncSettings(OptionSettings):
     timeout_ms: Annotated[int, OptionKind.MS, Field(ge=100, le=600_000)] = option(
         "hoodoo.sync.timeout.ms", 20_000, "Longest wait for one answer of the catalog."
     )
+    pause_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=86_400_000)] = option(
+        "hoodoo.sync.pause.ms",
+        60_000,
+        "After a catalog that did not answer, commits of this process do not sync for so long. A "
+        "further failure doubles the pause, up to ten minutes.",
+    )
     tls: str = option(
         "hoodoo.sync.metastore.tls",
         "off",

@@ -11,6 +11,7 @@ from functools import partial
 
 from hoodoo.catalog import open_table
 from hoodoo.streamer.bad_records import Parse, parse_json
+from hoodoo.streamer.engine import Engine, FileFormat
 from hoodoo.streamer.schema import Schemas, registry_login, schema_of_id
 from hoodoo.streamer.settings import StreamerSettings
 from hoodoo.streamer.sources.files import FileSource
@@ -41,9 +42,11 @@ _NUMBERED = ("KafkaAvroDeserializer", "KafkaAvroSchemaDeserializer")
 NAMES = (*_FILES, _JSON_KAFKA, _AVRO_KAFKA, _HUDI, _SQL, _SQL_FILE)
 
 
-def open_source(settings: StreamerSettings, properties: PropertySet, schemas: Schemas) -> Source:
+def open_source(
+    settings: StreamerSettings, properties: PropertySet, schemas: Schemas, engine: Engine
+) -> Source:
     """
-    Return the source that the settings name; no row is read yet.
+    Return the source that the settings name, read by an engine; no row is read yet.
 
     Raises:
         SettingError: No source is named, hoodoo has no such source, or an option of it is missing.
@@ -66,10 +69,13 @@ def open_source(settings: StreamerSettings, properties: PropertySet, schemas: Sc
         return FileSource(
             storage_for(needed("files_root", "a folder, /in"), options=properties),
             clock,
-            ending=_FILES[name],
+            engine,
+            FileFormat(
+                ending=_FILES[name],
+                leaves_out_bad=settings.leaves_out_bad and _FILES[name] == ".json",
+            ),
             bytes_max=settings.source_limit,
             settle_ms=settings.files_settle_ms,
-            leaves_out_bad=settings.leaves_out_bad,
         )
     if name in (_JSON_KAFKA, _AVRO_KAFKA):
         topic = needed("kafka_topic", "a topic, orders")
@@ -79,7 +85,7 @@ def open_source(settings: StreamerSettings, properties: PropertySet, schemas: Sc
         return KafkaSource(settings, client_options(properties), clock, parse)
     if name == _HUDI:
         path = needed("hudi_path", "the path of a Hudi table")
-        return HudiSource(settings, _table(path, properties))
+        return HudiSource(settings, _table(path, properties), engine)
     if name in (_SQL, _SQL_FILE):
         field = "query" if name == _SQL else "query_file"
         query = needed(field, "a query, SELECT ...")
@@ -89,7 +95,7 @@ def open_source(settings: StreamerSettings, properties: PropertySet, schemas: Sc
             raise StreamerSettings.refusal(
                 properties, "continuous", f"{name} has no position; run it once", "leave it out"
             )
-        return SqlSource(query, _query_tables(settings, properties), clock)
+        return SqlSource(query, _query_tables(settings, properties), clock, engine)
     near = get_close_matches(name, NAMES, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}" if near else f"use one of {', '.join(NAMES)}"
     raise StreamerSettings.refusal(properties, "source_class", f"hoodoo has no such source; {hint}")

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hoodoo.input_files import join_rows, read_rows, read_stored_rows
-from hoodoo.streamer.bad_records import BadRecord, parse_json, read_good
+from hoodoo.streamer.engine import Engine, FileFormat, FileRows
 from hoodoo.streamer.sources.source import SourceBatch, unreadable, wrong_checkpoint
 from timeline.ports.ports import Clock, FileStat, Storage
 
@@ -31,28 +30,28 @@ class FileSource:
     Args:
         storage: Holds the folder.
         clock: Waits for young files.
-        ending: The format, as an ending of ``input_files.FORMATS``; names of files do not count.
+        engine: Reads the files.
+        form: Their format.
         bytes_max: Most bytes of files in a batch; None for 256 MiB. A single file may be larger.
         settle_ms: Age from which a file counts.
-        leaves_out_bad: Whether lines of JSON that cannot be read are left out.
     """
 
     def __init__(
         self,
         storage: Storage,
         clock: Clock,
+        engine: Engine,
+        form: FileFormat,
         *,
-        ending: str,
         bytes_max: int | None,
         settle_ms: int,
-        leaves_out_bad: bool = False,
     ) -> None:
         self._storage = storage
         self._clock = clock
-        self._ending = ending
+        self._engine = engine
+        self._form = form
         self._bytes_max = _BYTES_MAX if bytes_max is None else bytes_max
         self._settle_ms = settle_ms
-        self._leaves_out_bad = leaves_out_bad and ending == ".json"
 
     @property
     def address(self) -> str:
@@ -69,28 +68,37 @@ class FileSource:
         new, has_young = self._newer(-1 if checkpoint is None else int(checkpoint))
         if not new:
             return SourceBatch(rows=None, checkpoint=checkpoint)
-        tables: list[pa.Table] = []
-        bad: list[BadRecord] = []
-        names: list[str] = []
-        size, until = 0, 0
-        for modified_ms, group in groupby(new, key=lambda one: one[1].modified_ms):
-            files = list(group)
-            more = sum(stat.size_bytes for _, stat in files)
-            if tables and size + more > self._bytes_max:
-                break
-            found = [self._rows(path, schema) for path, _ in files]
-            read = [rows for rows, _ in found]
+        within = self._within_limit(new)
+        paths = [path for path, _ in within]
+        files: list[FileRows] = []
+        for one in self._engine.read_files(self._form, self._storage, paths, schema):
             # Files of other columns are a batch of their own: a column that a file lacks is not
             # null, it keeps the values of the table, or is an error.
-            if tables and any(set(t.column_names) != set(tables[0].column_names) for t in read):
+            if files and set(one.schema.names) != set(files[0].schema.names):
+                next_ms = within[len(files)][1].modified_ms
+                times = [stat.modified_ms for _, stat in within[: len(files)]]
+                before = [each for each, ms in zip(files, times, strict=True) if ms < next_ms]
+                files = before or [*files, one]  # the join refuses files of one time that differ
                 break
-            tables += read
-            bad += [one for _, those in found for one in those]
-            names += [path for path, _ in files]
-            size, until = size + more, modified_ms
-        rows = join_rows(tables, [self._storage.locate(name) for name in names])
-        has_more = has_young or len(names) < len(new)
-        return SourceBatch(rows=rows, checkpoint=str(until), has_more=has_more, bad=tuple(bad))
+            files.append(one)
+        until = within[len(files) - 1][1].modified_ms
+        return SourceBatch(
+            rows=self._engine.join(files, [self._storage.locate(one.path) for one in files]),
+            checkpoint=str(until),
+            has_more=has_young or len(files) < len(new),
+            bad=tuple(bad for one in files for bad in one.bad),
+        )
+
+    def _within_limit(self, new: Sequence[tuple[str, FileStat]]) -> Sequence[tuple[str, FileStat]]:
+        """Return the first files within the limit of bytes, and all files of the last time."""
+        size, count = 0, 0
+        for _, group in groupby(new, key=lambda one: one[1].modified_ms):
+            files = list(group)
+            size += sum(stat.size_bytes for _, stat in files)
+            if count and size > self._bytes_max:
+                break
+            count += len(files)
+        return new[:count]
 
     def close(self) -> None:
         """Nothing is open between two reads."""
@@ -121,22 +129,3 @@ class FileSource:
                 yield from self._files(path)
             else:
                 yield path, stat
-
-    def _rows(self, path: str, schema: pa.Schema | None) -> tuple[pa.Table, list[BadRecord]]:
-        root, where = self._storage.capabilities.local_root, self._storage.locate(path)
-        if root is None:
-            rows = read_stored_rows(self._storage.open_input(path), where, ending=self._ending)
-            return rows, []
-        if not self._leaves_out_bad:
-            return read_rows(Path(root) / path, schema, ending=self._ending), []
-        lines = (Path(root) / path).read_bytes().splitlines()
-        numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-        rows, bad = read_good([lines[one - 1] for one in numbers], schema, parse_json(where))
-        return rows, [
-            BadRecord(
-                position=f"{where} line {numbers[one]}",
-                record=lines[numbers[one] - 1].decode("utf-8", "replace"),
-                reason=reason,
-            )
-            for one, reason in bad.items()
-        ]

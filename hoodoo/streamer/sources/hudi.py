@@ -12,6 +12,7 @@ import re
 
 import pyarrow as pa
 
+from hoodoo.streamer.engine import Engine
 from hoodoo.streamer.settings import MissingCheckpoint, StreamerSettings
 from hoodoo.streamer.sources.source import SourceBatch, wrong_checkpoint
 from hoodoo.table import Table
@@ -28,11 +29,13 @@ class HudiSource:
     Args:
         settings: Of the streamer.
         table: The table to read.
+        engine: Reads its changes.
     """
 
-    def __init__(self, settings: StreamerSettings, table: Table) -> None:
+    def __init__(self, settings: StreamerSettings, table: Table, engine: Engine) -> None:
         self._settings = settings
         self._table = table
+        self._engine = engine
 
     @property
     def address(self) -> str:
@@ -49,8 +52,8 @@ class HudiSource:
         for begin in range(0, len(writes), limit):
             part = writes[begin : begin + limit]
             until = _completed(part[-1])
-            rows = self._table.changes(since, until).read_all()
-            if rows.num_rows:
+            rows = self._engine.changes(self._table, since, until)
+            if rows is not None:
                 more = begin + len(part) < len(writes)
                 return SourceBatch(rows=rows, checkpoint=until, has_more=more)
             since = until  # a service writes rows of earlier instants

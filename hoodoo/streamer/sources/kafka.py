@@ -18,7 +18,7 @@ import pyarrow as pa
 from hoodoo.streamer.bad_records import BadRecord, Parse, read_good
 from hoodoo.streamer.settings import OffsetReset, StreamerSettings
 from hoodoo.streamer.sources.source import SourceBatch, unreadable, wrong_checkpoint
-from timeline.errors import SettingError, UnavailableError, needs_extra
+from timeline.errors import SettingError, UnavailableError, counted, needs_extra
 from timeline.ports.ports import Clock
 from timeline.properties.options import PropertySet
 
@@ -124,6 +124,7 @@ class KafkaSource:
         begin = {one: each.begin for one, each in ranges.items()}
         if checkpoint is None:
             self._begin = self._checkpoint(begin)
+            self._tell_left_out(begin)
         else:
             begin = _offsets_in(checkpoint)
         messages, reached = self._consume(ranges)
@@ -229,6 +230,21 @@ class KafkaSource:
             [found] = self._ask(lambda seconds: self._consumer.committed([where], timeout=seconds))
             return max(found.offset, low) if found.offset >= 0 else high
         return low if reset is OffsetReset.EARLIEST else high
+
+    def _tell_left_out(self, begin: Mapping[int, int]) -> None:
+        """Warn of the messages before the begin of a first run, which it never reads."""
+        count = sum(at - self._limits(one)[0] for one, at in begin.items())
+        if self._settings.offset_reset is not OffsetReset.LATEST or not count:
+            return
+        once = (
+            "" if self._settings.continuous else "; a run without --continuous reads nothing then"
+        )
+        warnings.warn(
+            f"the streamer has no checkpoint and begins after the last message of {self.address}, as "
+            f"in Hudi. It leaves out {counted(count, 'message')}: to read them, set "
+            f"{StreamerSettings.options['offset_reset'].key}=earliest{once}",
+            stacklevel=2,
+        )
 
     def _limited(self, ranges: Mapping[int, _Range]) -> tuple[dict[int, _Range], bool]:
         """Return fair parts of the ranges that keep the limit, and whether messages are left."""

@@ -8,6 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from hoodoo.streamer.bad_records import BadRecord
+from hoodoo.streamer.engine import Rows
 from timeline.errors import InvalidInputError
 
 
@@ -17,13 +18,13 @@ class SourceBatch:
     The rows between two checkpoints.
 
     Args:
-        rows: The rows; None if the source has nothing new.
+        rows: The rows, of the engine or of pyarrow; None if the source has nothing new.
         checkpoint: The position after them; None if there is none yet.
         has_more: Whether the source had more when it was read.
         bad: Records that cannot be read, if the source may leave them out.
     """
 
-    rows: pa.Table | None
+    rows: Rows | None
     checkpoint: str | None
     has_more: bool = False
     bad: tuple[BadRecord, ...] = ()

@@ -1,4 +1,4 @@
-"""The rows of a query, by DuckDB."""
+"""The rows of a query, in the SQL of the engine."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from filegroups.table import TableReader
+from hoodoo.streamer.engine import Engine
 from hoodoo.streamer.sources.source import SourceBatch
-from hoodoo.streamer.transform import run_query
+from hoodoo.table import Table
 from timeline.ports.ports import Clock
 
 
@@ -17,12 +17,16 @@ class SqlSource:
     A source that runs its query once in a run. It has no position, so each run reads all rows.
 
     Args:
-        query: In the SQL of DuckDB.
+        query: In the SQL of the engine.
         tables: Hudi tables by their names in the query.
         clock: Gives the checkpoint, the time in ms.
+        engine: Runs the query.
     """
 
-    def __init__(self, query: str, tables: Mapping[str, TableReader], clock: Clock) -> None:
+    def __init__(
+        self, query: str, tables: Mapping[str, Table], clock: Clock, engine: Engine
+    ) -> None:
+        self._engine = engine
         self._query = query
         self._tables = tables
         self._clock = clock
@@ -38,8 +42,8 @@ class SqlSource:
     def read(self, checkpoint: str | None, schema: pa.Schema | None) -> SourceBatch:  # noqa: ARG002
         if self._is_done:
             return SourceBatch(rows=None, checkpoint=checkpoint)
-        relations = {name: table.to_pyarrow_dataset() for name, table in self._tables.items()}
-        rows = run_query(self._query, relations, "hoodie.streamer.source.sql.sql.query")
+        key = "hoodie.streamer.source.sql.sql.query"
+        rows = self._engine.query(self._query, self._tables, key)
         self._is_done = True
         return SourceBatch(rows=rows, checkpoint=str(self._clock.now_ms()))
 

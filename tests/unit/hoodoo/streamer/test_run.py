@@ -186,6 +186,32 @@ def test_a_streamer_goes_on_after_a_batch_that_its_dead_instance_committed(folde
     assert [one for one, _ in rows_of(folder)] == [1, 2, 3, 4]
 
 
+def test_javas_streamer_may_write_before_but_not_beside(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1}], at_s=1_000)
+    stream(options(folder))
+
+    def java_writes(row: int, checkpoint: str) -> None:
+        with hoodoo.open_table(folder / "t") as table:
+            table.write([{"id": row}], metadata={JAVA_KEY: checkpoint})
+
+    java_writes(2, "2000000")
+    put(folder, "c.json", [{"id": 3}], at_s=3_000)
+    with Streamer(options(folder)) as ours:
+        assert ours.run().checkpoint == "3000000", "it goes on from Java's checkpoint"
+        assert ours.run().batches == 0
+        java_writes(4, "3000000")
+        put(folder, "d.json", [{"id": 5}], at_s=4_000)
+        with pytest.raises(UnsafeSetupError, match="a streamer of Java Hudi commits") as caught:
+            ours.run()
+        assert caught.value.kind == "streamer_twice"
+    with Streamer(options(folder, identifier="mine", **{"ignore.checkpoint": "x"})) as named:
+        named.check()
+        java_writes(6, "3000000")
+        assert named.run().rows == 3
+    assert stream(options(folder)).rows == 1, "the next start continues"
+    assert [row[0] for row in rows_of(folder)] == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_named_checkpoint_counts_once(folder: Path) -> None:
     for number in range(3):
         put(folder, f"{number}.json", [{"id": number, "v": "a"}], at_s=100 * number + 100)

@@ -14,8 +14,8 @@ import pytest
 
 import hoodoo
 from hoodoo.streamer.bad_records import parse_json, read_good
+from hoodoo.streamer.queries import flatten
 from hoodoo.streamer.run import Streamer, StreamerReport
-from hoodoo.streamer.transform import flatten
 from timeline.errors import HoodooError, InvalidInputError, SettingError
 
 KEY = {"hoodie.datasource.write.recordkey.field": "id"}

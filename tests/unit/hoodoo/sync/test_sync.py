@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.sync.service import CatalogSyncService
+from hoodoo.sync.service import CatalogSyncService, SilentCatalogs
 from hoodoo.sync.settings import SyncSettings
 from hoodoo.sync.sync import SyncResult, changed_partitions, sync_table
 from hoodoo.sync.table_entry import NEVER, SyncedUntil
@@ -206,6 +206,57 @@ def test_a_failure_is_a_warning_or_an_event(
         table.upsert(rows("us"))
         assert table.to_arrow().num_rows == 2
     assert any("sync.failed" in one.message for one in caplog.records)
+
+
+def test_commits_after_a_silent_catalog_do_not_wait_for_it_again(
+    table: hoodoo.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def silent(*_: object, **__: object) -> SyncResult:
+        asked.append(1)
+        raise UnavailableError("no answer")
+
+    answer = SyncResult(requested_time="", completion_time=None, entries=())
+    monkeypatch.setattr("hoodoo.sync.service.sync_table", silent)
+    monkeypatch.setattr("hoodoo.services.sync_table", lambda *_, **__: answer)
+    options = {f"{H}enable": "true", f"{H}metastore.uris": "thrift://silent:1"}
+    where = table.context.ports.storage.base_uri
+    with hoodoo.open_table(where, properties=options) as mine:
+        with pytest.warns(UserWarning, match="failed: no answer; the commit stays"):
+            mine.upsert(rows("eu"))
+        with pytest.warns(UserWarning, match=r"did not ask it; a commit asks again in [56]\d s"):
+            mine.upsert(rows("us"))
+        assert (len(asked), mine.to_arrow().num_rows) == (1, 2)
+        other = {**options, f"{H}metastore.uris": "thrift://another:1"}
+        with (
+            hoodoo.open_table(where, properties=other) as theirs,
+            pytest.warns(UserWarning, match="no answer"),
+        ):
+            theirs.upsert(rows("us"))
+        assert len(asked) == 2, "another catalog is asked"
+        mine.sync()  # it answers again
+        with pytest.warns(UserWarning, match="failed: no answer"):
+            mine.upsert(rows("jp"))
+        assert len(asked) == 3
+
+
+def test_the_pause_doubles_up_to_ten_minutes() -> None:
+    silent, settings = SilentCatalogs(), SyncSettings(pause_ms=60_000)
+    lengths = []
+    for _ in range(6):
+        silent.add(settings, 1_000)
+        lengths.append(silent.left_ms(settings, 1_000))
+    assert lengths == [60_000, 120_000, 240_000, 480_000, 600_000, 600_000]
+    assert silent.left_ms(settings, 600_999) == 1
+    assert silent.left_ms(settings, 601_000) == 0
+    silent.forget(settings)
+    assert silent.left_ms(settings, 1_000) == 0
+
+
+@pytest.fixture(autouse=True)
+def _no_silent_catalogs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hoodoo.sync.service.SILENT._until_ms", {})
 
 
 def test_a_write_whose_sync_lacks_its_packages_is_refused_before_it_begins(
