@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
+from itertools import pairwise
 from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
@@ -44,6 +45,8 @@ _CHECKSUM_BYTES: Final = 4
 _SUFFIX: Final = b"\0" + struct.pack(">qb", 2**63 - 1, 4)  # no family, latest time, a put
 _ENTRY_BYTES: Final = 4 + 4 + 2 + len(_SUFFIX) + 1  # what an entry has besides key and value
 _VERSION: Final = b"\0"  # after each value
+_ENTRY_HEAD: Final = struct.Struct(">iiH")
+_FEW_ENTRIES: Final = 32  # so few take longer by columns
 _COMPARATOR: Final = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
 _GZIP, _NONE = 1, 2
 _NO_OFFSET: Final = -1
@@ -63,14 +66,9 @@ def encode_hfile(
 ) -> bytes:
     """Return a whole file. Arguments, errors: as ``write_hfile`` for one part."""
     sink = BytesIO()
-    write_hfile(
-        sink,
-        [entries],
-        schema_json=schema_json,
-        created_ms=created_ms,
-        compress=compress,
-        block_bytes=block_bytes,
-    )
+    few = entries.num_rows <= _FEW_ENTRIES
+    blocks = _few_blocks(entries, block_bytes) if few else _many_blocks([entries], block_bytes)
+    _write(sink, blocks, schema_json, created_ms, compress)
     return sink.getvalue()
 
 
@@ -101,22 +99,30 @@ def write_hfile(
         InvariantError: Keys repeat or are not in order.
         InvalidInputError: A key is longer than `KEY_BYTES_MAX` (``long_key``).
     """
+    return _write(sink, _many_blocks(parts, block_bytes), schema_json, created_ms, compress)
+
+
+def _write(
+    sink: IO[bytes],
+    blocks: Iterable[_Block],
+    schema_json: str,
+    created_ms: int,
+    compress: bool,  # noqa: FBT001 - private
+) -> WrittenHFile:
     file = _File(sink, compress)
     root = []
-    sizes = np.zeros(2, np.int64)  # bytes of all keys and of all values
-    last, count = b"", 0
-    for keys, values, key_sizes, value_sizes in _blocks(parts, block_bytes):
-        first = keys[0].as_py()
+    last, count, key_bytes, value_bytes = b"", 0, 0, 0
+    for block in blocks:
+        first = block.first
         if count and first <= last:
             raise _not_in_order()
-        at, size = file.add(b"DATABLK*", _entries(keys, values, key_sizes, value_sizes))
+        at, size = file.add(b"DATABLK*", block.content)
         root.append(struct.pack(">qi", at, size) + _hadoop_int(len(first) + 12) + _row_key(first))
-        sizes += int(key_sizes.sum()), int(value_sizes.sum())
-        last, count = keys[-1].as_py(), count + len(keys)
+        last, count = block.last, count + block.count
+        key_bytes, value_bytes = key_bytes + block.key_bytes, value_bytes + block.value_bytes
     data_blocks = file.offsets[b"DATABLK*"]
     load_on_open, _ = file.add(b"IDXROOT2", b"".join(root))
     file.add(b"IDXROOT2", b"")  # the index of meta blocks, which readers expect
-    key_bytes, value_bytes = map(int, sizes)
     info = {
         b"MAX_MEMSTORE_TS_KEY": bytes(8),
         b"KEY_VALUE_VERSION": struct.pack(">i", 1),
@@ -161,7 +167,10 @@ def _not_in_order() -> InvariantError:
 def _check(keys: pa.Array, sizes: Integers) -> None:
     if len(keys) > 1 and not pc.all(pc.less(keys[:-1], keys[1:])).as_py():
         raise _not_in_order()
-    longest = int(sizes.max(initial=0))
+    _check_longest(int(sizes.max(initial=0)))
+
+
+def _check_longest(longest: int) -> None:
     if longest > KEY_BYTES_MAX:
         raise InvalidInputError(
             f"a key of the metadata table has at most {KEY_BYTES_MAX} bytes: shorten the record "
@@ -176,13 +185,68 @@ def _sizes(column: pa.Array) -> Integers:
     return np.asarray(pc.binary_length(column)).astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A data block: its first and last key, its entries, the bytes of their keys and values."""
+
+    first: bytes
+    last: bytes
+    count: int
+    key_bytes: int
+    value_bytes: int
+    content: bytes | memoryview
+
+
+def _few_blocks(entries: pa.Table, block_bytes: int) -> Iterator[_Block]:
+    """Yield the blocks of ``_many_blocks`` for at most `_FEW_ENTRIES`, one entry after the other."""
+    keys, values = (
+        one_array(entries.column(name)).cast(pa.binary()).to_pylist() for name in ("key", "value")
+    )
+    if any(one >= other for one, other in pairwise(keys)):
+        raise _not_in_order()
+    _check_longest(max(map(len, keys), default=0))
+    start = 0
+    while start < len(keys):
+        until, size = start, 0
+        content: list[bytes] = []
+        for key, value in zip(keys[start:], values[start:], strict=True):
+            size += len(key) + len(value) + _ENTRY_BYTES
+            if content and size > block_bytes:
+                break
+            head = _ENTRY_HEAD.pack(len(key) + 12, len(value), len(key))
+            content += (head, key, _SUFFIX, value, _VERSION)
+            until += 1
+        yield _Block(
+            keys[start],
+            keys[until - 1],
+            until - start,
+            sum(map(len, keys[start:until])),
+            sum(map(len, values[start:until])),
+            b"".join(content),
+        )
+        start = until
+
+
+def _many_blocks(parts: Iterable[pa.Table], block_bytes: int) -> Iterator[_Block]:
+    """Yield the blocks of some parts. Errors: as ``_check``."""
+    for keys, values, key_sizes, value_sizes in _columns_of_blocks(parts, block_bytes):
+        yield _Block(
+            keys[0].as_py(),
+            keys[-1].as_py(),
+            len(keys),
+            int(key_sizes.sum()),
+            int(value_sizes.sum()),
+            _entries(keys, values, key_sizes, value_sizes),
+        )
+
+
 #: Keys, values and the sizes of both.
-_Block: TypeAlias = tuple[pa.Array, pa.Array, Integers, Integers]
+_Columns: TypeAlias = tuple[pa.Array, pa.Array, Integers, Integers]
 
 
-def _blocks(parts: Iterable[pa.Table], block_bytes: int) -> Iterator[_Block]:
+def _columns_of_blocks(parts: Iterable[pa.Table], block_bytes: int) -> Iterator[_Columns]:
     """Yield the entries of each block: as many as fit, at least one. Errors: as ``_check``."""
-    left: _Block | None = None
+    left: _Columns | None = None
     for part in parts:
         keys, values = (one_array(part.column(name)).cast(pa.binary()) for name in ("key", "value"))
         if left is not None:

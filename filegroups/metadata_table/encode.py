@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Final
+from typing import IO, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,9 @@ _UUID: Final = re.compile(
     r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:-(0|[1-9][0-9]{0,8}))?",
     re.ASCII,
 )
+KeptRecords: TypeAlias = tuple[pa.Table, pa.Array | None]
+"""Records from ``in_order``, and the places of those that count; None for all."""
+
 _RAW_FILE_ID: Final = 1  # the encoding of a file id that is no UUID
 
 
@@ -66,8 +69,12 @@ def encode_records(records: pa.Table, record_type: RecordType, *, table_version:
     Raises:
         InvariantError: A file name repeats under one key.
     """
+    return encode_in_order(in_order(records, record_type), record_type, table_version=table_version)
+
+
+def encode_in_order(rows: pa.Table, record_type: RecordType, *, table_version: int) -> pa.Table:
+    """Return the entries of rows from ``in_order``; errors as ``encode_records``."""
     _, nest, field_name = _KINDS[record_type]
-    rows = in_order(records, record_type)
     rows = rows.set_column(0, "key", one_array(rows.column("key")).cast(pa.binary()))
     schema_json = metadata_record_schema(table_version, with_meta_columns=True)
     values = _values_of_few if rows.num_rows <= FEW_ROWS else _values
@@ -77,6 +84,8 @@ def encode_records(records: pa.Table, record_type: RecordType, *, table_version:
         )
         for keys, types, nested in nest(rows, record_type)
     ]
+    if len(parts) == 1:
+        return parts[0]
     return pa.concat_tables(parts) if parts else _ENTRIES.empty_table()
 
 
@@ -112,9 +121,12 @@ def in_order(records: pa.Table, record_type: RecordType) -> pa.Table:
     # Each step takes as long as the encoding of a few rows, so it is left out if it changes nothing.
     rows = (rows if rows.schema.equals(shape) else rows.cast(shape)).combine_chunks()
     keys = one_array(rows.column("key")).cast(pa.binary())
-    if len(keys) > 1 and pc.any(pc.greater(keys[:-1], keys[1:])).as_py():
-        rows = rows.take(pc.sort_indices(keys))
-    return rows
+    if len(keys) <= FEW_ROWS:
+        listed = keys.to_pylist()
+        is_ascending = listed == sorted(listed)
+    else:
+        is_ascending = not pc.any(pc.greater(keys[:-1], keys[1:])).as_py()
+    return rows if is_ascending else rows.take(pc.sort_indices(keys))
 
 
 def encode_base_file(
@@ -122,7 +134,7 @@ def encode_base_file(
     *,
     table_version: int,
     created_ms: int,
-    records: pa.Table | None = None,
+    kept: KeptRecords | None = None,
 ) -> bytes:
     """
     Return a base file of the metadata table.
@@ -131,7 +143,7 @@ def encode_base_file(
         entries: From ``encode_records``.
         table_version: As of the entries.
         created_ms: Creation time in the file, milliseconds since 1970.
-        records: Those of the entries from ``in_order``, to be kept for the next compaction.
+        kept: The records of the entries, to be kept for the next compaction.
 
     Raises:
         InvariantError: A key repeats.
@@ -139,8 +151,8 @@ def encode_base_file(
     """
     schema_json = metadata_record_schema(table_version, with_meta_columns=True)
     data = encode_hfile(entries, schema_json=schema_json, created_ms=created_ms)
-    if records is not None:
-        RECENT.keep(data, records)
+    if kept is not None:
+        RECENT.keep(data, *kept)
     return data
 
 
@@ -169,7 +181,7 @@ def encode_log_file(
     table_version: int,
     created_ms: int,
     entries: pa.Table | None = None,
-    records: pa.Table | None = None,
+    kept: KeptRecords | None = None,
     deleted_keys: pa.Array | pa.ChunkedArray | None = None,
     compacted_times: Sequence[InstantTime] = (),
 ) -> bytes:
@@ -182,7 +194,7 @@ def encode_log_file(
         table_version: As of the entries.
         created_ms: Creation time in the file, milliseconds since 1970.
         entries: From ``encode_records``.
-        records: As of ``encode_base_file``.
+        kept: As of ``encode_base_file``.
         deleted_keys: Keys whose records the log removes. A key among the entries, too, is removed:
             the delete block comes last.
         compacted_times: Of a log compaction: the instants whose blocks it replaces, newest first. Its
@@ -204,7 +216,7 @@ def encode_log_file(
     blocks = []
     if entries is not None and entries.num_rows:
         data = encode_base_file(
-            entries, table_version=table_version, created_ms=created_ms, records=records
+            entries, table_version=table_version, created_ms=created_ms, kept=kept
         )
         blocks.append(encode_block(BlockType.HFILE_DATA, header, data))
     if deleted_keys is not None and len(deleted_keys):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.metadata_table.contents import PartitionContents
-from filegroups.metadata_table.encode import encode_log_file, encode_records, in_order
+from filegroups.metadata_table.encode import encode_in_order, encode_log_file, in_order
 from filegroups.metadata_table.index_definitions import IndexDefinition
 from filegroups.metadata_table.keys import IndexVersion, file_group_id, parse_file_group_id, shards
 from filegroups.metadata_table.records import RecordType
@@ -138,7 +138,7 @@ def _spread(
             path=partition,
         )
     records = in_order(content.records, RECORD_TYPES[kind])
-    all_entries = encode_records(records, RECORD_TYPES[kind], table_version=write.table_version)
+    all_entries = encode_in_order(records, RECORD_TYPES[kind], table_version=write.table_version)
     shares, deleted = (
         _shares(rows, len(groups), kind, version=version, path=partition)
         for rows in (all_entries, content.deletes)
@@ -158,7 +158,7 @@ def _spread(
             table_version=write.table_version,
             created_ms=write.created_ms,
             entries=entries,
-            records=_share(records, shares, number) if is_kept else None,
+            kept=(records, shares and shares.get(number)) if is_kept else None,
             deleted_keys=deletes.column("key"),
         )
         yield (

@@ -30,17 +30,17 @@ class RecentRecords:
     def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._kept: OrderedDict[bytes, tuple[pa.Table, int]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[pa.Table, pa.Array | None, int]] = OrderedDict()
         self._guard = threading.Lock()
 
-    def keep(self, content: bytes, records: pa.Table) -> None:
-        """Keep the records of a file, unless it is large."""
+    def keep(self, content: bytes, records: pa.Table, places: pa.Array | None = None) -> None:
+        """Keep the records of a file, those at some places or all, unless it is large."""
         if len(content) > FILE_BYTES_MAX:
             return
         size = len(content) + records.nbytes
         with self._guard:
             self._forget(content)
-            self._kept[content] = records, size
+            self._kept[content] = records, places, size
             self._bytes += size
             while self._bytes > self._bytes_max:
                 self._forget(next(iter(self._kept)))
@@ -54,11 +54,12 @@ class RecentRecords:
             if found is None or found[0].schema != shape:
                 return None
             self._kept.move_to_end(content)
-            return found[0]
+        records, places, _ = found
+        return records if places is None else records.take(places)
 
     def _forget(self, content: bytes) -> None:
         gone = self._kept.pop(content, None)
-        self._bytes -= gone[1] if gone is not None else 0
+        self._bytes -= gone[2] if gone is not None else 0
 
 
 RECENT: Final = RecentRecords()

@@ -99,7 +99,9 @@ def merge_files(
         version = config.table_version
         rows = in_order(rows, RECORD_TYPES[kind])
         entries = encode_records(rows, RECORD_TYPES[kind], table_version=version)
-        data = encode_base_file(entries, table_version=version, created_ms=created_ms, records=rows)
+        data = encode_base_file(
+            entries, table_version=version, created_ms=created_ms, kept=(rows, None)
+        )
         name = f"{one.file_group.file_id}_{_TOKEN}_{time}.hfile"
         size, is_new = _create(context.ports.storage, one.file_group.partition_path, name, data)
         made += [f"{one.file_group.partition_path}/{name}"] if is_new else []

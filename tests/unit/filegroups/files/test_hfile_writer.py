@@ -63,6 +63,20 @@ def test_entries_are_read_back_whatever_the_block_size(
     assert file.get_rows(sorted(pairs)).equals(table)
 
 
+@given(PAIRS, st.integers(1, 400))
+def test_few_entries_have_the_bytes_of_many(pairs: dict[bytes, bytes], block_bytes: int) -> None:
+    table = entries(sorted(pairs.items())[:32])
+    sink = BytesIO()
+    write_hfile(sink, [table], schema_json='{"a":1}', created_ms=77, block_bytes=block_bytes)
+    assert encoded(table, block_bytes=block_bytes) == sink.getvalue()
+
+
+@pytest.mark.parametrize("keys", [[b"b", b"a"], [b"a", b"a"]])
+def test_few_entries_out_of_order_are_a_defect(keys: list[bytes]) -> None:
+    with pytest.raises(InvariantError):
+        encoded(entries([(key, b"") for key in keys]))
+
+
 @given(PAIRS, st.binary(max_size=300), st.integers(1, 400))
 def test_values_that_look_like_entries_are_no_entries(
     pairs: dict[bytes, bytes], around: bytes, block_bytes: int

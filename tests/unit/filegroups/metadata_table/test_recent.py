@@ -34,6 +34,13 @@ def test_the_ones_that_were_not_used_for_longest_leave_first() -> None:
     assert found == [True, False, True]
 
 
+def test_some_of_the_records_may_count() -> None:
+    kept = RecentRecords()
+    both = pa.concat_tables([records("1"), records("2")])
+    kept.keep(b"two", both, pa.array([1]))
+    assert kept.find(b"two", SECONDARY_INDEX) == records("2")
+
+
 def test_a_large_file_is_not_kept() -> None:
     kept = RecentRecords()
     kept.keep(bytes(FILE_BYTES_MAX + 1), records("1"))
@@ -45,7 +52,7 @@ def test_the_encoder_keeps_what_it_is_given() -> None:
         pa.table([["b", "a"], [False, False]], schema=SECONDARY_INDEX), RecordType.SECONDARY_INDEX
     )
     entries = encode_records(rows, RecordType.SECONDARY_INDEX, table_version=9)
-    data = encode_base_file(entries, table_version=9, created_ms=4711, records=rows)
+    data = encode_base_file(entries, table_version=9, created_ms=4711, kept=(rows, None))
     found = RECENT.find(data, SECONDARY_INDEX)
     assert found is not None
     assert found.column("key").to_pylist() == ["a", "b"]
