@@ -34,7 +34,7 @@ SPARK_JARS = {
 }
 #: All engines on Spark, which take turns in Python processes of PF_SPARK_PY.
 ON_SPARK = ("hoodoo-spark", *SPARK_JARS)
-BIG_WORKS = "W1,W2,W3,W7"
+BIG_WORKS = "W1,W2,merge_1pct,W3,W7"
 SLOW_UPSERT = '{"skip": ["W2-1", "W2-10"]}'  # half a minute and more, and judged by nothing
 
 FREE = '{"keep_open": true, "properties": {"hoodoo.publish.lock": "none"}}'

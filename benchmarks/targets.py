@@ -33,6 +33,7 @@ SPARK_WORKS = {
     "W1": ("bulk load", 3.0, 1.0),
     "W2-1": ("upsert of 1 %", 3.0, 1.0),
     "W2-10": ("upsert of 10 %", 3.0, 1.0),
+    "merge_1pct": ("MERGE of 1 %", 2.0, 1.0),
     "W3-load": ("MOR bulk load", 3.0, 1.0),
     "W3-upsert": ("MOR upsert of 1 %", 3.0, 1.0),
     "W3-read0": ("read without logs", 1.0, 1.0),
@@ -45,6 +46,8 @@ SPARK_WORKS = {
     "W7-col": ("read of one column", 1.0, 1.0),
     "W7-inc": ("changes of two appends", 1.0, 1.0),
     "W7-cdc": ("changes of an upsert", 1.0, 1.0),
+    "W7-feed": ("change feed of an upsert", 1.0, 1.0),
+    "W7-cups": ("upsert of 1 % with change feed", 3.0, 1.0),
     "W4-append": ("append of 100 rows", 1.0, 1.0),
     "W4-upsert": ("upsert of 100 rows", 1.0, 1.0),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
+from pfbench import data
+
 import hoodoo
 import hoodoo.spark
 from adapters.spark_common import SparkAdapter
@@ -33,6 +35,8 @@ class HoodooSpark(SparkAdapter):
             "hoodie.datasource.write.precombine.field": by,
             "hoodie.datasource.write.table.type": "MERGE_ON_READ" if merges else "COPY_ON_WRITE",
         }
+        if mode == "cdf":
+            found["hoodie.table.cdc.enabled"] = "true"
         if self.options.get("index"):
             found["hoodie.index.type"] = self.options["index"]
             found["hoodie.bucket.index.num.buckets"] = "1"
@@ -60,6 +64,9 @@ class HoodooSpark(SparkAdapter):
         df = self.spread(self.source(src), "part")
         self.save(df, table, self.opts(table, "cow"), "bulk_insert", "append")
         return {}
+
+    def sql_name(self, table):
+        return f"{FORMAT}.`{self.path(table)}`"
 
     def df(self, table):
         return self.spark.read.format(FORMAT).load(self.path(table))
@@ -96,6 +103,19 @@ class HoodooSpark(SparkAdapter):
         )
         df = reader.option("hoodie.datasource.read.begin.instanttime", mark).load(self.path(table))
         return {"rows": self.force(df)["n"]}
+
+    def feed(self, table, mark):
+        reader = self.spark.read.format(FORMAT).option(
+            "hoodie.datasource.query.type", "incremental"
+        )
+        reader = reader.option("hoodie.datasource.query.incremental.format", "cdc")
+        df = reader.option("hoodie.datasource.read.begin.instanttime", mark).load(self.path(table))
+        after = (
+            df.where("after is not null")
+            .selectExpr(f"from_json(after, '{data.SPARK_SCHEMA}') a")
+            .select("a.*")
+        )
+        return {"rows": self.force(after)["n"]}
 
     def create_small(self, table, mode="cow"):
         shutil.rmtree(self.path(table), ignore_errors=True)
