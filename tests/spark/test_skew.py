@@ -93,7 +93,26 @@ def test_several_tasks_append_to_a_skewed_file_group(
     assert rows() == sorted(expected)
 
 
-def test_a_group_is_skewed_beyond_a_share_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_rows_of_one_partition_are_spread_over_tasks_by_size(
+    spark: Any, save: Any, rows: Any, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = {
+        "hoodie__parquet__max__file__size": "102400",  # with the estimate of 1,024 bytes: 100 rows
+        "hoodie__parquet__small__file__limit": "0",
+    }
+    save([(1, "mon", 1, 1.0)], **sizes)
+    changes = [(1, "mon", 2, 2.0), *((n, "mon", 2, 2.0) for n in range(1000, 1400))]
+    with caplog.at_level(logging.INFO, logger="hoodoo"):
+        save(changes, **sizes)
+    files = [file.name for file in Path(path, "mon").glob("*.parquet")]
+    tasks_of = {name.split("_")[1] for name in files}
+    assert len({name.split("_")[0] for name in files}) == 5
+    assert len(tasks_of) == len(files) == 6  # one more version of the first
+    assert rows() == changes
+    assert events(caplog) == []
+
+
+def test_a_group_is_skewed_beyond_a_share_of_a_core() -> None:
     million = 1_000_000
     assert skewed_groups({ONE: million}, of=million, cores=4) == {ONE: 4}
     assert skewed_groups({ONE: million // 2, TWO: 10}, of=million, cores=4) == {ONE: 2}
