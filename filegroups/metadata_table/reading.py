@@ -62,7 +62,7 @@ from filegroups.metadata_table.records import (
 )
 from filegroups.schema.casting import one_array, rows_by_number
 from timeline.archived import ArchivedTimeline
-from timeline.codecs.log_blocks import BlockType, LogBlock
+from timeline.codecs.log_blocks import BlockType, ByteSource, BytesSource, LogBlock
 from timeline.errors import (
     CorruptTableError,
     MissingFileError,
@@ -366,10 +366,12 @@ class MetadataTable:
             base_time, path = one.base_file.requested_time, one.base_file.path
             with opened(files, path) as source:
                 size, known = one.base_file.size_bytes, None
+                whole: ByteSource = source
                 if keys is None and size <= FILE_BYTES_MAX:
-                    known = RECENT.find(source.read_at(0, size), shape)
+                    content = source.read_at(0, size)
+                    known, whole = RECENT.find(content, shape), BytesSource(content)
                 layers.append(
-                    decode_hfile(source, size, shape, keys, by_prefix=by_prefix, path=path)
+                    decode_hfile(whole, size, shape, keys, by_prefix=by_prefix, path=path)
                     if known is None
                     else known
                 )
