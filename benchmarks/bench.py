@@ -104,10 +104,11 @@ def main(arguments: list[str]) -> int:
         specs = [ENGINES[label][0] for label in TAKE_PART[suite] if label in present]
         run = ["run.py", RUNS.get(suite, suite), "--engines", ",".join(specs)]
         programs = [[*run, *words_of(suite, options)]]
-        programs += programs_of_metadata(options) if suite == "metadata" else []
+        programs += programs_of_metadata(options, present) if suite == "metadata" else []
         print(f"\n--- {suite}", flush=True)
         for name, *words in programs:
-            command = [sys.executable, str(HERE / name), *words, "--out", str(out)]
+            python = surroundings["PF_SPARK_PY"] if "--hudi" in words else sys.executable
+            command = [python, str(HERE / name), *words, "--out", str(out)]
             if subprocess.run(command, env=surroundings, check=False).returncode:
                 print(f"the suite stopped early: {suite}, {name}", file=sys.stderr)
     if not out.exists():
@@ -229,10 +230,12 @@ def words_of(suite: str, options: argparse.Namespace) -> list[str]:
     return [str(word) for word in known[suite]]
 
 
-def programs_of_metadata(options: argparse.Namespace) -> list[list[str]]:
+def programs_of_metadata(options: argparse.Namespace, present: set[str]) -> list[list[str]]:
     """The programs that plan reads of many files and look up keys, with their words."""
     size = ["--partitions", "1000"] if options.quick else []
     keys = [] if options.quick else ["--keys", "5000000", "--groups", "1000"]
+    if {"hudi", ON_SPARK} <= present:  # a Python with PySpark and with our requirements
+        keys.append("--hudi")
     return [["planning.py", *size], ["record_index.py", *keys]]
 
 

@@ -6,6 +6,7 @@ Usage: benchmarks/record_index.py [--keys 5000000 --groups 1000 --touched 10 --t
 
 One table without partitions is made and copied for each index. All copies have the same metadata
 table, so each upsert maintains the record index. The indexes take turns, and medians are compared.
+With ``--hudi``, Apache Hudi on Spark upserts the same rows into a copy of its own, by record index too.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import json
 import shutil
 import statistics
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pfbench.proc import Meter
 
 import hoodoo
 
@@ -53,6 +57,37 @@ def make(path: Path, options: argparse.Namespace) -> None:
             table.metadata.create(partition)
 
 
+HUDI = "Hudi"
+
+
+def hudi_upserts(path: Path, type_: str, work: Path) -> Callable[[pa.Table, int], None]:
+    """Start Spark with Hudi; return what upserts rows into the table by its record index."""
+    from adapters.hudi_spark import Hudi
+
+    engine: Any = Hudi(str(work), str(work), {})
+    engine.start()
+    options = {
+        "hoodie.table.name": "base",
+        "hoodie.datasource.write.operation": "upsert",
+        "hoodie.datasource.write.table.type": type_,
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.precombine.field": "ts",
+        "hoodie.index.type": INDEXES[0],
+        "hoodie.metadata.enable": "true",
+        "hoodie.metadata.index.column.stats.enable": "false",
+        "hoodie.metadata.global.record.level.index.enable": "true",
+        **QUIET,
+    }
+
+    def upsert(batch: pa.Table, turn: int) -> None:
+        source = work / f"rows-{turn}.parquet"
+        pq.write_table(batch, source)
+        frame = engine.spark.read.parquet(str(source))
+        frame.write.format("hudi").options(**options).mode("append").save(str(path))
+
+    return upsert
+
+
 def main() -> None:
     """Make the tables, measure, print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -62,38 +97,61 @@ def main() -> None:
     parser.add_argument("--touched", type=int, default=10, help="file groups of one upsert")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--type", default="MERGE_ON_READ")
+    parser.add_argument("--hudi", action="store_true", help="also Hudi on Spark (PF_JARS)")
     parser.add_argument("--out", type=Path, help="add a line of JSON for each call to this file")
     options = parser.parse_args()
     chance = np.random.default_rng(1)
     size = options.keys // options.groups
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         base = Path(folder) / "base"
         make(base, options)
         paths = {}
-        for index in INDEXES:
+        indexes = [*INDEXES, *([HUDI] if options.hudi else [])]
+        for index in indexes:
             paths[index] = shutil.copytree(base, Path(folder) / index)
-        taken: dict[str, list[float]] = {index: [] for index in INDEXES}
+        shutil.rmtree(base)
+        by_hudi = hudi_upserts(paths[HUDI], options.type, Path(folder)) if options.hudi else None
+        taken: dict[str, list[float]] = {index: [] for index in indexes}
+        spent: dict[str, list[float]] = {index: [] for index in indexes}
         for turn in range(options.turns + 1):
             groups = chance.choice(options.groups, options.touched, replace=False)
             inside = chance.choice(size * options.touched, options.changed, replace=False)
             batch = rows(groups[inside // size] * size + inside % size, turn + 1)
-            for index in INDEXES:
-                properties = {**QUIET, "hoodie.index.type": index}
-                with hoodoo.open_table(paths[index], properties=properties) as table:
-                    start = time.perf_counter()
-                    result = table.upsert(batch)
-                    taken[index].append(time.perf_counter() - start)
-                assert result.rows_inserted == 0, index
+            for index in indexes:
+                with Meter() as meter:
+                    if index == HUDI:
+                        by_hudi(batch, turn)
+                    else:
+                        properties = {**QUIET, "hoodie.index.type": index}
+                        with hoodoo.open_table(paths[index], properties=properties) as table:
+                            result = table.upsert(batch)
+                        assert result.rows_inserted == 0, index
+                taken[index].append(meter.out["wall"])
+                spent[index].append(meter.out["cpu"])
+        if options.hudi:
+            with hoodoo.open_table(paths[HUDI]) as table:
+                values = table.to_arrow(columns=["v"]).column("v").to_numpy()
+            assert len(values) == options.keys
+            assert (values == options.turns + 1).sum() == options.changed
     # The first turn also pays for imports.
-    middle = {index: statistics.median(times[1:]) for index, times in taken.items()}
-    first = middle[INDEXES[0]]
+    middle, cpus = (
+        {index: statistics.median(times[1:]) for index, times in each.items()}
+        for each in (taken, spent)
+    )
+    first, first_cpu = middle[INDEXES[0]], cpus[INDEXES[0]]
     for index, seconds in middle.items():
-        print(f"{index:28} {seconds:8.3f} s  {seconds / first:6.2f} times")
+        print(
+            f"{index:28} {seconds:8.3f} s  {seconds / first:6.2f} times"
+            f"  {cpus[index]:8.3f} CPU s  {cpus[index] / first_cpu:6.2f} times"
+        )
     if options.out:
         with options.out.open("a", encoding="utf-8") as lines:
             for index, times in taken.items():
                 record = {"suite": "metadata", "engine": index, "w": "upsert by index", "ok": True}
-                lines.writelines(json.dumps({**record, "seconds": one}) + "\n" for one in times[1:])
+                pairs = zip(times[1:], spent[index][1:], strict=True)
+                lines.writelines(
+                    json.dumps({**record, "seconds": one, "cpu": cpu}) + "\n" for one, cpu in pairs
+                )
 
 
 if __name__ == "__main__":
