@@ -234,7 +234,7 @@ def programs_of_metadata(options: argparse.Namespace, present: set[str]) -> list
     """The programs that plan reads of many files and look up keys, with their words."""
     size = ["--partitions", "1000"] if options.quick else []
     keys = [] if options.quick else ["--keys", "5000000", "--groups", "1000"]
-    if {"hudi", ON_SPARK} <= present:  # a Python with PySpark and with our requirements
+    if {"hudi", "hoodoo-spark"} <= present:  # a Python with PySpark and with our requirements
         keys.append("--hudi")
     return [["planning.py", *size], ["record_index.py", *keys]]
 
