@@ -45,7 +45,7 @@ from hoodoo.spark.sql.catalyst import (
     part_of,
 )
 from hoodoo.spark.workload import SparkWorkload
-from timeline.errors import HoodooError, InvalidInputError
+from timeline.errors import HoodooError, InvalidInputError, StorageUnavailableError
 
 if TYPE_CHECKING:
     from hoodoo.spark.table import SparkSnapshot, SparkTable
@@ -56,6 +56,9 @@ _SOURCE_ROW: Final = "_hoodoo_source_row"
 _VALUE_ERROR = re.compile(
     r"\[(?:ARITHMETIC|CAST|DATETIME|DIVIDE|INVALID|NUMERIC|REMAINDER|USER)_[A-Z_.]+\] [^\n]{,200}"
 )
+#: Spark's error of a lost block of rows that it must not compute again.
+_LOST_ROWS = re.compile(r"Checkpoint block \S+ not found")
+_LOSSES_MAX: Final = 3  # then the cluster loses executors faster than a statement runs
 #: Runs the analysis of a statement's parts, in which names of tables lead to given snapshots.
 Analysis = Callable[[Any], AbstractContextManager[Any]]
 
@@ -113,6 +116,7 @@ class SparkStatement:
     alias: str
     analysis: Analysis = field(default=lambda _: nullcontext())
     _cached: list[Any] = field(default_factory=list)
+    _fixed: list[Any] = field(default_factory=list)
 
     def delete(self, condition: Any, partitions: Sequence[str] | None = None) -> CommitResult:
         """Delete the rows for which an expression is true; None for all. Errors: as ``update``."""
@@ -181,6 +185,17 @@ class SparkStatement:
         self._cached.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
         return rows
 
+    def fixed(self, rows: Any) -> Any:
+        """
+        Compute rows once, for the rest of an attempt.
+
+        Rows that a lost executor had are never computed again, because they may differ: an order
+        or a random value. Spark raises an error instead, and the statement begins again.
+        """
+        made = rows.localCheckpoint()
+        self._fixed.append(made)
+        return self.cached(made)  # so Spark knows their size
+
     def checked(self, rows: Any, checks: Sequence[Check]) -> Workload:
         """
         Return changed rows as a workload; all values and checks are computed before.
@@ -228,15 +243,27 @@ class SparkStatement:
             with _computed():
                 return read(state)
 
-        try:
-            return self.statement.run(plan, attempt)
-        finally:
-            self._release()
+        for _ in range(_LOSSES_MAX):
+            try:
+                return self.statement.run(plan, attempt)
+            except Exception as error:
+                if not _LOST_ROWS.search(str(error)):
+                    raise
+            finally:
+                self._release()
+        raise StorageUnavailableError(
+            f"executors with rows of the statement were lost in {_LOSSES_MAX} attempts, and nothing "
+            "was written: run it again when the cluster keeps its executors",
+            kind="executors_lost",
+        )
 
     def _release(self) -> None:
         for rows in self._cached:
             rows.unpersist()
         self._cached.clear()
+        for rows in self._fixed:
+            rows._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
+        self._fixed.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +349,8 @@ class _SparkMerge:
                 columns=twice,
             )
         if self._of(When.NOT_MATCHED):  # the numbers must stay
-            numbered = rows.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
-            rows = self.statement.cached(numbered)
+            rows = rows.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
+            rows = self.statement.fixed(rows)
         return rows.alias(self.source.alias)
 
     def _matched(self, pairs: Any, changes: Changes, target: Target) -> tuple[list[Any], Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.errors import ParseException
 
 import hoodoo.spark
+from hoodoo.spark.row_changes import SparkStatement
 from tests.spark.conftest import DRIVER_BYTES, Sql
-from timeline.errors import HoodooError, InvalidInputError
+from timeline.errors import HoodooError, InvalidInputError, StorageUnavailableError
 
 pytestmark = pytest.mark.spark
 
@@ -112,6 +114,40 @@ def test_tasks_of_the_cluster_merge_as_the_driver_does(spark: Any, sql: Sql, kin
     assert sql("SELECT id, fare FROM stays") == [("b", 10.0), ("n", 7.0)]
 
 
+@pytest.mark.parametrize("losses", [1, 9])
+def test_a_merge_that_loses_rows_of_its_source_begins_again(
+    spark: Any, sql: Sql, stays: str, monkeypatch: pytest.MonkeyPatch, losses: int
+) -> None:
+    """Spark would compute them again with other numbers, and then insert wrong ones."""
+    fixed, computed = SparkStatement.fixed, []
+
+    def lossy(self: SparkStatement, rows: Any) -> Any:
+        made = fixed(self, rows)
+        computed.append(made)
+        if len(computed) <= losses:  # as when an executor dies
+            self._fixed[-1]._jdf.queryExecution().analyzed().rdd().unpersist(True)
+        return made
+
+    monkeypatch.setattr(SparkStatement, "fixed", lossy)
+    merge = (
+        "MERGE INTO stays t USING (SELECT 9L ts, id, uuid() guest, 7D fare, 'rome' city FROM "
+        "VALUES ('a'), ('b'), ('m'), ('n') AS v (id) ORDER BY rand()) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET fare = s.fare, ts = s.ts WHEN NOT MATCHED THEN INSERT *"
+    )
+    if losses > 1:
+        with pytest.raises(StorageUnavailableError) as lost:
+            sql(merge)
+        assert lost.value.kind == "executors_lost"
+        assert commits(spark, stays) == 1
+        return
+    sql(merge)
+    assert len(computed) == 2
+    assert sql("SELECT id, fare FROM stays WHERE city = 'rome'") == [
+        (id_, 7.0) for id_ in ("a", "b", "m", "n")
+    ]
+    assert commits(spark, stays) == 2
+
+
 def test_a_row_matched_twice_is_refused_before_the_commit(spark: Any, sql: Sql, stays: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         sql(
@@ -190,6 +226,9 @@ def test_a_select_creates_a_table(spark: Any, sql: Sql, stays: str) -> None:
 
 
 def test_old_states_and_changes_are_tables_of_a_query(spark: Any, sql: Sql, stays: str) -> None:
+    assert len(sql("SELECT id FROM hudi_query('stays', 'read_optimized')")) == 4
+    with pytest.raises(InvalidInputError, match="hudi_query takes"):
+        sql("SELECT id FROM hudi_query('stays', 'incremental')")
     first = hoodoo.spark.last_result(spark).requested_time
     sql("UPDATE stays SET fare = 11 WHERE id = 'a'")
     assert sql(f"SELECT fare FROM stays TIMESTAMP AS OF '{first}' WHERE stays.id = 'a'") == [
@@ -280,6 +319,42 @@ def test_a_statement_inside_another_is_refused(spark: Any, sql: Sql, stays: str)
         with pytest.raises(InvalidInputError, match="stands alone"):
             sql(text)
     assert commits(spark, stays) == 1
+
+
+def test_a_default_is_null_and_a_view_is_no_target(spark: Any, sql: Sql, stays: str) -> None:
+    sql("INSERT INTO stays VALUES (5, 'e', DEFAULT, 50.0, 'rome')")
+    sql("UPDATE stays SET fare = DEFAULT WHERE id = 'a'")
+    assert sql("SELECT id, guest, fare FROM stays WHERE id IN ('a', 'e')") == [
+        ("a", "ann", None),
+        ("e", None, 50.0),
+    ]
+    sql("CREATE VIEW guests AS SELECT id, guest FROM stays")
+    spark.table("stays").createOrReplaceTempView("frame")
+    for text in (
+        "INSERT INTO guests VALUES ('z', 'zoe')",
+        "UPDATE guests SET guest = 'z'",
+        "DELETE FROM frame WHERE id = 'a'",
+        "MERGE INTO frame t USING guests s ON t.id = s.id WHEN MATCHED THEN DELETE",
+    ):
+        with pytest.raises(InvalidInputError, match="not views"):
+            sql(text)
+    sql("DROP VIEW guests")
+    spark.catalog.dropTempView("frame")
+    assert commits(spark, stays) == 3
+
+
+def test_a_statement_in_a_text_is_run(spark: Any, sql: Sql, stays: str) -> None:
+    if spark.version < "4":
+        with pytest.raises(ParseException):
+            sql("EXECUTE IMMEDIATE 'DELETE FROM stays'")
+        return
+    sql("EXECUTE IMMEDIATE 'UPDATE stays SET fare = :n WHERE id = :id' USING 7D AS n, 'a' AS id")
+    assert sql("EXECUTE IMMEDIATE 'SELECT fare FROM stays WHERE id = ?' USING 'a'") == [(7.0,)]
+    sql("DECLARE OR REPLACE VARIABLE found DOUBLE")
+    sql("EXECUTE IMMEDIATE 'SELECT max(fare) FROM stays' INTO found")
+    sql("DELETE FROM stays WHERE fare = found")
+    assert sql("SELECT id FROM stays") == [("a",), ("b",), ("c",)]
+    sql("DROP TEMPORARY VARIABLE found")
 
 
 def test_comments_and_semicolons_stand_around_a_statement(sql: Sql, stays: str) -> None:

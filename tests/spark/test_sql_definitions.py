@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import hoodoo.spark
+from hoodoo.cli.app import main
+from hoodoo.spark.sql.procedures import PROCEDURES, REFUSED_PROCEDURES
 from tests.spark.conftest import Sql
 from timeline.errors import HoodooError, InvalidInputError, SettingError
 
@@ -104,11 +109,11 @@ def test_indexes_are_created_shown_and_dropped(spark: Any, sql: Sql) -> None:
     sql("CREATE INDEX keys ON stays (id)")
     sql("CREATE INDEX cities ON stays (city)")
     shown = {(row[1], row[2]) for row in sql("SHOW INDEXES FROM stays")}
-    assert ("city", "secondary_index") in shown
-    assert "record_index" in {kind for _, kind in shown}
+    assert ("secondary_index", "city") in shown
+    assert ("record_index", "") in shown
     sql("DROP INDEX cities ON stays")
     sql("DROP INDEX IF EXISTS cities ON stays")
-    assert "secondary_index" not in {row[2] for row in sql("SHOW INDEXES FROM stays")}
+    assert "secondary_index" not in {row[1] for row in sql("SHOW INDEXES FROM stays")}
     with pytest.raises(InvalidInputError, match="expression index"):
         sql("CREATE INDEX hours ON stays USING column_stats(ts) OPTIONS (expr = 'hour')")
 
@@ -123,7 +128,7 @@ def test_procedures_show_commits_savepoints_and_properties(
     assert newest > oldest
     assert len(sql("CALL system.show_commits('stays', 1)")) == 1
     assert ("hoodie.table.recordkey.fields", "id") in sql(
-        "CALL show_table_properties(table => 'stays')"
+        "CALL show_table_properties(table => 'stays', limit => 100)"
     )
     assert sql(f"CALL create_savepoint(table => 'stays', commit_time => '{oldest}')") == [(True,)]
     assert sql("CALL show_savepoints(table => 'stays')") == [(oldest,)]
@@ -136,8 +141,48 @@ def test_procedures_show_commits_savepoints_and_properties(
     last = hoodoo.spark.last_result(spark).requested_time
     assert sql(f"CALL rollback_to_instant(table => 'stays', instant_time => '{last}')") == [(True,)]
     assert sql("SELECT count(*) FROM stays") == [(3,)]
-    actions = {row.action for row in spark.sql("CALL show_timeline(table => 'stays')").collect()}
-    assert {"commit", "rollback", "restore"} <= actions
+    shown = spark.sql("CALL show_timeline(table => 'stays')").collect()
+    assert {"commit", "rollback", "restore"} <= {row.action for row in shown}
+    undone = [row.rollback_info for row in shown if row.action == "rollback"]
+    assert f"Rolled back: {last}" in undone
+    only = sql("CALL show_timeline(table => 'stays', filter => \"action = 'restore'\")")
+    assert len(only) == 1
+    with pytest.raises(InvalidInputError, match="filter is no condition"):
+        sql("CALL show_timeline(table => 'stays', filter => 'nope = 1')")
+    (row,) = sql("CALL show_rollbacks(table => 'stays', limit => 1)")
+    assert row[1] == last
+    assert sql(f"CALL show_rollback_detail(table => 'stays', instant_time => '{row[0]}')")
+    files = spark.sql(f"CALL show_commit_files(table => 'stays', instant_time => '{oldest}')")
+    sizes = {row.file_id: row.file_size for row in files.collect()}
+    latest = spark.sql("CALL show_fsview_latest(table => 'stays')").collect()
+    assert sizes == {row.file_id: row.data_file_size for row in latest}
+    with pytest.raises(InvalidInputError, match="TIMESTAMP AS OF"):
+        sql("CALL show_fsview_all(table => 'stays', max_instant => '2020')")
+
+
+def test_procedures_copy_rows_and_build_the_metadata_table(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    begin = sql("CALL show_commits(table => 'stays')")[0][0]
+    sql("DELETE FROM stays WHERE id = 'a'")
+    sql(f"CALL copy_to_table(table => 'stays', new_table => 'old', as_of_instant => '{begin}')")
+    try:
+        assert len(sql("SELECT * FROM old")) == 3
+    finally:
+        sql("DROP TABLE old")
+    sql("CALL copy_to_temp_view(table => 'stays', view_name => 'kept', replace => true)")
+    assert sql("SELECT id FROM kept") == [("b",), ("c",)]
+    assert "files" in sql("CALL create_metadata_table(table => 'stays')")[0][0]
+    (name,) = sql("CALL show_metadata_table_files(table => 'stays', partition => 'city=oslo')")[-1]
+    assert name.endswith(".parquet")
+    assert sql("CALL validate_metadata_table_files(table => 'stays')") == []
+    told = sql("CALL validate_metadata_table_files(table => 'stays', verbose => true)")
+    assert {row[2:4] for row in told} == {(True, True)}
+    assert "files" in sql("CALL delete_metadata_table(table => 'stays')")[0][0]
+    with pytest.raises(InvalidInputError, match="no metadata table"):
+        sql("CALL show_metadata_table_partitions(table => 'stays')")
+    assert sql("CALL run_ttl(table => 'stays', retain_days => 30)") == []
+    assert sql("CALL archive_commits(table => 'stays')") == [(0,)]
 
 
 def test_procedures_run_services(spark: Any, sql: Sql) -> None:
@@ -164,6 +209,21 @@ def test_procedures_run_services(spark: Any, sql: Sql) -> None:
         sql("CALL show_commits(tabel => 'stays')")
     with pytest.raises(HoodooError, match="no Hudi table has this name"):
         sql("CALL show_commits(table => 'nowhere')")
+
+
+def test_each_procedure_of_hudi_is_in_the_docs_and_each_named_command_exists() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "sql.md").read_text()
+    missing = [name for name in (*PROCEDURES, *REFUSED_PROCEDURES) if f"`{name}`" not in page]
+    assert missing == []
+    texts = (*REFUSED_PROCEDURES.values(), *re.findall("`(hoodoo [^`]+)`", page))
+    named = {found for one in texts for found in re.findall("hoodoo ([a-z -]+) TABLE", one)}
+    assert len(named) > 8
+    for words in map(str.split, named):
+        command: Any = main
+        while words and isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0))
+        assert isinstance(command, click.Command), named
+        assert not isinstance(command, click.Group), named
 
 
 def test_dataframes_are_saved_inserted_and_read_by_name(spark: Any, sql: Sql) -> None:
@@ -210,7 +270,7 @@ def test_a_merge_of_dataframes_has_the_clauses_of_the_local_one(
 
 
 def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
-    sql: Sql, stays: str
+    spark: Any, sql: Sql, stays: str
 ) -> None:
     for text in (
         "REFRESH TABLE stays",
@@ -226,11 +286,31 @@ def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
         "ALTER TABLE stays SET SERDEPROPERTIES ('a' = 'b')",
         "ALTER TABLE stays ADD COLUMNS (age INT NOT NULL)",
         "CREATE TABLE other (id INT, age INT DEFAULT 3) USING hudi",
+        "CREATE TABLE other (id INT) USING hudi PARTITIONED BY (days(ts))",
+        "ALTER TABLE stays ALTER COLUMN fare SET DEFAULT 3",
         "SELECT * FROM hudi_query_timeline('stays')",
     ):
         with pytest.raises(InvalidInputError):
             sql(text)
     assert ("ts",) in sql("SHOW COLUMNS FROM stays")
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("OPTIMIZE stays ZORDER BY (id)", "run_clustering"),
+        ("VACUUM stays RETAIN 168 HOURS", "run_clean"),
+        ("RESTORE TABLE stays TO VERSION AS OF 1", "rollback_to_savepoint"),
+        ("DESCRIBE HISTORY stays", "show_commits"),
+        ("DESC DETAIL stays", "show_table_properties"),
+        ("CREATE TABLE other SHALLOW CLONE stays", "AS SELECT"),
+    ],
+)
+def test_statements_of_other_formats_name_the_way_of_hudi(
+    sql: Sql, stays: str, text: str, instead: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=instead):
+        sql(text)
 
 
 def test_comments_of_tables_and_columns_stay_in_the_catalog(spark: Any, sql: Sql) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from hoodoo.spark.sql.definitions import (
     with_comments,
 )
 from hoodoo.spark.sql.names import NamedTable, find_table, identifier, required_table
-from hoodoo.spark.sql.statements import Statement, name_parts
+from hoodoo.spark.sql.statements import Statement, name_parts, parts_in
 from hoodoo.spark.table import SparkTable
 from timeline.errors import InvalidInputError
 from timeline.model.metadata_table import PartitionKind
@@ -105,25 +106,29 @@ def _alter_columns(statement: Statement, named: NamedTable, table: SparkTable) -
                 one.newPosition(),
                 one.newNullability(),
                 one.newComment(),
+                one.newDefaultExpression() if has_field(one, "newDefaultExpression") else None,
             )
             for one in listed_seq(plan.specs())
         ]
     else:
-        specs = [(plan.column(), plan.dataType(), plan.position(), plan.nullable(), plan.comment())]
-    own = {each.name.casefold(): each.type for each in table.schema}
-    for column, kind, position, nullable, comment in specs:
+        own = (plan.column(), plan.dataType(), plan.position(), plan.nullable(), plan.comment())
+        specs = [(*own, plan.setDefaultExpression())]
+    known = {each.name.casefold(): each.type for each in table.schema}
+    for column, kind, position, nullable, comment, default in specs:
         name = ".".join(_field(column))
+        if default is not None and value_of(default) not in (None, ""):  # "" drops it
+            raise _refused("DEFAULT values of columns", "give the value in each INSERT")
         if value_of(nullable) is False:
             raise _refused("ALTER COLUMN ... SET NOT NULL", "columns of a Hudi table stay nullable")
         if value_of(kind) is not None:
             wanted = _arrow_type(kind.get())
-            if own.get(name.casefold()) != wanted:
+            if known.get(name.casefold()) != wanted:
                 types[name] = wanted
         move |= _moved(name, value_of(position))
         if value_of(comment) is not None:
             comments[name] = str(comment.get())
-    if not types and not move:
-        return None  # a comment or a default, which only Spark's catalog keeps
+    if not types and not move:  # only Spark's catalog keeps a comment
+        return None if comments else statement.done()
     return _altered(statement, named, table, comments, types=types, move=move)
 
 
@@ -295,14 +300,14 @@ def _drop_index(statement: Statement, named: NamedTable, table: SparkTable) -> A
 
 
 def _indexes(table: SparkTable) -> list[tuple[str, str, str]]:
-    """Return the partitions of the metadata table: name, column of an index, type."""
+    """Return the indexes in the metadata table: name, type and columns, as Java shows them."""
     known = read_index_definitions(table.context.ports.storage)
     found = []
-    for one in table.metadata.status().partitions:
-        definition = known.get(one.name)
-        column = ",".join(definition.source_fields) if definition is not None else ""
-        is_secondary = one.name.startswith(_SECONDARY)
-        found.append((one.name, column, "secondary_index" if is_secondary else one.name))
+    for name in table.context.config.complete_metadata_partitions:
+        if name.startswith(_SECONDARY) and name in known:
+            found.append((name, "secondary_index", ",".join(known[name].source_fields)))
+        elif name != PartitionKind.FILES.value:
+            found.append((name, name, ""))
     return found
 
 
@@ -314,7 +319,7 @@ def show_indexes(spark: Any, match: re.Match[str]) -> Any:
     named = required_table(spark, parts)
     with SparkTable(spark, named.path, named.options) as table:
         rows = _indexes(table)
-    return spark.createDataFrame(rows, "index_name string, col_name string, index_type string")
+    return spark.createDataFrame(rows, "index_name string, index_type string, col_name string")
 
 
 def refuse_refresh_index(spark: Any, match: re.Match[str]) -> Any:  # noqa: ARG001
@@ -340,6 +345,39 @@ _of_partition = _refuses(
     "statements on the statistics of one partition",
     "leave PARTITION out; SHOW PARTITIONS lists them",
 )
+
+
+#: Statements of other table formats, which end in a syntax error, and Hudi's way.
+_FOREIGN = (
+    (r"optimize\s+{name}.*", "CALL run_clustering(table => '...', order => 'column')"),
+    (r"reorg\s+table\s+{name}.*", "CALL run_clustering or run_compaction(table => '...')"),
+    (r"vacuum\s+{name}.*", "CALL run_clean(table => '...', retain_commits => 10)"),
+    (
+        r"restore\s+(?:table\s+)?{name}\s+to\s.*",
+        "CALL rollback_to_savepoint(table => '...'), or hoodoo restore TABLE INSTANT",
+    ),
+    (r"desc(?:ribe)?\s+history\s+{name}.*", "CALL show_commits(table => '...')"),
+    (
+        r"desc(?:ribe)?\s+detail\s+{name}.*",
+        "DESCRIBE EXTENDED table, or CALL show_table_properties(table => '...')",
+    ),
+    (
+        r"create\s+(?:or\s+replace\s+)?table\s.*\sclone\s+{name}.*",
+        "CREATE TABLE ... USING hudi AS SELECT * FROM table",
+    ),
+    (
+        r"alter\s+table\s+{name}\s+write\s+ordered\s+by\s.*",
+        "CALL run_clustering(table => '...', order => 'column')",
+    ),
+)
+
+
+def _refuse_foreign(spark: Any, match: re.Match[str], instead: str) -> Any:
+    """Refuse a statement of another format on a Hudi table; leave it for other tables."""
+    parts = parts_in(spark, match["name"].rstrip(";"))
+    if parts is None or find_table(spark, parts) is None:
+        return None
+    raise _refused("this statement of another table format", instead)
 
 
 def _refused(what: str, instead: str) -> InvalidInputError:
@@ -433,4 +471,11 @@ HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
 TEXTS: Sequence[tuple[re.Pattern[str], Callable[[Any, re.Match[str]], Any]]] = (
     (SHOW_INDEXES, show_indexes),
     (REFRESH_INDEX, refuse_refresh_index),
+    *(
+        (
+            re.compile(rf"\s*{text.format(name='(?P<name>[^ ;]+)')}", re.IGNORECASE | re.DOTALL),
+            partial(_refuse_foreign, instead=instead),
+        )
+        for text, instead in _FOREIGN
+    ),
 )

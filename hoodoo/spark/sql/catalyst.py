@@ -209,7 +209,8 @@ def constants(spark: Any, expressions: list[Any]) -> list[Any]:
     if not expressions:
         return []
     columns = [column_of(spark, one).alias(str(n)) for n, one in enumerate(expressions)]
-    return list(spark.range(1).select(*columns).first())
+    row = spark.range(1).toDF("_hoodoo_row")  # a variable may have the name id
+    return list(row.select(*columns).first())
 
 
 def assignable(spark: Any, given: Any, wanted: Any) -> bool:

@@ -43,10 +43,11 @@ _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
 def update(statement: Statement) -> Any:
     """Run ``UPDATE table SET column = value, ... [WHERE condition]``."""
     plan = statement.plan
-    named = statement.table_of(plan.table())
+    named = statement.target_of(plan.table())
     if named is None:
         return None
-    statement.shorten_columns(plan.table())
+    statement.replace_defaults(named)
+    statement.shorten_columns(statement.plan.table())
     with statement.with_views(statement.plan.table()):
         plan = statement.plan
         values = _values(plan.assignments())
@@ -56,7 +57,7 @@ def update(statement: Statement) -> Any:
 
 def delete(statement: Statement) -> Any:
     """Run ``DELETE FROM table [WHERE condition]``."""
-    named = statement.table_of(statement.plan.table())
+    named = statement.target_of(statement.plan.table())
     if named is None:
         return None
     statement.shorten_columns(statement.plan.table())
@@ -68,9 +69,10 @@ def delete(statement: Statement) -> Any:
 
 def merge(statement: Statement) -> Any:
     """Run ``MERGE INTO table USING source ON condition WHEN ... THEN ...``."""
-    named = statement.table_of(statement.plan.targetTable())
+    named = statement.target_of(statement.plan.targetTable())
     if named is None:
         return None
+    statement.replace_defaults(named)
     statement.shorten_columns(statement.plan.targetTable(), statement.plan.sourceTable())
     with statement.with_views(statement.plan.targetTable()):
         plan = statement.plan
@@ -158,9 +160,10 @@ def _clauses(when: When, actions: Any) -> list[SparkClause]:
 
 def insert(statement: Statement) -> Any:
     """Run ``INSERT INTO`` and ``INSERT OVERWRITE``, with partitions and lists of columns."""
-    named = statement.table_of(_insertion(statement.plan).table())
+    named = statement.target_of(_insertion(statement.plan).table())
     if named is None:
         return None
+    statement.replace_defaults(named)
     spark = statement.spark
     with statement.with_views(_insertion(statement.plan).table()):
         plan = _insertion(statement.plan)

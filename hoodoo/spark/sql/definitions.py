@@ -22,6 +22,7 @@ from hoodoo.spark.sql.catalyst import (
     constants,
     dataframe_of,
     first_line,
+    has_field,
     listed_map,
     listed_seq,
     session_catalog,
@@ -41,6 +42,8 @@ from hoodoo.spark.sql.statements import Statement, parts_of
 from hoodoo.spark.table import SparkTable
 from hoodoo.spark.write import save_dataframe, table_exists
 from timeline.errors import InvalidInputError
+from timeline.model.file_names import TIMELINE
+from timeline.ports.ports import Storage
 
 #: Hudi's names of table properties in SQL, and the options that they stand for.
 _OPTIONS: Final = {
@@ -56,6 +59,7 @@ _PARTITIONS = "hoodie.datasource.write.partitionpath.field"
 _HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
 _NAME, _DATABASE = "hoodie.table.name", "hoodie.database.name"
 _OPERATION = "hoodie.datasource.write.operation"
+_PLAIN_COLLATION = "UTF8_BINARY"
 _COMBINE = "hoodie.combine.before.insert"
 
 
@@ -114,6 +118,7 @@ def create(statement: Statement) -> Any:
     spark, plan = statement.spark, statement.plan
     columns = StructType.fromJson(json.loads(plan.tableSchema().json()))
     _refuse_computed(columns)
+    _refuse_constraints(statement)
     path = definition.address(spark)
     layers = layers_for(spark, definition.options(is_new=False))
     if table_exists(path, layers):
@@ -126,13 +131,21 @@ def create(statement: Statement) -> Any:
         )
     schema = partitions_last(columns, partition_fields(spark, definition))
     layers = layers_for(spark, definition.options(is_new=True))
-    create_table(path, schema=arrow_schema_of(schema), properties=layers).close()
+    with create_table(path, schema=arrow_schema_of(schema), properties=layers) as table:
+        _make_timeline_folder(table.context.ports.storage)
     try:
         register(spark, definition, comments=comments_of(columns.fields))
     except InvalidInputError:
         delete_unwritten_table(path, layers)
         raise
     return statement.done()
+
+
+def _make_timeline_folder(storage: Storage) -> None:
+    """Make the folder without which Java Hudi does not open a table that has no commit yet."""
+    path = f"{TIMELINE}/.created"
+    storage.create(path, b"")
+    storage.delete(path)
 
 
 def create_as_select(statement: Statement) -> Any:
@@ -254,7 +267,7 @@ def _partition_column(transform: Any) -> str:
         raise InvalidInputError(
             "PARTITIONED BY takes columns; for folders of times set "
             "hoodie.datasource.write.keygenerator.class to a TimestampBasedKeyGenerator: "
-            f"{transform.describe()}",
+            f"{transform.toString()}",
             kind="sql_statement",
         )
     return ".".join(transform.references()[0].fieldNames())
@@ -303,11 +316,32 @@ def with_comments(schema: Any, comments: Mapping[str, str]) -> Any:
     return StructType(fields)
 
 
+def _refuse_constraints(statement: Statement) -> None:
+    """Refuse PRIMARY KEY, CHECK and the like, which would have no effect."""
+    spec = statement.plan.tableSpec()
+    if has_field(spec, "constraints") and listed_seq(spec.constraints()):
+        raise InvalidInputError(
+            "a Hudi table has no constraints: name its record key by TBLPROPERTIES "
+            "(primaryKey = 'id')",
+            kind="sql_statement",
+        )
+
+
 def _refuse_computed(columns: Any) -> None:
     marks = ("CURRENT_DEFAULT", "GENERATION_EXPRESSION", "identity.")
     named = [
         one.name for one in columns.fields if any(key.startswith(marks) for key in one.metadata)
     ]
+    collated = [
+        one.name
+        for one in columns.fields
+        if getattr(one.dataType, "collation", _PLAIN_COLLATION) != _PLAIN_COLLATION
+    ]
+    if collated:
+        raise InvalidInputError(
+            f"texts of a Hudi table have no collation; compare with lower(column): {collated}",
+            kind="sql_statement",
+        )
     if named:
         raise InvalidInputError(
             "columns of a Hudi table have no DEFAULT, GENERATED or IDENTITY; give their values in "

@@ -181,6 +181,18 @@ def served(
                     catalog.invalidateCachedTable(key)
 
 
+def forget_rows(spark: Any, table: NamedTable) -> None:
+    """Make a session with Hudi's bundle drop what the bundle keeps of a table: its files."""
+    from hoodoo.spark.formats import has_hudi_bundle
+
+    if table.entry is None or not has_hudi_bundle(spark):
+        return
+    catalog = session_catalog(spark)
+    with _caching:
+        if not _cached[id(catalog), table.name]:  # else a concurrent statement needs its plan
+            catalog.refreshTable(table.entry.identifier())
+
+
 def load_named(spark: Any, table: NamedTable, options: Mapping[str, str]) -> Any:
     """Return the rows of a named table; partition columns are its last, as in the catalog."""
     df = load_dataframe(spark, [table.path], {**table.options, **options}, warns=False)
@@ -209,6 +221,12 @@ def _tables_behind(spark: Any, names: Iterable[Sequence[str]]) -> dict[str, Name
         else:
             waiting += _names_in_view(spark, parts)
     return found
+
+
+def is_view_of_tables(spark: Any, parts: Sequence[str], *, by_text: bool) -> bool:
+    """Return whether a view names Hudi tables; any temporary one counts, unless ``by_text``."""
+    is_temporary = len(parts) == 1 and session_catalog(spark).getTempView(parts[0]).isDefined()
+    return (is_temporary and not by_text) or bool(_tables_behind(spark, [parts]))
 
 
 def _names_in_view(spark: Any, parts: Sequence[str]) -> list[tuple[str, ...]]:

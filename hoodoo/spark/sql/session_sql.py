@@ -12,8 +12,18 @@ from typing import Any
 from pyspark.errors import ParseException
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
-from hoodoo.spark.sql import alterations, changes, definitions, procedures
-from hoodoo.spark.sql.catalyst import nodes_of, parse_expression, parse_plan
+from hoodoo.spark.sql import alterations, changes, definitions
+from hoodoo.spark.sql.call import CALL, call
+from hoodoo.spark.sql.catalyst import (
+    constants,
+    has_field,
+    kind_of,
+    listed_seq,
+    nodes_of,
+    parse_expression,
+    parse_plan,
+)
+from hoodoo.spark.sql.names import names_in, served
 from hoodoo.spark.sql.statements import Handler, Statement, run_by_spark
 from timeline.errors import InvalidInputError
 
@@ -23,8 +33,9 @@ _HANDLERS: Mapping[str, Handler] = {
     **alterations.HANDLERS,
 }
 #: Statements that not every parser of Spark knows.
-_TEXTS = (*alterations.TEXTS, (procedures.CALL, procedures.call))
+_TEXTS = (*alterations.TEXTS, (CALL, call))
 
+_IMMEDIATE = frozenset({"ExecuteImmediateQuery", "UnresolvedExecuteImmediate"})
 _COMMENTS = re.compile(r"\A(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)+", re.DOTALL)
 
 Arguments = Mapping[str, Any] | Sequence[Any] | None
@@ -62,7 +73,7 @@ def run_sql(
         bare = _COMMENTS.sub("", text)
         for pattern, run in _TEXTS:
             match = pattern.fullmatch(bare)
-            if match is not None and args and run is procedures.call:
+            if match is not None and args and run is call:
                 match = pattern.fullmatch(_bound_call(spark, match, args)) or match
             result = None if match is None else run(spark, match)
             if result is not None:
@@ -73,18 +84,39 @@ def run_sql(
             return by_spark(text)  # it raises the error as the user knows it
         statement = Statement(spark=spark, text=text, plan=plan, by_spark=by_spark)
         handler = _HANDLERS.get(statement.kind)
-        if handler is not None:
-            if args:
-                bound = with_arguments(spark, text, plan, args)
-                statement = Statement(
-                    spark=spark, text=bound, plan=parse_plan(spark, bound), by_spark=by_spark
-                )
-            result = handler(statement)
-            if result is not None:
-                return result
+        is_immediate = statement.kind in _IMMEDIATE
+        if args and (handler is not None or is_immediate):
+            bound = with_arguments(spark, text, plan, args)
+            statement = Statement(
+                spark=spark, text=bound, plan=parse_plan(spark, bound), by_spark=by_spark
+            )
+        if is_immediate:
+            return _run_immediate(statement, spark_sql)
+        result = None if handler is None else handler(statement)
+        if result is not None:
+            return result
         return run_by_spark(Statement(spark=spark, text=text, plan=plan, by_spark=by_spark))
     finally:
         formatter.clear()
+
+
+def _run_immediate(statement: Statement, spark_sql: Callable[..., Any]) -> Any:
+    """Run ``EXECUTE IMMEDIATE text [INTO variables] [USING values]``."""
+    spark, plan = statement.spark, statement.plan
+    if has_field(plan, "sqlStmtStr"):
+        source = plan.sqlStmtStr()
+    else:  # until Spark 4.0: a text, or the name of a variable
+        source = plan.query().left().get() if plan.query().isLeft() else plan.query().right().get()
+    text = source if isinstance(source, str) else constants(spark, [source])[0]
+    if listed_seq(plan.targetVariables()):
+        with served(spark, names_in(parse_plan(spark, text))):
+            return statement.by_spark(statement.text)
+    given = listed_seq(plan.args())
+    values = constants(spark, given)
+    names = [str(one.name()) for one in given if kind_of(one) == "Alias"]
+    is_named = bool(names) and len(names) == len(values)
+    args = dict(zip(names, values, strict=True)) if is_named else values
+    return run_sql(spark, text, args, {}, spark_sql)
 
 
 def _bound_call(spark: Any, match: re.Match[str], args: Mapping[str, Any] | Sequence[Any]) -> str:

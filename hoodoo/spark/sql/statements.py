@@ -32,7 +32,9 @@ from hoodoo.spark.sql.names import (
     SESSION_CATALOG,
     NamedTable,
     find_table,
+    forget_rows,
     identifier,
+    is_view_of_tables,
     load_named,
     names_in,
     required_table,
@@ -43,14 +45,13 @@ from timeline.errors import InvalidInputError
 #: Texts that a statement may have only if parts of it become views.
 _VIEWS = re.compile(r"\bhudi\b|\bhoodoo\b|\bas\s+of\b|\bhudi_", re.IGNORECASE)
 _WRITES = re.compile(r"\binsert\b|\bupdate\b|\bdelete\b|\bmerge\b", re.IGNORECASE)
+_DEFAULT = re.compile(r"\bdefault\b", re.IGNORECASE)
 _THREE_PARTS = re.compile(r"[\w`]\s*\.\s*[\w`]+\s*\.\s*[\w`]")
-_CHANGES: Final = "hudi_table_changes"
 #: What does the work of Hudi's other functions of tables.
 _FUNCTIONS: Final = {
     "hudi_query_timeline": "CALL show_timeline(table => '...')",
     "hudi_filesystem_view": "hoodoo files TABLE",
-    "hudi_metadata": "hoodoo metadata show TABLE",
-    "hudi_query": "SELECT ... FROM table, or spark.read.format('hudi') with Hudi's options",
+    "hudi_metadata": "hoodoo metadata status TABLE",
 }
 _NAMED = ("UnresolvedRelation", "UnresolvedTable", "UnresolvedTableOrView")
 _SOURCES = "_hoodoo_sources"
@@ -68,6 +69,8 @@ class Statement:
         text: Its text.
         plan: Spark's plan, not analysed.
         by_spark: Runs a text by Spark itself.
+        views: Temporary views of parts of the statement, by name.
+        changed: The Hudi table that it changes.
     """
 
     spark: Any
@@ -75,6 +78,7 @@ class Statement:
     plan: Any
     by_spark: RunBySpark
     views: dict[str, Any] = field(default_factory=dict)
+    changed: NamedTable | None = None
 
     @property
     def kind(self) -> str:
@@ -84,12 +88,47 @@ class Statement:
     def table_of(self, node: Any) -> NamedTable | None:
         """Return the Hudi table that a node names; None for other tables."""
         parts = parts_of(node)
-        return None if parts is None else find_table(self.spark, parts)
+        self.changed = None if parts is None else find_table(self.spark, parts)
+        return self.changed
+
+    def target_of(self, node: Any) -> NamedTable | None:
+        """
+        Return the Hudi table that a node names and the statement changes.
+
+        Raises:
+            InvalidInputError: The node names a view (``sql_statement``).
+        """
+        parts = parts_of(node)
+        if parts is None:
+            return None
+        self.changed = found = find_table(self.spark, parts)
+        by_spark = self.kind == "InsertIntoStatement"  # into views of files
+        if found is None and is_view_of_tables(self.spark, parts, by_text=by_spark):
+            raise InvalidInputError(
+                "INSERT, UPDATE, DELETE and MERGE change tables, not views: name the table, or its "
+                f"path as hudi.`/path`: {'.'.join(parts)}",
+                kind="sql_statement",
+            )
+        return found
+
+    def replace_defaults(self, named: NamedTable) -> None:
+        """Replace DEFAULT by NULL, which is the default of a column without a declared one."""
+        own = () if named.entry is None else named.entry.schema().fieldNames()
+        if not _DEFAULT.search(self.text) or any(str(one).lower() == "default" for one in own):
+            return
+        spans = [
+            one.span
+            for one in nodes_of(self.spark, self.plan)
+            if one.kind == "UnresolvedAttribute" and one.span is not None
+        ]
+        self._replace([(*at, "NULL") for at in spans if self.text[slice(*at)].lower() == "default"])
 
     def done(self, result: CommitResult | None = None) -> Any:
         """Return the result of a command for Spark: no rows; and keep that of a commit."""
         if result is not None:
             remember_result(self.spark, result)
+        if self.changed is not None:
+            forget_rows(self.spark, self.changed)
         return self.spark.createDataFrame([], StructType([]))
 
     def rows(self, rows: Sequence[Sequence[object]], schema: str) -> Any:
@@ -174,7 +213,8 @@ class Statement:
             table = find_table(self.spark, parts)
             return None if table is None else (span, self._loaded(table, {}), "")
         if one.kind == "RelationTimeTravel":
-            table = self.table_of(one.node.relation())
+            names = parts_of(one.node.relation())
+            table = None if names is None else find_table(self.spark, names)
             if table is None:
                 return None
             inner = Node(one.node.relation(), "", None).span or span
@@ -190,10 +230,15 @@ class Statement:
                     f"hoodoo does not have the function {name}: {_FUNCTIONS[name]}",
                     kind="sql_statement",
                 )
-            if name != _CHANGES:
+            if name not in _SERVED_FUNCTIONS:
                 return None
-            values = constants(self.spark, listed_seq(one.node.functionArgs()))
-            table, options = changes_options(self.spark, [str(value) for value in values])
+            arguments = constants(self.spark, listed_seq(one.node.functionArgs()))
+            values = [str(value) for value in arguments]
+            parts = parts_of_text(values[0] if values else "")
+            if has_hudi_bundle(self.spark) and find_table(self.spark, parts) is None:
+                return None
+            options = _SERVED_FUNCTIONS[name](values)
+            table = required_table(self.spark, parts)
             return (span[0], _call_end(self.text, span[0])), self._loaded(table, options), ""
         return None
 
@@ -241,22 +286,25 @@ def _call_end(text: str, start: int) -> int:
     return len(text)
 
 
-def changes_options(spark: Any, values: Sequence[str]) -> tuple[NamedTable, dict[str, str]]:
+def parts_of_text(name: str) -> tuple[str, ...]:
+    """Return the parts of a name or path that a statement has as a text."""
+    return ("hudi", name) if "/" in name else tuple(name.replace("`", "").split("."))
+
+
+def _changes_options(values: Sequence[str]) -> dict[str, str]:
     """
-    Return table and read options of ``hudi_table_changes(table, type, start[, end])``.
+    Return the read options of ``hudi_table_changes(table, type, start[, end])``.
 
     Raises:
         InvalidInputError: An argument is wrong.
-        TableNotFoundError: The first argument leads to no Hudi table.
     """
     if len(values) not in (3, 4) or values[1].lower() not in ("latest_state", "cdc"):
         raise InvalidInputError(
-            f"{_CHANGES} takes a table or path, 'latest_state' or 'cdc', a start time and "
+            "hudi_table_changes takes a table or path, 'latest_state' or 'cdc', a start time and "
             f"optionally an end time, not {tuple(values)}",
             kind="sql_argument",
         )
-    name, kind, start, *end = values
-    parts = ("hudi", name) if "/" in name else tuple(name.replace("`", "").split("."))
+    _, kind, start, *end = values
     options = {
         "hoodie.datasource.query.type": "incremental",
         "hoodie.datasource.read.begin.instanttime": start,
@@ -265,7 +313,29 @@ def changes_options(spark: Any, values: Sequence[str]) -> tuple[NamedTable, dict
         options["hoodie.datasource.query.incremental.format"] = "cdc"
     if end:
         options["hoodie.datasource.read.end.instanttime"] = end[0]
-    return required_table(spark, parts), options
+    return options
+
+
+def _query_options(values: Sequence[str]) -> dict[str, str]:
+    """
+    Return the read options of ``hudi_query(table, type)``.
+
+    Raises:
+        InvalidInputError: An argument is wrong.
+    """
+    if len(values) != 2 or values[1].lower() not in ("snapshot", "read_optimized"):
+        raise InvalidInputError(
+            "hudi_query takes a table or path, and 'snapshot' or 'read_optimized', not "
+            f"{tuple(values)}; hudi_table_changes reads changes",
+            kind="sql_argument",
+        )
+    return {"hoodie.datasource.query.type": values[1].lower()}
+
+
+_SERVED_FUNCTIONS: Final[Mapping[str, Callable[[Sequence[str]], dict[str, str]]]] = {
+    "hudi_table_changes": _changes_options,
+    "hudi_query": _query_options,
+}
 
 
 def run_by_spark(statement: Statement) -> Any:
