@@ -23,9 +23,11 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
 
 from hoodoo.spark.file_index import FileSkipping, SkippingFileIndex
+from hoodoo.spark.java import java_class, java_type
 from hoodoo.spark.schema import spark_schema_of
 from timeline.ports.ports import EventSink
 
+_SCALA = "org.apache.spark.api.python.PythonUtils"
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 # Session settings for other files would drop rows or move days before 1582 by a week. They would
 # do so only in the base files that Spark reads, not in those that tasks of hoodoo read.
@@ -127,8 +129,7 @@ def _relation(
     events: EventSink,
     skip: FileSkipping | None,
 ) -> Any:
-    jvm, session = spark._jvm, spark._jsparkSession  # noqa: SLF001
-    sources = jvm.org.apache.spark.sql.execution.datasources
+    session = spark._jsparkSession  # noqa: SLF001
     own = StructType([each for each in wanted.fields if each.name not in partition_schema.names])
     index = whole = _index(spark, files, partition_schema)
     if skip is not None:
@@ -139,13 +140,13 @@ def _relation(
             partial(_part, spark, files, partition_schema, skip),
             events,
         )
-    relation = sources.HadoopFsRelation(
+    relation = _source(spark, "HadoopFsRelation")(
         index,
-        _structure(spark, partition_schema),
-        _structure(spark, own),
-        jvm.scala.Option.apply(None),
-        sources.parquet.ParquetFileFormat(),
-        jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(_AS_WRITTEN)),
+        java_type(spark, partition_schema),
+        java_type(spark, own),
+        java_class(spark, "scala.Option").apply(None),
+        _source(spark, "parquet.ParquetFileFormat")(),
+        java_class(spark, _SCALA).toScalaMap(dict(_AS_WRITTEN)),
         session,
     )
     return type(spark.range(0))(session.baseRelationToDataFrame(relation), spark)
@@ -164,50 +165,47 @@ def _part(
     return None if len(kept) == len(files) else _index(spark, kept, partition_schema)
 
 
-def _structure(spark: Any, schema: Any) -> Any:
-    return spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())  # noqa: SLF001
+def _source(spark: Any, name: str) -> Any:
+    return java_class(spark, f"org.apache.spark.sql.execution.datasources.{name}")
 
 
 def _index(spark: Any, files: Sequence[SparkFile], partition_schema: Any) -> Any:
     """Return Spark's index of files, which are of the partitions that their values name."""
-    jvm = spark._jvm  # noqa: SLF001
-    sources = jvm.org.apache.spark.sql.execution.datasources
-    scala = jvm.org.apache.spark.api.python.PythonUtils
-    path_of = jvm.org.apache.hadoop.fs.Path  # found by a call for each part of the name
+    scala = java_class(spark, _SCALA)
+    path_of = java_class(spark, "org.apache.hadoop.fs.Path")
     paths = [path_of(one.path) for one in files]
     partitions = []
     if partition_schema.names:
         values = {one.folder: one.values or () for one in files}
         rows = _internal_rows(spark, list(values.values()), partition_schema)
-        partition_path = sources.PartitionPath
+        partition_path = _source(spark, "PartitionPath")
         partitions = [
             partition_path(row, path_of(folder)) for folder, row in zip(values, rows, strict=True)
         ]
-    nothing = jvm.scala.Option.apply(None)
-    spec = sources.PartitionSpec(_structure(spark, partition_schema), scala.toSeq(partitions))
-    return sources.InMemoryFileIndex(
+    nothing = java_class(spark, "scala.Option").apply(None)
+    spec = _source(spark, "PartitionSpec")(
+        java_type(spark, partition_schema), scala.toSeq(partitions)
+    )
+    return _source(spark, "InMemoryFileIndex")(
         spark._jsparkSession,  # noqa: SLF001
         scala.toSeq(paths),
         scala.toScalaMap(dict(_AS_WRITTEN)),
         nothing,
         _named_files(spark, files, paths),
-        jvm.scala.Some(spec),
+        java_class(spark, "scala.Some")(spec),
         nothing,
     )
 
 
 def _named_files(spark: Any, files: Sequence[SparkFile], paths: Sequence[Any]) -> Any:
     """Return a cache of Spark with the files, which Spark then does not look up."""
-    jvm = spark._jvm  # noqa: SLF001
-    cache = jvm.org.apache.spark.sql.execution.datasources.FileStatusCache.getOrCreate(
-        spark._jsparkSession  # noqa: SLF001
-    )
+    cache = _source(spark, "FileStatusCache").getOrCreate(spark._jsparkSession)  # noqa: SLF001
     if not files:
         return cache
     scheme, few = files[0].path.partition(":")[0], len(files) <= FEW_FILES
     if len(files) > _NAMED_FILES_MAX or scheme in _WITH_BLOCKS or (scheme == "file" and few):
         return cache
-    status = jvm.org.apache.hadoop.fs.FileStatus
+    status = java_class(spark, "org.apache.hadoop.fs.FileStatus")
     for one, path in zip(files, paths, strict=True):
         found = spark.sparkContext._gateway.new_array(status, 1)  # noqa: SLF001
         found[0] = status(one.size_bytes, False, 1, 128 << 20, 0, path)

@@ -8,15 +8,16 @@ try early. Spark limits the bytes of all results (``spark.driver.maxResultSize``
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.types import IntegerType
 
 from hoodoo.spark.error_transport import error_from_spark
+from hoodoo.spark.java import java_class, java_type
 from hoodoo.spark.schema import arrow_schema_of
+from hoodoo.spark.sql.catalyst import dataframe_of
 
-_HAS_CLASSIC = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
 _INT_MAX = 2**31 - 1
 _UNKNOWN_SHARE = 4  # sources of unknown size get this part of the rows
 _RESULT_TOO_BIG = "spark.driver.maxResultSize"
@@ -70,14 +71,12 @@ def _limited_in_each_task(df: Any, rows_max: int) -> Any:
     Spark may apply the limit below other steps. As for SQL's ``LIMIT``, the result has all rows or
     at least ``rows_max``.
     """
-    jvm = df.sparkSession._jvm  # noqa: SLF001
-    spark_sql = jvm.org.apache.spark.sql
-    integer = spark_sql.types.DataType.fromJson('"integer"')
-    limit = spark_sql.catalyst.expressions.Literal(rows_max, integer)
+    spark = df.sparkSession
+    literal = java_class(spark, "org.apache.spark.sql.catalyst.expressions.Literal")
+    limit = literal(rows_max, java_type(spark, IntegerType()))
     plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001
-    limited = spark_sql.catalyst.plans.logical.LocalLimit(limit, plan)
-    dataset = spark_sql.classic.Dataset if _HAS_CLASSIC else spark_sql.Dataset
-    return type(df)(dataset.ofRows(df._jdf.sparkSession(), limited), df.sparkSession)  # noqa: SLF001
+    logical = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.LocalLimit")
+    return dataframe_of(spark, logical(limit, plan))
 
 
 def collect_batches(df: Any) -> list[pa.RecordBatch] | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.writing.write_request import CommitResult
+from hoodoo.spark.java import java_class
 from timeline.system import LoggingEvents
 
 FORMAT = "hoodoo"
@@ -39,7 +40,7 @@ def has_hudi_bundle(spark: Any) -> bool:
     """Return whether a Hudi bundle is on Spark's class path; the first call emits an event."""
     found: bool | None = getattr(spark, _BUNDLE, None)
     if found is None:
-        loader = spark._jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()  # noqa: SLF001
+        loader = java_class(spark, "org.apache.spark.util.Utils").getContextOrSparkClassLoader()
         found = loader.getResource(_HUDI_CLASS) is not None
         setattr(spark, _BUNDLE, found)
         if found:

@@ -22,6 +22,7 @@ from filegroups.writing.write_request import CommitResult
 from hoodoo.configuration import Layers
 from hoodoo.factory import compose_ports
 from hoodoo.services import compaction_of_stream
+from hoodoo.spark.java import java_class
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.table import SparkTable
 from hoodoo.spark.write import save_dataframe, save_options, table_exists
@@ -32,6 +33,8 @@ from timeline.model.commit_metadata import SINK_CHECKPOINT_KEY, CommitMetadata
 from timeline.properties.options import DEFAULT_LAYER
 from timeline.system import LoggingEvents, SystemClock, ThreadTicker
 
+_PATH = "org.apache.hadoop.fs.Path"
+_TEXTS = "org.apache.commons.io.IOUtils"
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "hoodoo.batch_id"  # in the commit
 _SINK_FILE = "hoodoo-sink.json"  # in the checkpoint folder: the address of the table
@@ -259,13 +262,13 @@ class _Folder:
     """A folder of one of Spark's file systems."""
 
     def __init__(self, spark: Any, location: str) -> None:
-        self._jvm = spark._jvm  # noqa: SLF001
-        self._path = self._jvm.org.apache.hadoop.fs.Path(location)
+        self._spark = spark
+        self._path = java_class(spark, _PATH)(location)
         conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         self._files = self._path.getFileSystem(conf)
 
     def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._path, name)
+        return java_class(self._spark, _PATH)(self._path, name)
 
     def read(self, name: str) -> str | None:
         """Return the text of a file; None without the file."""
@@ -273,7 +276,7 @@ class _Folder:
             return None
         stream = self._files.open(self._at(name))
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(java_class(self._spark, _TEXTS).toString(stream, "UTF-8"))
         finally:
             stream.close()
 

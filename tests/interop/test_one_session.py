@@ -38,6 +38,7 @@ def python() -> Path:
     return set_up_both()
 
 
+@pytest.mark.jvm
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     "how",

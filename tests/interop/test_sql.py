@@ -315,6 +315,7 @@ def compared(sql: str, rows: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.jvm
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     ("kind", "first", "apart", "statements"),

@@ -95,10 +95,7 @@ def with_bundle(found: object, **conf: str) -> Any:
 
     loader = SimpleNamespace(getResource=resource)
     utils = SimpleNamespace(getContextOrSparkClassLoader=lambda: loader)
-    util = SimpleNamespace(Utils=utils)
-    jvm = SimpleNamespace(
-        org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(util=util)))
-    )
+    jvm = SimpleNamespace(**{"org.apache.spark.util.Utils": utils})
     return SimpleNamespace(_jvm=jvm, asked=asked, conf=SimpleNamespace(get=known.get))
 
 

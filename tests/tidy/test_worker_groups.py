@@ -1,4 +1,4 @@
-"""Tests of one group run in one worker: pytest-xdist obeys ``tests/conftest.py``."""
+"""Tests of one group run in one worker, and each file of a group carries its mark."""
 
 from __future__ import annotations
 
@@ -42,3 +42,9 @@ def test_tests_with_spark_or_servers_run_in_one_worker_and_others_in_all(tmp_pat
     )
     ran = sorted(path.name.split()[0] for path in tmp_path.glob("* gw*"))
     assert ran == ["integration", "other", "other", "spark"]
+
+
+def test_each_file_that_runs_java_says_so() -> None:
+    # Two files without the mark ran Java in `make test`, and in `make interop` not at all.
+    files = (ROOT / "tests" / "interop").glob("test_*.py")
+    assert [path.name for path in files if "pytest.mark.jvm" not in path.read_text()] == []

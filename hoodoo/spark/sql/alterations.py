@@ -14,6 +14,7 @@ from pyspark.sql.types import StructField, StructType
 from filegroups.metadata_table.index_definitions import read_index_definitions
 from filegroups.schema.schema import META_COLUMNS
 from hoodoo.spark.formats import has_hudi_bundle, serves
+from hoodoo.spark.java import java_type
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.sql.catalyst import (
     has_field,
@@ -158,8 +159,9 @@ def refresh_columns(
     data = [each for each in ordered.fields if each.name not in partitions]
     schema = StructType([*meta, *data])
     external = session_catalog(spark).externalCatalog()
-    java = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())  # noqa: SLF001
-    external.alterTableDataSchema(value_of(ident.database()), ident.table(), java)
+    external.alterTableDataSchema(
+        value_of(ident.database()), ident.table(), java_type(spark, schema)
+    )
 
 
 def _fields_of(entry: Any) -> list[StructField]:

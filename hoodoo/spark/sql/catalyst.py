@@ -7,7 +7,6 @@ fields are read by name, and a changed copy of an object takes all other fields 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -18,16 +17,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import lit
 
 from hoodoo.spark.formats import has_hudi_bundle
+from hoodoo.spark.java import java_class, java_type
 from timeline.errors import InvalidInputError
 
 _HAS_CLASSIC = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
+_DATASET = "org.apache.spark.sql.{}Dataset".format("classic." if _HAS_CLASSIC else "")
 _TREE_NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 
 def parse_plan(spark: Any, text: str) -> Any:
     """Return the logical plan of a statement, not analysed. Raises: Spark's ParseException."""
     if has_hudi_bundle(spark):  # its own parser does not note the places of nodes in the text
-        return spark._jvm.org.apache.spark.sql.execution.SparkSqlParser().parsePlan(text)  # noqa: SLF001
+        return java_class(spark, "org.apache.spark.sql.execution.SparkSqlParser")().parsePlan(text)
     return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
 
 
@@ -41,9 +42,9 @@ def kind_of(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
-def catalyst(spark: Any) -> Any:
-    """Return the package ``org.apache.spark.sql.catalyst``."""
-    return spark._jvm.org.apache.spark.sql.catalyst  # noqa: SLF001
+def catalyst(spark: Any, name: str) -> Any:
+    """Return a class of the package ``org.apache.spark.sql.catalyst``."""
+    return java_class(spark, f"org.apache.spark.sql.catalyst.{name}")
 
 
 def session_catalog(spark: Any) -> Any:
@@ -56,7 +57,7 @@ def session_catalog(spark: Any) -> Any:
 
 def option(spark: Any, value: Any) -> Any:
     """Return a Scala Option: None for None."""
-    return spark._jvm.scala.Option.apply(value)  # noqa: SLF001
+    return java_class(spark, "scala.Option").apply(value)
 
 
 def value_of(found: Any) -> Any:
@@ -79,13 +80,13 @@ def listed_map(entries: Any) -> dict[str, Any]:
 
 def scala_seq(spark: Any, values: list[Any]) -> Any:
     """Return an immutable Scala sequence."""
-    converters = spark._jvm.org.apache.spark.api.python.PythonUtils  # noqa: SLF001
+    converters = java_class(spark, "org.apache.spark.api.python.PythonUtils")
     return converters.toSeq(values).toList()
 
 
 def scala_map(spark: Any, values: Mapping[str, str]) -> Any:
     """Return an immutable Scala map."""
-    found = catalyst(spark).catalog.CatalogStorageFormat.empty().properties()
+    found = catalyst(spark, "catalog.CatalogStorageFormat").empty().properties()
     for key, value in values.items():
         found = found.updated(key, value)
     return found
@@ -143,7 +144,7 @@ class Node:
 
 def nodes_of(spark: Any, root: Any) -> Iterator[Node]:
     """Yield all nodes of a parsed plan, also those of sub-queries and of common table expressions."""
-    classes = spark._jvm.java.lang.Class  # noqa: SLF001
+    classes = java_class(spark, "java.lang.Class")
     loader = root.getClass().getClassLoader()
     tree, many, pair = (
         classes.forName(name, True, loader)
@@ -168,19 +169,17 @@ def nodes_of(spark: Any, root: Any) -> Iterator[Node]:
 
 def dataframe_of(spark: Any, plan: Any) -> DataFrame:
     """Return the rows of a parsed query. Raises: Spark's AnalysisException."""
-    sql = spark._jvm.org.apache.spark.sql  # noqa: SLF001
-    dataset = sql.classic.Dataset if _HAS_CLASSIC else sql.Dataset
-    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)  # noqa: SLF001
+    return DataFrame(java_class(spark, _DATASET).ofRows(spark._jsparkSession, plan), spark)  # noqa: SLF001
 
 
 def column_of(spark: Any, expression: Any) -> Column:
     """Return a parsed expression as a column; a column itself stays."""
     if isinstance(expression, Column):
         return expression
-    sql = spark._jvm.org.apache.spark.sql  # noqa: SLF001
     if _HAS_CLASSIC:
-        return Column(sql.classic.ExpressionUtils.column(expression))
-    return Column(sql.Column(expression))
+        utils = java_class(spark, "org.apache.spark.sql.classic.ExpressionUtils")
+        return Column(utils.column(expression))
+    return Column(java_class(spark, "org.apache.spark.sql.Column")(expression))
 
 
 def part_of(spark: Any, value: object) -> Any:
@@ -216,8 +215,8 @@ def constants(spark: Any, expressions: list[Any]) -> list[Any]:
 def assignable(spark: Any, given: Any, wanted: Any) -> bool:
     """Return whether a value of one Spark type may be stored in a column of another."""
     policy = str(spark.conf.get("spark.sql.storeAssignmentPolicy", "ANSI")).upper()
-    types = catalyst(spark).expressions.Cast
-    kinds = [_java_type(spark, one) for one in (given, wanted)]
+    types = catalyst(spark, "expressions.Cast")
+    kinds = [java_type(spark, one) for one in (given, wanted)]
     if policy == "LEGACY":
         return bool(types.canCast(*kinds))
     return bool(types.canUpCast(*kinds) if policy == "STRICT" else types.canANSIStoreAssign(*kinds))
@@ -225,17 +224,13 @@ def assignable(spark: Any, given: Any, wanted: Any) -> bool:
 
 def cast_to_store(spark: Any, expression: Any, wanted: Any) -> Column:
     """Return an expression in the type of a column; a number that does not fit is an error."""
-    expressions = catalyst(spark).expressions
-    mode = expressions.EvalMode.ANSI()
-    cast = expressions.Cast(expression, _java_type(spark, wanted), option(spark, None), mode)
+    mode = catalyst(spark, "expressions.EvalMode").ANSI()
+    made = catalyst(spark, "expressions.Cast")
+    cast = made(expression, java_type(spark, wanted), option(spark, None), mode)
     return column_of(spark, cast)
 
 
 def attribute(spark: Any, *names: str) -> Any:
     """Return the expression of a column by its names: of the relation, of the column."""
     quoted = ".".join("`{}`".format(name.replace("`", "``")) for name in names)
-    return catalyst(spark).analysis.UnresolvedAttribute.quotedString(quoted)
-
-
-def _java_type(spark: Any, kind: Any) -> Any:
-    return spark._jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(kind.jsonValue()))  # noqa: SLF001
+    return catalyst(spark, "analysis.UnresolvedAttribute").quotedString(quoted)

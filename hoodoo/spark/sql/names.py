@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError
 
+from hoodoo.spark.java import java_class, java_type
 from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.sql.catalyst import (
     catalyst,
@@ -134,7 +135,7 @@ def identifier(spark: Any, parts: Sequence[str]) -> Any:
     elif len(around) > 1 or spark.catalog.currentCatalog() != SESSION_CATALOG:
         return None
     database = around[0] if around else str(session_catalog(spark).getCurrentDatabase())
-    return catalyst(spark).TableIdentifier(name, option(spark, database))
+    return catalyst(spark, "TableIdentifier")(name, option(spark, database))
 
 
 # ---- Queries over tables
@@ -249,15 +250,15 @@ def _names_in_view(spark: Any, parts: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _cache(spark: Any, table: NamedTable, plan: Any) -> Any:
     """Give the session catalog the plan of a table; return its key, whose class differs by version."""
-    ident, classes = table.entry.identifier(), catalyst(spark)
+    ident = table.entry.identifier()
     name = (value_of(ident.database()), ident.table())
-    for key_class, parts in (
-        (classes.QualifiedTableName, name),
-        (classes.QualifiedTableName, (SESSION_CATALOG, *name)),
-        (classes.FullQualifiedTableName, (SESSION_CATALOG, *name)),
+    for kind, parts in (
+        ("QualifiedTableName", name),
+        ("QualifiedTableName", (SESSION_CATALOG, *name)),
+        ("FullQualifiedTableName", (SESSION_CATALOG, *name)),
     ):
         try:
-            key = key_class(*parts)
+            key = catalyst(spark, kind)(*parts)
             session_catalog(spark).cacheTable(key, plan)
         except (TypeError, Py4JError):  # no such class, constructor or method
             continue
@@ -309,18 +310,18 @@ def new_entry(
         is_managed: Whether DROP TABLE deletes the files.
         comment: The table's comment.
     """
-    package = catalyst(spark).catalog
-    kind = getattr(package.CatalogTableType, "MANAGED" if is_managed else "EXTERNAL")()
-    uri = spark._jvm.org.apache.hadoop.fs.Path(path).toUri()  # noqa: SLF001
+    kinds = catalyst(spark, "catalog.CatalogTableType")
+    kind = kinds.MANAGED() if is_managed else kinds.EXTERNAL()
+    uri = java_class(spark, "org.apache.hadoop.fs.Path")(path).toUri()
     storage = copied(
-        package.CatalogStorageFormat.empty(),
+        catalyst(spark, "catalog.CatalogStorageFormat").empty(),
         locationUri=option(spark, uri),
         inputFormat=option(spark, _FORMATS[table_type]),
         outputFormat=option(spark, _OUTPUT),
         serde=option(spark, _SERDE),
         properties=scala_map(spark, {"path": path}),
     )
-    made = _with_defaults(spark, package.CatalogTable, [ident, kind, storage, _java(spark, schema)])
+    made = _with_defaults(spark, [ident, kind, storage, java_type(spark, schema)])
     return copied(
         made,
         provider=option(spark, provider),
@@ -331,18 +332,14 @@ def new_entry(
     )
 
 
-def _with_defaults(spark: Any, made: Any, values: list[Any]) -> Any:
-    """Call the constructor of a case class with its own defaults after the given values."""
+def _with_defaults(spark: Any, values: list[Any]) -> Any:
+    """Return an entry of Spark's catalog: the given values, then the class's own defaults."""
+    made = catalyst(spark, "catalog.CatalogTable")
     loader = values[0].getClass().getClassLoader()
-    package = f"{catalyst(spark).catalog._fqn}.CatalogTable"  # noqa: SLF001
-    constructors = loader.loadClass(package).getConstructors()
+    constructors = loader.loadClass(made._fqn).getConstructors()  # noqa: SLF001
     count = max(one.getParameterCount() for one in constructors)
     numbers = range(len(values) + 1, count + 1)
     return made(*values, *(getattr(made, f"apply$default${number}")() for number in numbers))
-
-
-def _java(spark: Any, schema: Any) -> Any:
-    return spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())  # noqa: SLF001
 
 
 def create_entry(spark: Any, entry: Any) -> None:
