@@ -25,6 +25,9 @@ spark.ui.enabled false
 spark.ui.showConsoleProgress false
 spark.driver.memory 1g
 spark.driver.host 127.0.0.1
+spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
 spark.sql.shuffle.partitions 2
 spark.log.level OFF
 spark.python.authenticate.socketTimeout 120s
