@@ -61,10 +61,9 @@ def spark() -> Iterator[Any]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
-        # A third of a small job's time went into compilers (Spark's, the JVM's second) and class loaders.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # compilers took a third of the time
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
@@ -72,10 +71,7 @@ def spark() -> Iterator[Any]:
         "spark.python.authenticate.socketTimeout": "120s",  # a busy machine needs more than 15
         f"spark.{DRIVER_BYTES}": "0",  # else the driver would write the rows of nearly all tests
     }
-    builder = SparkSession.builder.master("local[2]").appName("hoodoo tests")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     hoodoo.spark.install(session)
     yield session
