@@ -283,7 +283,7 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         named = find_table(self._spark, name_parts(self._spark, tableName)) if given else None
         if named is None:
             return read_by_name(self._spark, tableName, super().table)
-        df = load_dataframe(self._spark, [named.path], {**named.options, **given})
+        df = load_dataframe(self._spark, [named.path], {**named.read_options, **given})
         return df.alias(tableName.rpartition(".")[2])
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructField, StructType
 
 from filegroups.metadata_table.index_definitions import read_index_definitions
@@ -17,10 +19,10 @@ from hoodoo.spark.formats import has_hudi_bundle, serves
 from hoodoo.spark.java import java_type
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.sql.catalyst import (
+    first_line,
     has_field,
     listed_map,
     listed_seq,
-    session_catalog,
     value_of,
 )
 from hoodoo.spark.sql.changes import partitions_matching
@@ -31,6 +33,7 @@ from hoodoo.spark.sql.definitions import (
     with_comments,
 )
 from hoodoo.spark.sql.names import NamedTable, find_table, identifier, required_table
+from hoodoo.spark.sql.session_catalog import session_catalog
 from hoodoo.spark.sql.statements import Statement, name_parts, parts_in
 from hoodoo.spark.table import SparkTable
 from timeline.errors import InvalidInputError
@@ -159,9 +162,16 @@ def refresh_columns(
     data = [each for each in ordered.fields if each.name not in partitions]
     schema = StructType([*meta, *data])
     external = session_catalog(spark).externalCatalog()
-    external.alterTableDataSchema(
-        value_of(ident.database()), ident.table(), java_type(spark, schema)
-    )
+    java = java_type(spark, schema)
+    try:
+        external.alterTableDataSchema(value_of(ident.database()), ident.table(), java)
+    except AnalysisException as error:
+        warnings.warn(
+            f"the table is changed, but the metastore keeps the columns of its entry {named.name}; let it "
+            "change their types (hive.metastore.disallow.incompatible.col.type.changes=false), or "
+            f"drop the entry and create it: {first_line(error)}",
+            stacklevel=2,
+        )
 
 
 def _fields_of(entry: Any) -> list[StructField]:

@@ -47,11 +47,6 @@ def catalyst(spark: Any, name: str) -> Any:
     return java_class(spark, f"org.apache.spark.sql.catalyst.{name}")
 
 
-def session_catalog(spark: Any) -> Any:
-    """Return Spark's session catalog."""
-    return spark._jsparkSession.sessionState().catalog()  # noqa: SLF001
-
-
 # ---- Scala's collections
 
 

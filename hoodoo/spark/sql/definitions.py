@@ -25,7 +25,6 @@ from hoodoo.spark.sql.catalyst import (
     has_field,
     listed_map,
     listed_seq,
-    session_catalog,
     value_of,
 )
 from hoodoo.spark.sql.names import (
@@ -38,6 +37,7 @@ from hoodoo.spark.sql.names import (
     new_entry,
     served,
 )
+from hoodoo.spark.sql.session_catalog import session_catalog
 from hoodoo.spark.sql.statements import Statement, parts_of
 from hoodoo.spark.table import SparkTable
 from hoodoo.spark.write import save_dataframe, table_exists

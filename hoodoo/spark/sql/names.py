@@ -31,14 +31,16 @@ from hoodoo.spark.sql.catalyst import (
     parse_plan,
     scala_map,
     scala_seq,
-    session_catalog,
     value_of,
 )
+from hoodoo.spark.sql.session_catalog import INPUT_FORMATS, create_in_hive, session_catalog
 from timeline.errors import InvalidInputError, StorageCapabilityError, TableNotFoundError
 
 SESSION_CATALOG: Final = "spark_catalog"
 _RELATION = re.compile(r"Unresolved(?:Relation|TableOrView|Table) \[([^\]]*)\]")
 _ALL_HUDI = ("hudi", "hoodoo", "org.apache.hudi")
+_AS_READ_OPTIMIZED: Final = "hoodie.query.as.ro.table"  # Hudi's sync sets it
+_READ_OPTIMIZED: Final = {"hoodie.datasource.query.type": "read_optimized"}
 _cached: Counter[tuple[int, str]] = Counter()
 _caching = threading.Lock()
 
@@ -52,11 +54,18 @@ class NamedTable:
         path: Its path.
         entry: Spark's ``CatalogTable``; None if the statement names the path.
         options: Options of the entry, by Hudi's keys.
+        is_read_optimized: Whether reads of the entry leave out log files, as Hudi's ``orders_ro``.
     """
 
     path: str
     entry: Any = None
     options: Mapping[str, str] = field(default_factory=dict)
+    is_read_optimized: bool = False
+
+    @property
+    def read_options(self) -> dict[str, str]:
+        """The options of a load by this name."""
+        return {**self.options, **(_READ_OPTIMIZED if self.is_read_optimized else {})}
 
     @property
     def name(self) -> str:
@@ -92,7 +101,10 @@ def find_table(spark: Any, parts: Sequence[str]) -> NamedTable | None:
         return None
     kept = {**listed_map(entry.storage().properties()), **listed_map(entry.properties())}
     options = {key: str(value) for key, value in kept.items() if is_option(key)}
-    return NamedTable(path=str(location.toString()), entry=entry, options=options)
+    optimized = options.pop(_AS_READ_OPTIMIZED, "false").lower() == "true"
+    return NamedTable(
+        path=str(location.toString()), entry=entry, options=options, is_read_optimized=optimized
+    )
 
 
 def is_option(key: str) -> bool:
@@ -196,7 +208,7 @@ def forget_rows(spark: Any, table: NamedTable) -> None:
 
 def load_named(spark: Any, table: NamedTable, options: Mapping[str, str]) -> Any:
     """Return the rows of a named table; partition columns are its last, as in the catalog."""
-    df = load_dataframe(spark, [table.path], {**table.options, **options}, warns=False)
+    df = load_dataframe(spark, [table.path], {**table.read_options, **options}, warns=False)
     return _partitions_last(df, table)
 
 
@@ -271,10 +283,6 @@ def _cache(spark: Any, table: NamedTable, plan: Any) -> Any:
 
 # ---- Entries of the session catalog
 
-_FORMATS: Final = {
-    "COPY_ON_WRITE": "org.apache.hudi.hadoop.HoodieParquetInputFormat",
-    "MERGE_ON_READ": "org.apache.hudi.hadoop.realtime.HoodieParquetRealtimeInputFormat",
-}
 _OUTPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"
 _SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 
@@ -316,7 +324,7 @@ def new_entry(
     storage = copied(
         catalyst(spark, "catalog.CatalogStorageFormat").empty(),
         locationUri=option(spark, uri),
-        inputFormat=option(spark, _FORMATS[table_type]),
+        inputFormat=option(spark, INPUT_FORMATS[table_type]),
         outputFormat=option(spark, _OUTPUT),
         serde=option(spark, _SERDE),
         properties=scala_map(spark, {"path": path}),
@@ -351,8 +359,12 @@ def create_entry(spark: Any, entry: Any) -> None:
     """
     from pyspark.errors import AnalysisException
 
+    catalog = session_catalog(spark)
+    ident = entry.identifier()
+    if not catalog.tableExists(ident) and create_in_hive(spark, catalog, entry):
+        return
     try:
-        session_catalog(spark).createTable(entry, False, False)
+        catalog.createTable(entry, False, False)
     except AnalysisException as error:
         raise InvalidInputError(
             f"Spark's catalog refused the table's name: {first_line(error)}", kind="catalog_entry"
