@@ -11,7 +11,7 @@ from hoodoo.cli.invocation import Command, Invocation, changing
 from hoodoo.cli.printing import count_text
 from hoodoo.cli.services import stop_on_signals
 from hoodoo.streamer.run import Streamer, WrittenBatch
-from hoodoo.streamer.settings import StreamerSettings
+from hoodoo.streamer.settings import StreamerExecutor, StreamerSettings
 from hoodoo.sync.settings import SyncSettings
 
 
@@ -44,6 +44,11 @@ from hoodoo.sync.settings import SyncSettings
     "--ignore-checkpoint",
     metavar="TEXT",
     help="Begin at the start of the source, once for each text.",
+)
+@click.option(
+    "--executor",
+    type=click.Choice([one.value for one in StreamerExecutor]),
+    help="Compute in this process, or on a Spark session.",
 )
 @click.option("--enable-sync", "sync", is_flag=True, help="Register the table in a catalog.")
 @click.option("--continuous", is_flag=True, default=None, help="Go on until a signal.")

@@ -72,6 +72,7 @@ def save_dataframe(
     batch_id: str | None = None,
     reads: ReadSet | None = None,
     metadata: Mapping[str, str] | None = None,
+    layers: Layers | None = None,
 ) -> CommitResult | None:
     """
     Save a DataFrame as Spark's writer does, and create the table if it is missing.
@@ -85,6 +86,7 @@ def save_dataframe(
         batch_id: Idempotency id: a repeated save of the batch returns the first result.
         reads: The read set that the rows were made from (``hoodoo.spark.reads``).
         metadata: More texts for the commit.
+        layers: All properties of the caller, instead of the session's and ``options``.
 
     Returns:
         The result; None if mode ``ignore`` finds a table.
@@ -99,7 +101,7 @@ def save_dataframe(
     options = save_options(options)
     if partition_by:
         options = _with_partitions(options, partition_by)
-    layers = layers_for(df.sparkSession, options)
+    layers = layers or layers_for(df.sparkSession, options)
     exists = table_exists(path, layers)
     if exists and chosen == "ignore":
         return None

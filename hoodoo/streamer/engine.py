@@ -1,8 +1,9 @@
 """
-Where a streamer computes: the rows of its batches.
+Where a streamer computes: the rows of its batches, in this process or on a Spark session.
 
-The loop, the checkpoints and the sources are the same for all engines. An engine reads files and
-queries, transforms rows and writes them. The engine of this process has pyarrow tables as its rows.
+The loop, the checkpoints and the sources are the same for both. An engine reads files and queries,
+transforms rows and writes them. The engine of this process has pyarrow tables as its rows; that of
+Spark, ``hoodoo.spark.streamer``, has DataFrames.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ from hoodoo.streamer.checkpoint import (
 )
 from hoodoo.streamer.engine import Engine, LocalEngine, Rows
 from hoodoo.streamer.schema import schemas_of
-from hoodoo.streamer.settings import StreamerSettings
+from hoodoo.streamer.settings import StreamerExecutor, StreamerSettings
 from hoodoo.streamer.sources import open_source
 from hoodoo.streamer.transform import transforms_of
 from hoodoo.table import Table
@@ -43,8 +44,10 @@ from timeline.errors import (
     TableNotFoundError,
     UnsafeSetupError,
     counted,
+    needs_extra,
 )
 from timeline.model.instant import InstantTime
+from timeline.properties.options import PropertySet
 from timeline.snapshot import Snapshot
 from timeline.system import LoggingEvents, SystemClock
 
@@ -52,6 +55,9 @@ _STEP_MS = 200  # the longest delay until a stop ends a pause
 _PAUSE_MAX_MS = 60_000
 _ELSEWHERE_MAX = 1  # batches in a row; an instance that died may have committed one
 _TRYING_HELPS = frozenset({Reaction.REDO, Reaction.REOPEN, Reaction.WAIT, Reaction.ASK})
+
+
+_SPARK_ENGINE = "hoodoo.spark.streamer:SparkEngine"  # imported when a streamer needs it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +87,19 @@ class Streamer:
     Args:
         properties: A properties file, a mapping, or several of them, later ones win: the options of
             the streamer, of the table and of its writes.
+        spark: A session that reads, transforms and writes the rows; None for this process, or for
+            a session of its own with ``hoodoo.streamer.executor=spark``.
 
     Raises:
         SettingError: An option is missing or wrong, or hoodoo has no such source.
+        MissingExtraError: PySpark is not installed.
+        StorageCapabilityError: The session is a Spark Connect one.
     """
 
-    def __init__(self, properties: Properties) -> None:
+    def __init__(self, properties: Properties, *, spark: Any = None) -> None:
         self._layers = to_layers(properties)
-        self._engine: Engine = LocalEngine()
-        engine = self._engine
+        loaded = self._layers.load()
+        self._engine = engine = _engine_of(loaded, spark)
         self._layers = engine.layers(self._layers)
         loaded = self._layers.load()
         self._settings = settings = StreamerSettings.from_properties(loaded)
@@ -378,3 +388,16 @@ class Streamer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _engine_of(properties: PropertySet, spark: Any) -> Engine:
+    """Return the engine of a session, or the one that the options choose."""
+    chosen = StreamerSettings.from_properties(properties).executor
+    if spark is None and chosen is StreamerExecutor.LOCAL:
+        return LocalEngine()
+    what = (
+        "a streamer on Spark needs PySpark and a Java 17; hoodoo.streamer.executor=local needs none"
+    )
+    with needs_extra(what, "spark", package="pyspark"):
+        engine: Engine = resolve_name(_SPARK_ENGINE)(spark)
+    return engine

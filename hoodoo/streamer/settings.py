@@ -15,6 +15,13 @@ def _old(key: str) -> tuple[str, ...]:
     return (key.replace("hoodie.streamer.", "hoodie.deltastreamer."),)
 
 
+class StreamerExecutor(Enum):
+    """Where a streamer computes."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+
+
 class OffsetReset(Enum):
     """The begin of a streamer of Kafka without a checkpoint."""
 
@@ -45,6 +52,12 @@ class StreamerSettings(LayeredSettings):
         "The source, by the name of Hudi's class: `ParquetDFSSource`, `JsonDFSSource`, "
         "`CsvDFSSource`, `AvroDFSSource`, `JsonKafkaSource`, `AvroKafkaSource`, `HoodieIncrSource`, "
         "`SqlSource` or `SqlFileBasedSource`.",
+    )
+    executor: StreamerExecutor = option(
+        "hoodoo.streamer.executor",
+        StreamerExecutor.LOCAL,
+        "Where a streamer reads, transforms and writes rows: in this process, or on a Spark session. "
+        "There queries are SQL of Spark, and Python transformers get DataFrames.",
     )
     identifier: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")] | None = option(
         "hoodoo.streamer.identifier",
@@ -166,7 +179,7 @@ class StreamerSettings(LayeredSettings):
     query: str | None = option(
         "hoodie.streamer.source.sql.sql.query",
         None,
-        "The query of `SqlSource`, in the SQL of DuckDB.",
+        "The query of `SqlSource`, in the SQL of DuckDB, or of Spark.",
         aliases=_old("hoodie.streamer.source.sql.sql.query"),
     )
     query_file: str | None = option(
@@ -191,7 +204,7 @@ class StreamerSettings(LayeredSettings):
     transformer_sql: str | None = option(
         "hoodie.streamer.transformer.sql",
         None,
-        "The query of `SqlQueryBasedTransformer`, in the SQL of DuckDB; `<SRC>` is the batch.",
+        "The query of `SqlQueryBasedTransformer`, in the SQL of DuckDB, or of Spark; `<SRC>` is the batch.",
         aliases=_old("hoodie.streamer.transformer.sql"),
     )
     transformer_sql_file: str | None = option(

@@ -2,7 +2,8 @@
 Kill -9 of two streamers of one table, ten times: each message and each row of a file comes once.
 
 One streamer reads a real Kafka, the other files. Both insert without looking up keys, so a batch
-that came twice would be seen. At the end the table has each id once, and it verifies.
+that came twice would be seen. Then that of Kafka runs on a Spark session and is killed there; at night
+also that of files. At the end the table has each id once, and it verifies.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("busy")]
 KILLS = 10
 PARTITIONS = 3
 MESSAGES, FILES, ROWS = 200, 4, 50  # of each round, several batches of each streamer
+WAIT_S = 120
 SMALL = {"kafka": "40", "files": "1"}  # messages or bytes of a batch
 
 
@@ -70,12 +72,14 @@ class Crew:
             (folder / f"{role}.properties").write_text(text)
         self.running = {role: self._start(role) for role in SMALL}
 
-    def _start(self, role: str) -> subprocess.Popen[bytes]:
+    def _start(self, role: str, executor: str = "local") -> subprocess.Popen[bytes]:
+        spark = "--master local[2] --driver-memory 768m --conf spark.ui.enabled=false pyspark-shell"
         with (self.folder / f"{role}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "hoodoo.cli", "streamer",
-                 "--props", str(self.folder / f"{role}.properties")],
+                 "--props", str(self.folder / f"{role}.properties"), "--executor", executor],
                 cwd=ROOT,
+                env={**os.environ, "PYSPARK_SUBMIT_ARGS": spark, "PYSPARK_PYTHON": sys.executable},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -87,15 +91,15 @@ class Crew:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def restart(self, role: str) -> None:
-        self.running[role] = self._start(role)
+    def restart(self, role: str, executor: str = "local") -> None:
+        self.running[role] = self._start(role, executor)
 
     def batches(self, role: str) -> int:
         """The number of commits that a role printed."""
         return (self.folder / f"{role}.log").read_text().count(", checkpoint ")
 
     def wait_for_batch(self, role: str, before: int) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + WAIT_S
         while self.batches(role) == before:
             assert self.running[role].poll() is None, self.log(role)
             assert time.monotonic() < until, self.log(role)
@@ -120,7 +124,7 @@ def feed(folder: Path, kafka: KafkaServer, number: int) -> set[str]:
     return ids
 
 
-def test_killed_streamers_write_each_row_once(tmp_path: Path) -> None:
+def test_killed_streamers_write_each_row_once(tmp_path: Path, nightly: bool) -> None:
     pick = random.Random(1)
     wanted: set[str] = set()
     (tmp_path / "in").mkdir()
@@ -144,6 +148,13 @@ def test_killed_streamers_write_each_row_once(tmp_path: Path) -> None:
         for role in SMALL:
             crew.wait_for_batch(role, before[role])
             crew.kill(role)
+        on_spark = list(SMALL) if nightly else ["kafka"]
+        for role in on_spark:
+            before[role] = crew.batches(role)
+            wanted |= feed(tmp_path, kafka, KILLS + 1 + on_spark.index(role))
+            crew.restart(role, "spark")
+            crew.wait_for_batch(role, before[role])
+            crew.kill(role)
         for role in SMALL:
             with Streamer(options(tmp_path, kafka, role)) as streamer:
                 streamer.run()
@@ -164,4 +175,4 @@ def test_killed_streamers_write_each_row_once(tmp_path: Path) -> None:
         assert max(found.values()) == 1
         assert table.verify().ok
         commits = len(list(table.snapshot.commits_newest_first()))
-    print(f"{KILLS + 2} kills, {commits} commits, {len(found)} rows, each once")
+    print(f"{KILLS + 2 + len(on_spark)} kills, {commits} commits, {len(found)} rows, each once")
