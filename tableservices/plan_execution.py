@@ -270,16 +270,30 @@ def spreads(ports: Ports) -> bool:
 
 
 def on_file_groups(
-    ports: Ports, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]
+    ports: Ports,
+    work: Callable[[Ports, Task], Result],
+    tasks: Sequence[Task],
+    *,
+    size_bytes: int | None = None,
 ) -> list[Result]:
     """
     Run a function of the ports on one task for each file group; results in task order.
 
     It runs on the executor's threads, with an event for each task (``service.progress``), or in the
     workers of a ``ClusterExecutor``.
+
+    Args:
+        ports: The caller's ports.
+        work: The function.
+        tasks: One for each file group.
+        size_bytes: The files that all tasks read, if one task at a time needs little memory: then
+            a ``ClusterExecutor`` may leave them to its threads. None for other work.
     """
-    if isinstance(ports.executor, ClusterExecutor):
-        return ports.executor.map_on_cluster(work, tasks)
+    executor = ports.executor
+    if isinstance(executor, ClusterExecutor) and (
+        size_bytes is None or size_bytes > executor.local_bytes_max
+    ):
+        return executor.map_on_cluster(work, tasks)
     numbers = count(1)
 
     def run(task: Task) -> Result:

@@ -260,7 +260,7 @@ class CdcUnit:
     The changes of one instant to one file group: only one unit is in memory at a time.
 
     ``before`` and ``after`` are the merged slices just before and after its completion, None if
-    there is none or none is needed; ``logs`` are paths of CDC logs.
+    there is none or none is needed; ``logs`` are paths of CDC logs, of ``log_bytes`` in all.
     """
 
     file_group: FileGroupId
@@ -270,6 +270,12 @@ class CdcUnit:
     before: FileSlice | None = None
     after: FileSlice | None = None
     logs: tuple[str, ...] = ()
+    log_bytes: int = 0
+
+    @property
+    def logs_suffice(self) -> bool:
+        """Return whether the CDC logs have all images, so that no slice is read."""
+        return self.source is CdcSource.LOGGED and self.before is None and self.after is None
 
     @property
     def path(self) -> str:

@@ -10,7 +10,7 @@ The read needs the files of the whole range; the error names a file that was cle
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -273,11 +273,15 @@ def _written(
     names = [check_relative_path(stat.path or "").rpartition("/")[2] for stat in stats]
     logs = tuple(log for stat in stats for log in _change_logs(group, stat))
     if all(stat.cdc_stats for stat in stats):
+        log_bytes = 0
         for path in logs:
-            if context.ports.storage.stat(path) is None:
+            found = context.ports.storage.stat(path)
+            if found is None:
                 raise _cleaned(write, path)
+            log_bytes += found.size_bytes
         if context.config.change_log_mode is CdcMode.DATA_BEFORE_AFTER:
-            return _unit(group, write, CdcSource.LOGGED, logs=logs)
+            logged = _unit(group, write, CdcSource.LOGGED, logs=logs)
+            return replace(logged, log_bytes=log_bytes)
         before, after = groups.before_and_after(group, write, stats, names)
         return _unit(group, write, CdcSource.LOGGED, before=before, after=after, logs=logs)
     first = _first_base(group, stats, names)

@@ -105,7 +105,7 @@ class ReadSettings(LimitSettings, ReaderLeaseSettings):
             "hoodoo.spark.driver.read.max.bytes",
             268_435_456,
             "Spark's driver merges the changed rows of file groups with logs during a load if "
-            "they have up to this size in all; 0 leaves all merges to tasks.",
+            "they have up to this size in all, and reads CDC logs up to it; 0 leaves both to tasks.",
         )
     )
     spark_hidden_log_bytes_max: Annotated[int, OptionKind.BYTES, Field(ge=0, le=2**63 - 1)] = (

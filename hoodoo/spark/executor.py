@@ -32,12 +32,14 @@ class SparkExecutor:
         address: The storage of the table.
         local: The executor of this process.
         tasks_max: Number of tasks that run at a time; None for all at once.
+        local_bytes_max: See ``ClusterExecutor``.
     """
 
     spark: Any
     address: StorageAddress
     local: Executor
     tasks_max: int | None = None
+    local_bytes_max: int = 0
 
     def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """See ``Executor``."""
@@ -77,7 +79,12 @@ class SparkExecutor:
 
 
 def spark_executor(
-    spark: Any, ports: Ports, properties: Mapping[str, str], *, tasks_max: int | None = None
+    spark: Any,
+    ports: Ports,
+    properties: Mapping[str, str],
+    *,
+    tasks_max: int | None = None,
+    local_bytes_max: int = 0,
 ) -> SparkExecutor:
     """
     Return the executor of a table that works on file groups in a session's cluster.
@@ -87,11 +94,18 @@ def spark_executor(
         ports: The table's ports in this process.
         properties: All properties of the table; tasks open its storage by them.
         tasks_max: Number of tasks that run at a time; None for all at once.
+        local_bytes_max: See ``ClusterExecutor``.
     """
     address = StorageAddress(
         base_uri=ports.storage.base_uri, options=tuple(storage_properties(properties).items())
     )
-    return SparkExecutor(spark=spark, address=address, local=ports.executor, tasks_max=tasks_max)
+    return SparkExecutor(
+        spark=spark,
+        address=address,
+        local=ports.executor,
+        tasks_max=tasks_max,
+        local_bytes_max=local_bytes_max,
+    )
 
 
 @dataclass(frozen=True, slots=True)

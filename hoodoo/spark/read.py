@@ -45,6 +45,7 @@ from hoodoo.spark.slices import (
     ReadHidden,
     ReadReplacements,
     ReadSlices,
+    dataframe_of,
     hidden_in_tasks,
     packed,
     read_packs,
@@ -55,6 +56,7 @@ from hoodoo.spark.slices import (
 )
 from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
+from timeline.context import TableContext
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.file_names import BaseFile, FileSlice
 from timeline.ports.ports import Executor
@@ -199,8 +201,8 @@ def load_dataframe(
                     kind="path",
                 )
             changes = plan_changes(table, settings)
-            df = with_columns_of(spark, _changes(spark, changes), schema)
-            if changes.units:
+            df = with_columns_of(spark, _changes(spark, table, changes), schema)
+            if changes.units and not changes.is_for_driver:
                 pin_while_read(spark, table.context, changes.lease, df)
             return attach_read_state(df, None)
         found = plan_load(table, table.properties, selection, of_load)
@@ -211,10 +213,16 @@ def load_dataframe(
     return df
 
 
-def _changes(spark: Any, found: SparkCdcPlan) -> Any:
+def _changes(spark: Any, table: Table, found: SparkCdcPlan) -> Any:
     count = len(found.units)
     if not count:
         return with_json_images(spark.createDataFrame([], found.shape))
+    if found.is_for_driver:
+        work, context = found.work(found.units), table.context
+        with _pinned(context, found.snapshot, found.lease):
+            read = context.ports.executor.map(lambda unit: list(work.rows(unit)), found.units)
+        rows = pa.Table.from_batches([one for some in read for one in some], schema=work.shape)
+        return with_json_images(dataframe_of(spark, rows, found.shape))
     numbers = spark.range(0, count, 1, count)
     return with_json_images(numbers.mapInArrow(found.work(found.units), found.shape))
 
@@ -231,10 +239,15 @@ def _while_driver_reads(table: Table, found: SparkReadPlan) -> Iterator[None]:
         yield
         return
     snapshot = found.state.snapshot
-    lease = ReaderLease(table.context, snapshot)
+    with _pinned(table.context, snapshot, ReaderLease(table.context, snapshot)):
+        yield
+
+
+@contextmanager
+def _pinned(context: TableContext, snapshot: Snapshot, lease: ReaderLease) -> Iterator[None]:
     lease.begin()
     try:
-        with expired_where_missing(table.context, snapshot):
+        with expired_where_missing(context, snapshot):
             yield
     finally:
         lease.end()
@@ -541,12 +554,30 @@ class ReadCdcUnits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkCdcPlan:
-    """The changes of a range; ``lease`` keeps their files from cleaning after its first beat."""
+    """
+    The changes of a range.
+
+    Args:
+        units: Each is read alone.
+        read: How to read them.
+        snapshot: Of the plan.
+        address: The storage of the table, for tasks.
+        lease: Keeps the files from cleaning after the first call of its ``beat``.
+        driver_bytes_max: Greatest size of CDC logs that the driver reads itself.
+    """
 
     units: tuple[CdcUnit, ...]
     read: CdcRead
+    snapshot: Snapshot
     address: StorageAddress
     lease: ReaderLease
+    driver_bytes_max: int
+
+    @property
+    def is_for_driver(self) -> bool:
+        """Return whether the driver reads the changes during the load: few, from CDC logs alone."""
+        logged = all(unit.logs_suffice for unit in self.units)
+        return logged and sum(unit.log_bytes for unit in self.units) <= self.driver_bytes_max
 
     @property
     def shape(self) -> Any:
@@ -576,7 +607,14 @@ def plan_changes(table: Table, settings: ReadSettings) -> SparkCdcPlan:
     plan = plan_cdc(context, start, end)
     lease = ReaderLease(context, plan.snapshot, since=start, until=end)
     assert_not_cleaned(context, plan.snapshot, lease)
-    return SparkCdcPlan(units=plan.units, read=plan.read, address=_address_of(table), lease=lease)
+    return SparkCdcPlan(
+        units=plan.units,
+        read=plan.read,
+        snapshot=plan.snapshot,
+        address=_address_of(table),
+        lease=lease,
+        driver_bytes_max=settings.spark_driver_read_bytes_max,
+    )
 
 
 def with_json_images(changes: Any) -> Any:

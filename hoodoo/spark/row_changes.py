@@ -48,7 +48,7 @@ from hoodoo.spark.workload import SparkWorkload
 from timeline.errors import HoodooError, InvalidInputError, StorageUnavailableError
 
 if TYPE_CHECKING:
-    from hoodoo.spark.table import SparkSnapshot, SparkTable
+    from hoodoo.spark.spark_table import SparkSnapshot, SparkTable
 
 _SOURCE_ROW: Final = "_hoodoo_source_row"
 

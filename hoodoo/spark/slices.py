@@ -19,12 +19,12 @@ import xxhash
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
-from pyspark.sql.types import LongType, StructField, StructType
 
 from filegroups.files.slice_reader import SliceRead, read_slice, split_by_logs
 from filegroups.merge.rules import Positions
 from filegroups.schema.schema import KEY_COLUMN
 from hoodoo.spark.error_transport import TaskFailedError
+from hoodoo.spark.sql.catalyst import column_of, option, parse_expression, scala_seq
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError
 from timeline.model.file_names import FileSlice
@@ -36,6 +36,7 @@ _PLAIN_NAME = re.compile(r"[\w.-]+")  # the metadata column of Spark spells othe
 _ROW_BITS = 31  # a file has fewer rows; 33 bits of a hash tell the files apart
 _SEED = 42  # of Spark's hash
 _TAKES_ARROW = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
+_NUMBER = f"shiftleft(xxhash64(_metadata.file_name), {_ROW_BITS}) + _metadata.row_index"
 _OPEN_BYTES = 4 << 20  # the cost of a file, as in Spark
 
 
@@ -134,9 +135,9 @@ def hidden_in_tasks(spark: Any, work: ReadHidden) -> Any:
 
 def split_on_driver(
     spark: Any, work: ReadReplacements, schema: Any, executor: Executor
-) -> tuple[Any, Any]:
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Any]:
     """
-    Return the numbers of hidden rows, and the rows in their place, computed now.
+    Return the ascending numbers of hidden rows, and the rows in their place, computed now.
 
     Args:
         spark: The session.
@@ -145,11 +146,10 @@ def split_on_driver(
         executor: Reads several slices at a time.
     """
     parts = executor.map(work.split, work.packs[0])
-    hidden = pa.table({_HIDDEN: pa.chunked_array([numbers for numbers, _ in parts])})
+    hidden = np.sort(np.concatenate([np.asarray(numbers) for numbers, _ in parts]))
     batches = [batch for _, some in parts for batch in some]
     rows = pa.Table.from_batches(batches, schema=work.shape)
-    numbers = StructType([StructField(_HIDDEN, LongType())])
-    return dataframe_of(spark, hidden, numbers), dataframe_of(spark, rows, schema)
+    return hidden, dataframe_of(spark, rows, schema)
 
 
 def dataframe_of(spark: Any, rows: pa.Table, schema: Any) -> Any:
@@ -176,13 +176,51 @@ def without_hidden(df: Any, hidden: Any) -> Any:
 
     Args:
         df: Spark's read of the base files, with its metadata column.
-        hidden: The numbers of the hidden rows. Each executor gets all of them (a broadcast).
+        hidden: The numbers of the hidden rows: a DataFrame, which each executor gets whole (a
+            broadcast), or ascending numbers, which each row is looked up in.
     """
-    number = F.shiftleft(F.xxhash64("_metadata.file_name"), _ROW_BITS) + F.col(
-        "_metadata.row_index"
+    if isinstance(hidden, np.ndarray):
+        spark = df.sparkSession
+        return df.where(column_of(spark, _absent(spark, parse_expression(spark, _NUMBER), hidden)))
+    numbered = df.withColumn(_HIDDEN, F.expr(_NUMBER))
+    return numbered.join(F.broadcast(hidden), _HIDDEN, "left_anti").drop(_HIDDEN)
+
+
+def _absent(spark: Any, number: Any, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+    """Return Spark's expression that a number is not among ascending ones, by a binary search."""
+    jvm = spark._jvm  # noqa: SLF001
+    expressions, types = (
+        jvm.org.apache.spark.sql.catalyst.expressions,
+        jvm.org.apache.spark.sql.types,
     )
-    df = df.withColumn(_HIDDEN, number)
-    return df.join(F.broadcast(hidden), _HIDDEN, "left_anti").drop(_HIDDEN)
+    memory = jvm.org.apache.spark.unsafe.Platform
+    array = spark.sparkContext._gateway.new_array(jvm.long, len(numbers))  # noqa: SLF001
+    memory.copyMemory(
+        numbers.astype("=i8").tobytes(),
+        memory.BYTE_ARRAY_OFFSET,
+        array,
+        memory.LONG_ARRAY_OFFSET,
+        numbers.nbytes,
+    )
+    found = expressions.Literal(array, types.ObjectType(array.getClass()))
+    search = expressions.objects.StaticInvoke
+    integer = types.DataType.fromJson('"integer"')
+    given = [
+        jvm.java.lang.Class.forName("java.util.Arrays"),
+        integer,
+        "binarySearch",
+        scala_seq(spark, [found, number]),
+        scala_seq(spark, []),
+        True,  # the result of null is null
+        False,  # the result is never null
+        True,  # it depends on the arguments only
+        option(spark, None),  # since Spark 4.1
+    ]
+    made = jvm.java.lang.Class.forName(
+        "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke"
+    ).getConstructors()[0]
+    place = search(*given[: made.getParameterCount()])
+    return expressions.LessThan(place, expressions.Literal(0, integer))
 
 
 def splittable(slices: Sequence[FileSlice], log_bytes_max: int) -> list[FileSlice]:

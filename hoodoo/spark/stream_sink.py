@@ -24,7 +24,7 @@ from hoodoo.factory import compose_ports
 from hoodoo.services import compaction_of_stream
 from hoodoo.spark.java import java_class
 from hoodoo.spark.options import layers_for
-from hoodoo.spark.table import SparkTable
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.write import save_dataframe, save_options, table_exists
 from hoodoo.table import Table
 from hoodoo.write_requests import operation_of

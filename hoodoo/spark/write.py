@@ -23,7 +23,7 @@ from hoodoo.spark.few_rows import collect_few
 from hoodoo.spark.options import layers_for, reader_properties, storage_properties
 from hoodoo.spark.schema import arrow_schema_of
 from hoodoo.spark.slices import ReadReplacements, ReadSlices
-from hoodoo.spark.table import SparkTable
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.workload import SparkWorkload
 from hoodoo.write_requests import operation_of, write_request_of
 from timeline.errors import InvalidInputError, SchemaConflictError, SettingError, TableNotFoundError

@@ -384,7 +384,12 @@ def merge_slices(
     began_before = make_inflight(context, planned)
     snapshot = context.snapshot()
     tasks = tasks_of(context, snapshot, planned, slices, files)
-    stats = on_file_groups(context.ports, compact_file_group, tasks)
+    stats = on_file_groups(
+        context.ports,
+        compact_file_group,
+        tasks,
+        size_bytes=sum(one.size_bytes for one in slices),
+    )
     made = {stat.path for stat in stats}
     if began_before:  # PUB-1: an executor of another engine used other file names
         for stray in data_files_of(storage, planned.requested_time):

@@ -37,6 +37,24 @@ def test_changes_have_hudi_s_columns(save: Any, spark: Any, path: str, logs: str
     assert changes.where("op = 'i' and before is null").count() == 2
 
 
+@pytest.mark.parametrize("driver_bytes", ["0", "1000000"])
+def test_the_driver_reads_few_changes_from_change_logs(
+    save: Any, spark: Any, path: str, jobs: Any, driver_bytes: str
+) -> None:
+    first = save([(1, "mon", 10, 1.0), (2, "tue", 10, 2.0)], hoodie__table__cdc__enabled="true")
+    save([(2, "tue", 11, 2.5)])
+    options = {
+        **OPTIONS,
+        "hoodie.datasource.read.begin.instanttime": first.completion_time,
+        "hoodoo.spark.driver.read.max.bytes": driver_bytes,
+    }
+    before = set(jobs().getJobIdsForGroup())
+    (update,) = spark.read.format("hudi").options(**options).load(path).collect()
+    assert json.loads(update["before"]) == {"id": 2, "day": "tue", "at": 10, "amount": 2.0}
+    assert json.loads(update["after"]) == {"id": 2, "day": "tue", "at": 11, "amount": 2.5}
+    assert (set(jobs().getJobIdsForGroup()) == before) is (driver_bytes != "0")
+
+
 def test_a_range_without_changes_is_empty(save: Any, spark: Any, path: str) -> None:
     result = save([(1, "mon", 10, 1.0)])
     later = {**OPTIONS, "hoodie.datasource.read.begin.instanttime": result.completion_time}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.table import SparkTable
+from hoodoo.spark.spark_table import SparkTable
 from tests.spark.conftest import COLUMNS, OPTIONS, Row, Save
 from timeline.errors import InvalidInputError, StorageUnavailableError
 from timeline.model.commit_metadata import SINK_CHECKPOINT_KEY

@@ -218,8 +218,13 @@ class ClusterExecutor(Executor, Protocol):
     An executor that also sends work to other processes, on a cluster.
 
     The work uses the ports of the process where it runs, not the caller's. It is a plain function,
-    and its tasks and results are values.
+    and its tasks and results are values. The caller does work of up to ``local_bytes_max`` itself,
+    because starting processes costs more.
     """
+
+    @property
+    def local_bytes_max(self) -> int:
+        """Greatest size of files whose merging needs no other process; 0 sends all work."""
 
     def map_on_cluster(
         self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]

@@ -18,6 +18,7 @@ from filegroups.schema.schema import META_COLUMNS
 from hoodoo.spark.formats import has_hudi_bundle, serves
 from hoodoo.spark.java import java_type
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
     first_line,
     has_field,
@@ -35,7 +36,6 @@ from hoodoo.spark.sql.definitions import (
 from hoodoo.spark.sql.names import NamedTable, find_table, identifier, required_table
 from hoodoo.spark.sql.session_catalog import session_catalog
 from hoodoo.spark.sql.statements import Statement, name_parts, parts_in
-from hoodoo.spark.table import SparkTable
 from timeline.errors import InvalidInputError
 from timeline.model.metadata_table import PartitionKind
 from timeline.writer_registry import refuse_with_writers

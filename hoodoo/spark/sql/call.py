@@ -10,6 +10,7 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, ParseException
 
 from hoodoo.spark.formats import has_hudi_bundle
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
     constants,
     first_line,
@@ -29,7 +30,6 @@ from hoodoo.spark.sql.procedures import (
 )
 from hoodoo.spark.sql.shown_rows import Rows
 from hoodoo.spark.sql.statements import name_parts
-from hoodoo.spark.table import SparkTable
 from timeline.errors import InvalidInputError
 
 CALL = re.compile(

@@ -16,6 +16,7 @@ from filegroups.writing.write_request import CommitResult
 from hoodoo.spark.changed_columns import SparkClause, stored_column
 from hoodoo.spark.row_changes import MergeSource, SparkStatement
 from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
     copied,
     dataframe_of,
@@ -29,7 +30,6 @@ from hoodoo.spark.sql.catalyst import (
 from hoodoo.spark.sql.definitions import partitions_last
 from hoodoo.spark.sql.names import NamedTable, names_in, served
 from hoodoo.spark.sql.statements import Statement, parts_of
-from hoodoo.spark.table import SparkTable
 from timeline.errors import InvalidInputError, counted
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.setting_enums import OverwriteMode

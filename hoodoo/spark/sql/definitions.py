@@ -18,6 +18,7 @@ from hoodoo.spark.formats import serves
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
     constants,
     dataframe_of,
@@ -39,7 +40,6 @@ from hoodoo.spark.sql.names import (
 )
 from hoodoo.spark.sql.session_catalog import session_catalog
 from hoodoo.spark.sql.statements import Statement, parts_of
-from hoodoo.spark.table import SparkTable
 from hoodoo.spark.write import save_dataframe, table_exists
 from timeline.errors import InvalidInputError
 from timeline.model.file_names import TIMELINE

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql import shown_rows
 from hoodoo.spark.sql.names import NamedTable, load_named
 from hoodoo.spark.sql.shown_rows import Given, Rows
-from hoodoo.spark.table import SparkTable
 from tableservices.service import pending_plans
 from timeline.errors import InvalidInputError
 from timeline.model.instant import Action

@@ -18,7 +18,7 @@ from typing import Any
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.metadata_table.records import BOUND
 from filegroups.reading.file_system_view import FileSystemView
-from hoodoo.spark.table import SparkTable
+from hoodoo.spark.spark_table import SparkTable
 from timeline.codecs.instant_avro import (
     decode_clean,
     decode_clean_plan,

@@ -11,6 +11,7 @@ from filegroups.schema.schema import META_COLUMNS
 from filegroups.writing.write_request import CommitResult
 from hoodoo.spark.formats import remember_result, serves
 from hoodoo.spark.options import layers_for
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.changes import Insertion, insert_rows
 from hoodoo.spark.sql.definitions import (
     TableDefinition,
@@ -20,7 +21,6 @@ from hoodoo.spark.sql.definitions import (
 )
 from hoodoo.spark.sql.names import find_entry, find_table, identifier
 from hoodoo.spark.sql.statements import name_parts
-from hoodoo.spark.table import SparkTable
 from hoodoo.spark.write import save_dataframe, table_exists
 from timeline.errors import InvalidInputError
 

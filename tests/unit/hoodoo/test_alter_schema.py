@@ -394,8 +394,8 @@ def test_a_compaction_in_flight_during_a_rename_is_not_committed(
         table.upsert([{"id": "x", "a": 9, "b": "nine"}])
         original = compaction.on_file_groups
 
-        def hooked(*args: Any) -> Any:
-            made = original(*args)
+        def hooked(*args: Any, **more: Any) -> Any:
+            made = original(*args, **more)
             monkeypatch.setattr(write_schema, "_refuse_pending_plans", lambda _: None)
             table.alter_schema(rename={"a": "b", "b": "a"})
             return made

@@ -10,6 +10,7 @@ import pytest
 
 import hoodoo
 from hoodoo.service_executor import service_context
+from tableservices.plan_execution import on_file_groups
 from timeline.context import TableContext
 from timeline.errors import SettingError
 from timeline.ports.ports import ClusterExecutor
@@ -21,6 +22,8 @@ SPARK = {"hoodoo.services.executor": "spark"}
 
 class OverThere(ThreadExecutor):
     """A cluster."""
+
+    local_bytes_max = 10
 
     def map_on_cluster(self, *_: object) -> list[Any]:
         return []
@@ -63,3 +66,12 @@ def test_other_executors_and_limits_are_refused(
 ) -> None:
     with pytest.raises(SettingError):
         service_context(context, wrong)
+
+
+@pytest.mark.parametrize(("size_bytes", "works_here"), [(10, True), (11, False), (None, False)])
+def test_a_cluster_leaves_little_work_to_its_caller(
+    context: TableContext, size_bytes: int | None, works_here: bool
+) -> None:
+    ports = replace(context.ports, executor=OverThere())
+    found = on_file_groups(ports, lambda _, task: task + 1, [1, 2], size_bytes=size_bytes)
+    assert found == ([2, 3] if works_here else [])

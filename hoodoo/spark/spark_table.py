@@ -88,11 +88,17 @@ class SparkTable(Table):
 
     @property
     def services(self) -> Services:
-        """The table services, which work on file groups in the cluster."""
+        """The table services, which work on file groups in the cluster, or on few in this process."""
         if self._cluster_services is None:
             mine, properties = self._context, self._properties
             most = WorkerSettings.from_properties(properties).file_groups_max
-            executor = spark_executor(self.spark, mine.ports, properties, tasks_max=most)
+            executor = spark_executor(
+                self.spark,
+                mine.ports,
+                properties,
+                tasks_max=most,
+                local_bytes_max=self._settings.driver_write_bytes_max,
+            )
             context = TableContext.of(
                 replace(mine.ports, executor=executor), mine.config, mine.limits
             )
