@@ -19,12 +19,14 @@ import xxhash
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+from pyspark.sql.types import IntegerType
 
 from filegroups.files.slice_reader import SliceRead, read_slice, split_by_logs
 from filegroups.merge.rules import Positions
 from filegroups.schema.schema import KEY_COLUMN
 from hoodoo.spark.error_transport import TaskFailedError
-from hoodoo.spark.sql.catalyst import column_of, option, parse_expression, scala_seq
+from hoodoo.spark.java import java_class, java_type
+from hoodoo.spark.sql.catalyst import catalyst, column_of, option, parse_expression, scala_seq
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError
 from timeline.model.file_names import FileSlice
@@ -188,13 +190,8 @@ def without_hidden(df: Any, hidden: Any) -> Any:
 
 def _absent(spark: Any, number: Any, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
     """Return Spark's expression that a number is not among ascending ones, by a binary search."""
-    jvm = spark._jvm  # noqa: SLF001
-    expressions, types = (
-        jvm.org.apache.spark.sql.catalyst.expressions,
-        jvm.org.apache.spark.sql.types,
-    )
-    memory = jvm.org.apache.spark.unsafe.Platform
-    array = spark.sparkContext._gateway.new_array(jvm.long, len(numbers))  # noqa: SLF001
+    memory = java_class(spark, "org.apache.spark.unsafe.Platform")
+    array = spark.sparkContext._gateway.new_array(spark._jvm.long, len(numbers))  # noqa: SLF001
     memory.copyMemory(
         numbers.astype("=i8").tobytes(),
         memory.BYTE_ARRAY_OFFSET,
@@ -202,25 +199,24 @@ def _absent(spark: Any, number: Any, numbers: np.ndarray[Any, np.dtype[np.int64]
         memory.LONG_ARRAY_OFFSET,
         numbers.nbytes,
     )
-    found = expressions.Literal(array, types.ObjectType(array.getClass()))
-    search = expressions.objects.StaticInvoke
-    integer = types.DataType.fromJson('"integer"')
+    kind = java_class(spark, "org.apache.spark.sql.types.ObjectType")(array.getClass())
+    literal = catalyst(spark, "expressions.Literal")
+    search = catalyst(spark, "expressions.objects.StaticInvoke")
+    classes, integer = java_class(spark, "java.lang.Class"), java_type(spark, IntegerType())
     given = [
-        jvm.java.lang.Class.forName("java.util.Arrays"),
+        classes.forName("java.util.Arrays"),
         integer,
         "binarySearch",
-        scala_seq(spark, [found, number]),
+        scala_seq(spark, [literal(array, kind), number]),
         scala_seq(spark, []),
         True,  # the result of null is null
         False,  # the result is never null
         True,  # it depends on the arguments only
         option(spark, None),  # since Spark 4.1
     ]
-    made = jvm.java.lang.Class.forName(
-        "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke"
-    ).getConstructors()[0]
-    place = search(*given[: made.getParameterCount()])
-    return expressions.LessThan(place, expressions.Literal(0, integer))
+    own = kind.getClass().getClassLoader().loadClass(search._fqn)  # noqa: SLF001
+    place = search(*given[: own.getConstructors()[0].getParameterCount()])
+    return catalyst(spark, "expressions.LessThan")(place, literal(0, integer))
 
 
 def splittable(slices: Sequence[FileSlice], log_bytes_max: int) -> list[FileSlice]:

@@ -38,8 +38,8 @@ from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of, transport_schema
 from hoodoo.spark.session import install
 from hoodoo.spark.slices import dataframe_of
+from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import first_line
-from hoodoo.spark.table import SparkTable
 from hoodoo.spark.tasks import StorageAddress
 from hoodoo.spark.write import save_dataframe
 from hoodoo.streamer.bad_records import BadRecord, no_key_reason
