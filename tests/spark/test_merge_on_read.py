@@ -155,7 +155,7 @@ def test_spark_reads_the_rows_that_no_log_changes(
     df = spark.read.format("hoodoo").load(path).where("at > 2").select("amount")
     plan = df._jdf.queryExecution().executedPlan().toString()
     assert plan.count("ReadSchema: struct<at:bigint,amount:double") == 2
-    assert "LeftAnti" in plan
+    assert "binarySearch" in plan
 
 
 def test_tasks_merge_file_groups_with_many_log_records_whole(

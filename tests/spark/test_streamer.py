@@ -139,7 +139,7 @@ def test_a_hudi_table_and_a_query_of_it_are_sources(spark: Any, folder: Path) ->
         "hoodoo.streamer.source.class": "SqlSource",
         "hoodoo.streamer.source.sql.tables": f"s={folder / 's'}",
         "hoodie.streamer.source.sql.sql.query": "SELECT id, v + 1 AS v FROM s LATERAL VIEW "
-        "explode(array(1)) WHERE v > 1",
+        "explode(array(1)) one AS n WHERE v > 1",
         "hoodie.streamer.ingestion.targetBasePath": str(folder / "q"),
     }
     assert stream(spark, options(folder) | more).rows == 1
@@ -157,7 +157,7 @@ def test_a_hudi_table_and_a_query_of_it_are_sources(spark: Any, folder: Path) ->
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_is_an_error_and_leaves_no_table(
-    spark: Any, folder: Path, more: dict[str, str], line: object, text: str
+    spark: Any, folder: Path, driver_writes: None, more: dict[str, str], line: object, text: str
 ) -> None:
     if "CAST" in str(more) and spark.version < "4":
         pytest.skip("casts are lenient before Spark 4")
