@@ -243,8 +243,7 @@ class WriteSettings(KeySettings, LimitSettings):
         "hoodoo.spark.driver.write.max.bytes",
         67_108_864,
         "Spark's driver collects DataFrames up to about this size in one job and writes them "
-        "itself, without tasks, and compacts file groups of up to this size; 0 leaves all writes to "
-        "the cluster.",
+        "itself, and compacts file groups up to this size; 0 leaves all of it to tasks.",
     )
 
     own_buckets: _Buckets = option(
