@@ -15,6 +15,8 @@ import hoodoo
 from hoodoo.streamer.run import Streamer, StreamerReport
 from timeline.errors import InvalidInputError
 
+pytestmark = pytest.mark.spark
+
 JAVA_KEY = "streamer.checkpoint.key.v2"
 SQL = "hoodie.streamer.transformer.sql"
 

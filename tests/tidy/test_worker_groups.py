@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 HOOK = "from tests.conftest import pytest_collection_modifyitems\n"
 # Others wait for the second worker, which a busy machine may start long after the first.
@@ -44,7 +46,12 @@ def test_tests_with_spark_or_servers_run_in_one_worker_and_others_in_all(tmp_pat
     assert ran == ["integration", "other", "other", "spark"]
 
 
-def test_each_file_that_runs_java_says_so() -> None:
+@pytest.mark.parametrize(
+    ("folder", "mark", "sign"), [("interop", "jvm", ""), ("spark", "spark", "spark: Any")]
+)
+def test_each_file_that_runs_java_says_so(folder: str, mark: str, sign: str) -> None:
     # Two files without the mark ran Java in `make test`, and in `make interop` not at all.
-    files = (ROOT / "tests" / "interop").glob("test_*.py")
-    assert [path.name for path in files if "pytest.mark.jvm" not in path.read_text()] == []
+    texts = {one.name: one.read_text() for one in (ROOT / "tests" / folder).glob("test_*.py")}
+    assert [
+        name for name, text in texts.items() if sign in text and f"pytest.mark.{mark}" not in text
+    ] == []
