@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import ParseException
 
+import hoodoo
 import hoodoo.spark
 from hoodoo.spark.row_changes import SparkStatement
 from tests.spark.conftest import DRIVER_BYTES, Sql
@@ -364,3 +366,33 @@ def test_comments_and_semicolons_stand_around_a_statement(sql: Sql, stays: str) 
     assert len(sql("-- newest\nCALL show_commits('stays', 1);")) == 1
     assert len(sql("/* all */ SHOW INDEXES FROM stays")) >= 0
     assert sql("SELECT count(*) FROM stays FOR SYSTEM_TIME AS OF '2999-01-01'") == [(3,)]
+
+
+@pytest.mark.parametrize("target", ["sums", "path"])
+@pytest.mark.parametrize("source", ["sums", "path"])
+def test_a_source_that_is_the_table_itself_is_read_again_at_each_attempt(
+    spark: Any, sql: Sql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, source: str
+) -> None:
+    # The source by path was read once: after a conflict the merge wrote the sum of older rows.
+    path = str(tmp_path / "sums")
+    sql(
+        f"CREATE TABLE sums (id INT, v INT) USING hudi TBLPROPERTIES (primaryKey = 'id') LOCATION '{path}'"
+    )
+    sql("INSERT INTO sums VALUES (0, 0), (1, 1)")
+    read = SparkStatement.checked
+    rivals = [5]
+
+    def slowly(statement: SparkStatement, *args: Any) -> Any:
+        made = read(statement, *args)
+        if rivals:
+            with hoodoo.open_table(path) as rival:
+                rival.upsert([{"id": 1, "v": rivals.pop()}])
+        return made
+
+    monkeypatch.setattr(SparkStatement, "checked", slowly)
+    names = {"sums": "sums", "path": f"hudi.`{path}`"}
+    sql(
+        f"MERGE INTO {names[target]} t USING (SELECT 0 AS id, sum(v) AS v FROM {names[source]}) s "
+        "ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = s.v"
+    )
+    assert sql("SELECT id, v FROM sums") == [(0, 5), (1, 5)]

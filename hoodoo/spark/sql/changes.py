@@ -28,7 +28,7 @@ from hoodoo.spark.sql.catalyst import (
     value_of,
 )
 from hoodoo.spark.sql.definitions import partitions_last
-from hoodoo.spark.sql.names import NamedTable, names_in, served
+from hoodoo.spark.sql.names import NamedTable, PinnedTable, names_in, served
 from hoodoo.spark.sql.statements import Statement, parts_of
 from timeline.errors import InvalidInputError, counted
 from timeline.model.commit_metadata import WriteOperation
@@ -107,8 +107,10 @@ def _opened(
     spark = statement.spark
 
     def analysis(state: Any) -> Any:
-        # Parts that name the table itself read the pinned snapshot, as the statement does.
-        return served(spark, names_in(plan), {named.name: state.to_df()})
+        uri = table.context.ports.storage.base_uri
+        pinned = PinnedTable(base_uri=uri, df=state.to_df())
+        statement.load_again(pinned)
+        return served(spark, names_in(plan), pinned)
 
     with SparkTable(spark, named.path, named.options) as table:
         yield SparkStatement(

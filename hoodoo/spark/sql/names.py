@@ -34,7 +34,13 @@ from hoodoo.spark.sql.catalyst import (
     value_of,
 )
 from hoodoo.spark.sql.session_catalog import INPUT_FORMATS, create_in_hive, session_catalog
-from timeline.errors import InvalidInputError, StorageCapabilityError, TableNotFoundError
+from timeline.errors import (
+    HoodooError,
+    InvalidInputError,
+    StorageCapabilityError,
+    TableNotFoundError,
+)
+from timeline.storage.open_storage import storage_for
 
 SESSION_CATALOG: Final = "spark_catalog"
 _RELATION = re.compile(r"Unresolved(?:Relation|TableOrView|Table) \[([^\]]*)\]")
@@ -150,6 +156,30 @@ def identifier(spark: Any, parts: Sequence[str]) -> Any:
     return catalyst(spark, "TableIdentifier")(name, option(spark, database))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedTable:
+    """
+    The table that a statement changes, as one attempt reads it.
+
+    Its other parts, such as the source of a MERGE, read the same snapshot, else the reads of the
+    commit would not be all that it was computed from.
+
+    Args:
+        base_uri: The canonical address.
+        df: The rows of the pinned snapshot.
+    """
+
+    base_uri: str
+    df: Any
+
+    def is_at(self, path: str) -> bool:
+        """Return whether a path, in any spelling, is the table's."""
+        try:
+            return storage_for(path).base_uri == self.base_uri
+        except HoodooError:
+            return False
+
+
 # ---- Queries over tables
 
 
@@ -161,7 +191,7 @@ def names_in(plan: Any) -> list[tuple[str, ...]]:
 
 @contextmanager
 def served(
-    spark: Any, names: Iterable[Sequence[str]], instead: Mapping[str, Any] | None = None
+    spark: Any, names: Iterable[Sequence[str]], pinned: PinnedTable | None = None
 ) -> Iterator[list[Any]]:
     """
     Let Spark read Hudi tables and views over them by name, while statements are analysed.
@@ -169,7 +199,7 @@ def served(
     Args:
         spark: The session.
         names: Names of tables and views; others than Hudi's are left to Spark.
-        instead: By name the DataFrames of tables, used instead of a load.
+        pinned: The table that a statement changes.
 
     Yields:
         The loaded DataFrames, which keep the leases of their files while they exist.
@@ -177,8 +207,7 @@ def served(
     tables = _tables_behind(spark, names)
     catalog, loaded, keys = session_catalog(spark), [], []
     for table in tables.values():
-        df = (instead or {}).get(table.name)
-        df = load_named(spark, table, {}) if df is None else _partitions_last(df, table)
+        df = load_pinned(spark, table, pinned)
         loaded.append(df)
         with _caching:
             _cached[id(catalog), table.name] += 1
@@ -210,6 +239,13 @@ def load_named(spark: Any, table: NamedTable, options: Mapping[str, str]) -> Any
     """Return the rows of a named table; partition columns are its last, as in the catalog."""
     df = load_dataframe(spark, [table.path], {**table.read_options, **options}, warns=False)
     return _partitions_last(df, table)
+
+
+def load_pinned(spark: Any, table: NamedTable, pinned: PinnedTable | None) -> Any:
+    """Return the rows of a table that a statement reads: of the pinned snapshot if it is that table."""
+    if pinned is None or table.is_read_optimized or not pinned.is_at(table.path):
+        return load_named(spark, table, {})
+    return _partitions_last(pinned.df, table)
 
 
 def _partitions_last(df: Any, table: NamedTable) -> Any:

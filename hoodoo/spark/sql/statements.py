@@ -31,11 +31,13 @@ from hoodoo.spark.sql.catalyst import (
 from hoodoo.spark.sql.names import (
     SESSION_CATALOG,
     NamedTable,
+    PinnedTable,
     find_table,
     forget_rows,
     identifier,
     is_view_of_tables,
     load_named,
+    load_pinned,
     names_in,
     required_table,
     served,
@@ -70,6 +72,7 @@ class Statement:
         plan: Spark's plan, not analysed.
         by_spark: Runs a text by Spark itself.
         views: Temporary views of parts of the statement, by name.
+        paths: The tables that views stand for, if the statement names their paths.
         changed: The Hudi table that it changes.
     """
 
@@ -78,6 +81,7 @@ class Statement:
     plan: Any
     by_spark: RunBySpark
     views: dict[str, Any] = field(default_factory=dict)
+    paths: dict[str, NamedTable] = field(default_factory=dict)
     changed: NamedTable | None = None
 
     @property
@@ -185,6 +189,12 @@ class Statement:
             for name in self.views:
                 self.spark.catalog.dropTempView(name)
 
+    def load_again(self, pinned: PinnedTable) -> None:
+        """Let the views of paths have the newest rows, or those of the pinned snapshot."""
+        for name, table in self.paths.items():
+            df = self.views[name] = load_pinned(self.spark, table, pinned)
+            df.createOrReplaceTempView(name)
+
     def _replace_by_views(self, target: Any) -> None:
         kept = None if target is None else Node(target, "", None).span
         made: list[tuple[int, int, str]] = []
@@ -199,6 +209,8 @@ class Statement:
             name = f"hoodoo_{uuid.uuid4().hex}"
             df.createOrReplaceTempView(name)
             self.views[name] = df
+            if one.kind == "UnresolvedRelation":
+                self.paths[name] = required_table(self.spark, parts_of(one.node) or ())
             is_named = one.parent is not None and kind_of(one.parent) == "SubqueryAlias"
             made.append((*where, f"`{name}`" + ("" if is_named or not alias else f" AS `{alias}`")))
         self._replace(made)

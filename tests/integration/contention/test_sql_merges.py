@@ -1,5 +1,5 @@
 """
-Two Spark sessions run MERGE on the same rows at once, at each isolation level (ISO-1 to ISO-3).
+Two Spark sessions run MERGE on the same rows at once, at each isolation level.
 
 Some statements add one to rows, so that the number of commits shows a lost update. Others set a row
 to the sum of all rows. At ``serializable`` the table has the rows of a replay in the order of the
