@@ -153,6 +153,7 @@ def test_spark_with_hudis_bundle_reads_through_the_entries(java: Sql) -> None:
     ) == [[["1", "1"]], [["2", noon, noon]]]
 
 
+@pytest.mark.slow  # the other way round is not
 def test_hoodoo_finds_and_writes_a_table_that_java_made_by_sql(java: Sql, ours: Sql) -> None:
     java.ask(
         "create table sql.java (id bigint, name string, at bigint, day string) using hudi "

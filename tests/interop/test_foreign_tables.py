@@ -30,7 +30,10 @@ TABLES = {"1.2.0": (2, 26), "1.0.2": (1, 12), "0.15.0": (1, 12)}
 ZONES = ("Asia/Kolkata", "America/New_York", "Pacific/Kiritimati", "UTC")
 
 
-@pytest.mark.parametrize("release", TABLES)
+@pytest.mark.parametrize(
+    "release",
+    [pytest.param(one, marks=pytest.mark.slow) if one == "1.0.2" else one for one in TABLES],
+)
 def test_both_engines_take_the_same_steps_on_tables_made_by_java(
     java_oracle: Callable[..., JavaOracle],
     tmp_path: Path,
