@@ -50,11 +50,11 @@ from timeline.errors import (
     StorageUnavailableError,
     needs_extra,
 )
-from timeline.model.file_names import FileSlice, check_partition_path, listed
+from timeline.model.file_names import TIMELINE, FileSlice, check_partition_path, listed
 from timeline.model.instant import WallMs, instant_time
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument, parse_range, parse_time_travel
-from timeline.ports.ports import Ports, close_storage
+from timeline.ports.ports import Ports, Storage, close_storage
 from timeline.properties.properties_file import create_properties, load_config
 from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import ReaderLease, lease_newest, pin
@@ -89,7 +89,16 @@ def create_table_files(
     """
     now = instant_time(WallMs(ports.clock.now_ms()))
     config = create_properties(ports.storage, properties, now=now)
+    if ports.storage.capabilities.local_root is not None:
+        _make_timeline_folder(ports.storage)
     return TableReader(TableContext.of(ports, config, limits))
+
+
+def _make_timeline_folder(storage: Storage) -> None:
+    """Make the folder without which Java Hudi does not open a table that has no commit yet."""
+    path = f"{TIMELINE}/.created"
+    storage.create(path, b"")
+    storage.delete(path)
 
 
 def _chosen_slices(

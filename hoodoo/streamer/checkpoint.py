@@ -119,7 +119,7 @@ def committed_by_java(
     snapshot: Snapshot, keys: CheckpointKeys, after: InstantTime | None
 ) -> InstantTime | None:
     """
-    Return a commit of Java's streamer that came after another one; None if there is none.
+    Return the requested time of the newest commit of Java's streamer since a commit, or None.
 
     Args:
         snapshot: The newest one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
-from hoodoo.streamer.run import Streamer, StreamerReport
+from hoodoo.streamer.run import Streamer
+from tests.unit.hoodoo.streamer.streams import options, put, rows_of, stream
 from timeline.errors import InvalidInputError
 
 pytestmark = pytest.mark.spark
@@ -27,34 +27,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put(folder: Path, name: str, *lines: object, at_s: int) -> None:
-    """Write a JSON file with a modification time in s; a text is a line as it is."""
-    path = folder / "in" / name
-    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    path.write_text("\n".join(texts))
-    os.utime(path, (at_s, at_s))
-
-
-def options(folder: Path, **more: str) -> dict[str, str]:
-    return {
-        "hoodie.streamer.ingestion.targetBasePath": str(folder / "t"),
-        "hoodie.streamer.source.dfs.root": str(folder / "in"),
-        "hoodoo.streamer.source.class": "JsonDFSSource",
-        "hoodie.datasource.write.recordkey.field": "id",
-        **{key.replace("__", "."): value for key, value in more.items()},
-    }
-
-
-def stream(spark: Any, properties: dict[str, str]) -> StreamerReport:
-    with Streamer(properties, spark=spark) as streamer:
-        return streamer.run()
-
-
-def rows_of(folder: Path) -> list[tuple[Any, ...]]:
-    with hoodoo.open_table(folder / "t") as table:
-        return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
-
-
 def double(df: Any) -> Any:
     """A transformer that gets and returns a DataFrame."""
     return df.withColumn("v", df["v"] * 2)
@@ -64,8 +36,8 @@ def test_files_go_through_transformers_into_the_table_with_their_checkpoint(
     spark: Any, folder: Path
 ) -> None:
     kept = len(spark.sparkContext._jsc.getPersistentRDDs())
-    put(folder, "a.json", {"id": 1, "v": 1}, {"id": 2, "v": 2}, at_s=1_000)
-    put(folder, "b.json", {"id": 2, "v": 20}, {"id": 3, "v": -1}, at_s=2_000)
+    put(folder, "a.json", [{"id": 1, "v": 1}, {"id": 2, "v": 2}], at_s=1_000)
+    put(folder, "b.json", [{"id": 2, "v": 20}, {"id": 3, "v": -1}], at_s=2_000)
     chosen = options(
         folder,
         hoodie__streamer__transformer__class=f"SqlQueryBasedTransformer,{__name__}:double",
@@ -75,32 +47,32 @@ def test_files_go_through_transformers_into_the_table_with_their_checkpoint(
         hoodoo__streamer__source__limit="10",
     )
     spark.sql("SELECT id, 100 AS more FROM range(5)").createOrReplaceTempView("ups")
-    report = stream(spark, chosen)
+    report = stream(chosen, spark)
     assert (report.batches, report.rows, report.checkpoint) == (2, 3, "2000000")
-    assert rows_of(folder) == [(1, 202), (2, 240)]
+    assert rows_of(folder / "t") == [(1, 202), (2, 240)]
     with hoodoo.open_table(folder / "t") as table:
         [newest, first] = [one.extra_metadata for one in table.snapshot.commits_newest_first()]
     assert (newest[JAVA_KEY], first[JAVA_KEY]) == ("2000000", "1000000")
     # The streamer of this process continues, and that of Spark after it.
-    put(folder, "c.json", {"id": 4, "v": 4}, at_s=3_000)
+    put(folder, "c.json", [{"id": 4, "v": 4}], at_s=3_000)
     with Streamer(options(folder)) as streamer:
         assert streamer.run().rows == 1
-    put(folder, "d.json", {"id": 5, "v": 5}, at_s=4_000)
-    assert stream(spark, options(folder)).rows == 1
-    assert rows_of(folder)[2:] == [(4, 4), (5, 5)]
-    assert stream(spark, options(folder)).batches == 0
+    put(folder, "d.json", [{"id": 5, "v": 5}], at_s=4_000)
+    assert stream(options(folder), spark).rows == 1
+    assert rows_of(folder / "t")[2:] == [(4, 4), (5, 5)]
+    assert stream(options(folder), spark).batches == 0
     assert len(spark.sparkContext._jsc.getPersistentRDDs()) == kept
 
 
 def test_files_of_other_columns_are_a_batch_of_their_own(spark: Any, folder: Path) -> None:
-    put(folder, "a.json", {"id": 1, "v": 1}, at_s=1_000)
-    put(folder, "b.json", {"v": 2, "id": 2}, at_s=2_000)
-    put(folder, "c.json", {"id": 3, "v": 3, "w": "x"}, at_s=3_000)
+    put(folder, "a.json", [{"id": 1, "v": 1}], at_s=1_000)
+    put(folder, "b.json", [{"v": 2, "id": 2}], at_s=2_000)
+    put(folder, "c.json", [{"id": 3, "v": 3, "w": "x"}], at_s=3_000)
     with Streamer(options(folder), spark=spark) as streamer:
         [first, _] = [streamer.write_batch()[0] for _ in range(2)]
     assert first is not None
     assert (first.rows, first.checkpoint) == (2, "2000000")
-    assert rows_of(folder) == [(1, 1, None), (2, 2, None), (3, 3, "x")]
+    assert rows_of(folder / "t") == [(1, 1, None), (2, 2, None), (3, 3, "x")]
 
 
 def test_a_given_schema_decides_the_columns_of_parquet_files(spark: Any, folder: Path) -> None:
@@ -111,15 +83,15 @@ def test_a_given_schema_decides_the_columns_of_parquet_files(spark: Any, folder:
     (folder / "s.avsc").write_text(json.dumps({"type": "record", "name": "r", "fields": fields}))
     key = "hoodie.streamer.schemaprovider.source.schema.file"
     more = {key: str(folder / "s.avsc"), "hoodoo.streamer.source.class": "ParquetDFSSource"}
-    assert stream(spark, options(folder) | more).rows == 2
-    assert rows_of(folder) == [(1, 1.5, None), (2, 2.5, None)]
+    assert stream(options(folder) | more, spark).rows == 2
+    assert rows_of(folder / "t") == [(1, 1.5, None), (2, 2.5, None)]
 
 
 def test_bad_records_and_rows_without_a_key_go_to_their_table(spark: Any, folder: Path) -> None:
-    put(folder, "a.json", {"id": 1, "v": 1}, "{oh", {"v": 3}, at_s=1_000)
+    put(folder, "a.json", [{"id": 1, "v": 1}, "{oh", {"v": 3}], at_s=1_000)
     bad = {"hoodie.errortable.enable": "true", "hoodie.errortable.base.path": str(folder / "bad")}
-    assert stream(spark, options(folder) | bad).rows == 1
-    assert rows_of(folder) == [(1, 1)]
+    assert stream(options(folder) | bad, spark).rows == 1
+    assert rows_of(folder / "t") == [(1, 1)]
     with hoodoo.open_table(folder / "bad") as table:
         records = sorted(row["record"] for row in table.to_arrow().to_pylist())
     assert records == ['{"v":3}', "{oh"]
@@ -133,10 +105,10 @@ def test_a_hudi_table_and_a_query_of_it_are_sources(spark: Any, folder: Path) ->
             "hoodoo.streamer.source.class": "HoodieIncrSource",
             "hoodie.streamer.source.hoodieincr.path": str(folder / "s"),
         }
-        assert stream(spark, options(folder) | more).rows == 2
+        assert stream(options(folder) | more, spark).rows == 2
         source.upsert([{"id": 2, "v": 20}])
-        assert stream(spark, options(folder) | more).rows == 1
-        assert rows_of(folder) == [(1, 1), (2, 20)]
+        assert stream(options(folder) | more, spark).rows == 1
+        assert rows_of(folder / "t") == [(1, 1), (2, 20)]
     more = {
         "hoodoo.streamer.source.class": "SqlSource",
         "hoodoo.streamer.source.sql.tables": f"s={folder / 's'}",
@@ -144,7 +116,7 @@ def test_a_hudi_table_and_a_query_of_it_are_sources(spark: Any, folder: Path) ->
         "explode(array(1)) one AS n WHERE v > 1",
         "hoodie.streamer.ingestion.targetBasePath": str(folder / "q"),
     }
-    assert stream(spark, options(folder) | more).rows == 1
+    assert stream(options(folder) | more, spark).rows == 1
 
 
 @pytest.mark.parametrize(
@@ -163,7 +135,7 @@ def test_what_cannot_be_computed_is_an_error_and_leaves_no_table(
 ) -> None:
     if "CAST" in str(more) and spark.version < "4":
         pytest.skip("casts are lenient before Spark 4")
-    put(folder, "a.json", line, at_s=1_000)
+    put(folder, "a.json", [line], at_s=1_000)
     with pytest.raises(InvalidInputError, match=text):
-        stream(spark, options(folder) | more)
+        stream(options(folder) | more, spark)
     assert not (folder / "t").exists()

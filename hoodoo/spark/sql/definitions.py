@@ -42,8 +42,6 @@ from hoodoo.spark.sql.session_catalog import session_catalog
 from hoodoo.spark.sql.statements import Statement, parts_of
 from hoodoo.spark.write import save_dataframe, table_exists
 from timeline.errors import InvalidInputError
-from timeline.model.file_names import TIMELINE
-from timeline.ports.ports import Storage
 
 #: Hudi's names of table properties in SQL, and the options that they stand for.
 _OPTIONS: Final = {
@@ -131,21 +129,13 @@ def create(statement: Statement) -> Any:
         )
     schema = partitions_last(columns, partition_fields(spark, definition))
     layers = layers_for(spark, definition.options(is_new=True))
-    with create_table(path, schema=arrow_schema_of(schema), properties=layers) as table:
-        _make_timeline_folder(table.context.ports.storage)
+    create_table(path, schema=arrow_schema_of(schema), properties=layers).close()
     try:
         register(spark, definition, comments=comments_of(columns.fields))
     except InvalidInputError:
         delete_unwritten_table(path, layers)
         raise
     return statement.done()
-
-
-def _make_timeline_folder(storage: Storage) -> None:
-    """Make the folder without which Java Hudi does not open a table that has no commit yet."""
-    path = f"{TIMELINE}/.created"
-    storage.create(path, b"")
-    storage.delete(path)
 
 
 def create_as_select(statement: Statement) -> Any:

@@ -599,3 +599,10 @@ def test_a_delete_by_a_text_that_is_no_condition_names_keys(tmp_path):
     assert caught.value.kind == "filter"
     assert "'5' is no condition" in caught.value.message
     assert "for keys use keys=" in caught.value.message
+
+
+def test_a_table_without_a_commit_has_its_timeline_folder(tmp_path: Path) -> None:
+    # Java Hudi does not open a table without it.
+    schema = pa.schema([("id", pa.int64())])
+    hoodoo.create_table(tmp_path / "t", schema=schema, record_key="id").close()
+    assert list((tmp_path / "t" / ".hoodie" / "timeline").iterdir()) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,8 @@ import pytest
 from confluent_kafka import Producer
 
 import hoodoo
-from hoodoo.streamer.run import Streamer, StreamerReport
+from hoodoo.streamer.run import Streamer
+from tests.unit.hoodoo.streamer.streams import rows_of, stream
 from timeline.errors import HoodooError, InvalidInputError, SettingError, UnavailableError
 
 
@@ -39,6 +40,7 @@ class Broker:
         assert self.producer.flush(20) == 0
 
 
+TARGET = "hoodie.streamer.ingestion.targetBasePath"
 NUMBERS = count()
 
 
@@ -57,7 +59,7 @@ def options(tmp_path: Path, broker: Broker) -> Options:
 
     def made(**more: str) -> dict[str, str]:
         return {
-            "hoodie.streamer.ingestion.targetBasePath": str(tmp_path / "t"),
+            TARGET: str(tmp_path / "t"),
             "hoodie.datasource.write.recordkey.field": "id",
             "hoodoo.streamer.source.class": "JsonKafkaSource",
             "hoodie.streamer.source.kafka.topic": topic,
@@ -71,16 +73,6 @@ def options(tmp_path: Path, broker: Broker) -> Options:
 
 def topic_of(options: Options) -> str:
     return options()["hoodie.streamer.source.kafka.topic"]
-
-
-def stream(properties: Mapping[str, str]) -> StreamerReport:
-    with Streamer(properties) as streamer:
-        return streamer.run()
-
-
-def rows_of(options: Options) -> list[tuple[Any, ...]]:
-    with hoodoo.open_table(options()["hoodie.streamer.ingestion.targetBasePath"]) as table:
-        return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
 
 
 def messages(*numbers: int, v: str = "a") -> list[bytes]:
@@ -97,7 +89,7 @@ def test_messages_are_written_and_the_offsets_are_in_the_commit(
     assert stream(options()).batches == 0
     broker.send(topic, *messages(8, 9, v="b"))
     assert stream(options()).checkpoint == f"{topic},0:4,1:4,2:2,3:2"
-    assert rows_of(options) == [(n, "b" if n > 7 else "a") for n in range(10)]
+    assert rows_of(options()[TARGET]) == [(n, "b" if n > 7 else "a") for n in range(10)]
 
 
 def test_a_limit_splits_all_partitions_fairly(broker: Broker, options: Options) -> None:
@@ -106,7 +98,7 @@ def test_a_limit_splits_all_partitions_fairly(broker: Broker, options: Options) 
     with Streamer(options(hoodoo__streamer__source__limit="15")) as streamer:
         report = streamer.run(on_batch=lambda one: steps.append(one.checkpoint.partition(",")[2]))
     assert steps == ["0:4,1:4,2:4,3:3", "0:8,1:8,2:8,3:6", "0:10,1:10,2:10,3:10"]
-    assert report.rows == len(rows_of(options)) == 40
+    assert report.rows == len(rows_of(options()[TARGET])) == 40
 
 
 def test_a_streamer_that_begins_at_the_end_loses_no_later_message(
@@ -121,13 +113,13 @@ def test_a_streamer_that_begins_at_the_end_loses_no_later_message(
             assert streamer.run().batches == 0
         broker.send(topic, *messages(3, 4))
         assert streamer.run().rows == 2
-    assert rows_of(options) == [(3, "a"), (4, "a")]
+    assert rows_of(options()[TARGET]) == [(3, "a"), (4, "a")]
 
 
 def test_columns_with_offsets_are_those_of_hudi(broker: Broker, options: Options) -> None:
     broker.send(topic_of(options), *messages(1, 2))
     stream(options(hoodie__streamer__source__kafka__append__offsets="true"))
-    with hoodoo.open_table(options()["hoodie.streamer.ingestion.targetBasePath"]) as table:
+    with hoodoo.open_table(options()[TARGET]) as table:
         rows = table.to_arrow().sort_by("id").to_pylist()
     assert [row["_hoodie_kafka_source_partition"] for row in rows] == [0, 1]
     assert [row["_hoodie_kafka_source_offset"] for row in rows] == [0, 0]
@@ -247,7 +239,7 @@ def test_avro_messages_name_their_schemas_in_a_registry(
         "schema__registry__basic__auth__user__info": "u:p",
     }
     assert stream(avro(options, **registry)).rows == 9
-    assert rows_of(options) == [(n, None if n % 3 else "x") for n in range(9)]
+    assert rows_of(options()[TARGET]) == [(n, None if n % 3 else "x") for n in range(9)]
     assert sorted(asked) == [7, 8]
     broker.send(topic_of(options), b"\x00\x00", datum(OLD, {"id": 5}, 7))
     with pytest.raises(InvalidInputError, match="it has no number of a schema"):
@@ -268,7 +260,7 @@ def test_bare_avro_messages_have_the_schema_of_the_source(
         topic_of(options), datum(NEW, {"id": 1, "v": None}), datum(NEW, {"id": 2, "v": "y"})
     )
     assert stream(avro(options, **bare)).rows == 2
-    assert rows_of(options) == [(1, None), (2, "y")]
+    assert rows_of(options()[TARGET]) == [(1, None), (2, "y")]
     broker.send(topic_of(options), b"\x02\x02\x7f")
     with pytest.raises(InvalidInputError, match="a message is not Avro of its schema"):
         stream(avro(options, **bare))

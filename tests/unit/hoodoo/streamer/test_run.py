@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import hoodoo
 from hoodoo.streamer.run import Streamer, StreamerReport
 from hoodoo.table import Table
 from tableservices.worker import StopFlag
+from tests.unit.hoodoo.streamer.streams import options, put, rows_of, stream
 from timeline.errors import InvalidInputError, LockTimeoutError, SettingError, UnsafeSetupError
 
 JAVA_KEY = "streamer.checkpoint.key.v2"
@@ -26,34 +25,6 @@ JAVA_KEY = "streamer.checkpoint.key.v2"
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "in").mkdir()
     return tmp_path
-
-
-def put(folder: Path, name: str, rows: list[dict[str, Any]], *, at_s: int) -> None:
-    """Write a JSON file with a modification time in s."""
-    path = folder / "in" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    os.utime(path, (at_s, at_s))
-
-
-def options(folder: Path, **more: str) -> dict[str, str]:
-    return {
-        "hoodie.streamer.ingestion.targetBasePath": str(folder / "t"),
-        "hoodie.streamer.source.dfs.root": str(folder / "in"),
-        "hoodoo.streamer.source.class": "JsonDFSSource",
-        "hoodie.datasource.write.recordkey.field": "id",
-        **{f"hoodoo.streamer.{key}": value for key, value in more.items()},
-    }
-
-
-def stream(properties: Mapping[str, str]) -> StreamerReport:
-    with Streamer(properties) as streamer:
-        return streamer.run()
-
-
-def rows_of(folder: Path) -> list[tuple[Any, ...]]:
-    with hoodoo.open_table(folder / "t") as table:
-        return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
 
 
 def texts_of(folder: Path) -> list[Mapping[str, str]]:
@@ -68,7 +39,7 @@ def test_a_run_writes_what_is_new_and_the_commit_has_the_checkpoint(folder: Path
     put(folder, "deep/b.json", [{"id": 2, "v": "B"}, {"id": 3, "v": "c"}], at_s=200)
     assert stream(options(folder)).rows == 2
     assert stream(options(folder)) == StreamerReport(batches=0, rows=0, checkpoint=None)
-    assert rows_of(folder) == [(1, "a"), (2, "B"), (3, "c")]
+    assert rows_of(folder / "t") == [(1, "a"), (2, "B"), (3, "c")]
     assert [one[JAVA_KEY] for one in texts_of(folder)] == ["200000", "100000"]
 
 
@@ -110,7 +81,7 @@ def test_files_with_other_columns_are_a_batch_of_their_own(folder: Path) -> None
     put(folder, "a.json", [{"id": 1, "v": "a"}], at_s=100)
     put(folder, "b.json", [{"id": 2, "v": "b", "w": 5}], at_s=200)
     assert stream(options(folder)).batches == 2
-    assert rows_of(folder) == [(1, "a", None), (2, "b", 5)]
+    assert rows_of(folder / "t") == [(1, "a", None), (2, "b", 5)]
 
 
 def test_hidden_files_do_not_count(folder: Path) -> None:
@@ -135,7 +106,7 @@ def test_each_format_is_read(folder: Path, name: str) -> None:
         (pq.write_table if name == "ParquetDFSSource" else pacsv.write_csv)(rows, path)
     full = f"org.apache.hudi.utilities.sources.{name}"
     stream({**options(folder), "hoodoo.streamer.source.class": full})
-    assert rows_of(folder) == [(1, "a"), (2, None)]
+    assert rows_of(folder / "t") == [(1, "a"), (2, None)]
 
 
 def test_named_streamers_have_checkpoints_of_their_own(folder: Path) -> None:
@@ -167,7 +138,7 @@ def test_two_instances_of_one_streamer_write_a_batch_once(folder: Path) -> None:
         assert caught.value.kind == "streamer_twice"
         other._resume = resume
         assert other.run().rows == 0
-    assert rows_of(folder) == [(1, "a"), (2, "b")]
+    assert rows_of(folder / "t") == [(1, "a"), (2, "b")]
     assert len(texts_of(folder)) == 2
 
 
@@ -183,7 +154,7 @@ def test_a_streamer_goes_on_after_a_batch_that_its_dead_instance_committed(folde
         late._resume = lambda: next(looks, None) or resume()
         put(folder, "4.json", [{"id": 4, "v": "b"}], at_s=400)
         assert late.run().rows == 1
-    assert [one for one, _ in rows_of(folder)] == [1, 2, 3, 4]
+    assert [one for one, _ in rows_of(folder / "t")] == [1, 2, 3, 4]
 
 
 def test_javas_streamer_may_write_before_but_not_beside(folder: Path) -> None:
@@ -209,7 +180,7 @@ def test_javas_streamer_may_write_before_but_not_beside(folder: Path) -> None:
         java_writes(6, "3000000")
         assert named.run().rows == 3
     assert stream(options(folder)).rows == 1, "the next start continues"
-    assert [row[0] for row in rows_of(folder)] == [1, 2, 3, 4, 5, 6]
+    assert [row[0] for row in rows_of(folder / "t")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_named_checkpoint_counts_once(folder: Path) -> None:

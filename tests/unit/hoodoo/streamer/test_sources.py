@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,11 @@ import pytest
 import hoodoo
 from hoodoo.streamer.bad_records import parse_json, read_good
 from hoodoo.streamer.queries import flatten
-from hoodoo.streamer.run import Streamer, StreamerReport
+from hoodoo.streamer.run import Streamer
+from tests.unit.hoodoo.streamer.streams import rows_of, stream
 from timeline.errors import HoodooError, InvalidInputError, SettingError
 
 KEY = {"hoodie.datasource.write.recordkey.field": "id"}
-
-
-def stream(properties: Mapping[str, str]) -> StreamerReport:
-    with Streamer(properties) as streamer:
-        return streamer.run()
-
-
-def rows_of(path: Path) -> list[tuple[Any, ...]]:
-    with hoodoo.open_table(path) as table:
-        return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
 
 
 def target(folder: Path, name: str, **more: str) -> dict[str, str]:
