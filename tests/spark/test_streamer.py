@@ -38,14 +38,10 @@ def test_files_go_through_transformers_into_the_table_with_their_checkpoint(
     kept = len(spark.sparkContext._jsc.getPersistentRDDs())
     put(folder, "a.json", [{"id": 1, "v": 1}, {"id": 2, "v": 2}], at_s=1_000)
     put(folder, "b.json", [{"id": 2, "v": 20}, {"id": 3, "v": -1}], at_s=2_000)
-    chosen = options(
-        folder,
-        hoodie__streamer__transformer__class=f"SqlQueryBasedTransformer,{__name__}:double",
-        **{
-            SQL: "SELECT s.id, s.v + u.more AS v FROM <SRC> s JOIN ups u ON s.id = u.id WHERE s.v > 0"
-        },
-        hoodoo__streamer__source__limit="10",
-    )
+    chosen = options(folder, **{"source.limit": "10"}) | {
+        "hoodie.streamer.transformer.class": f"SqlQueryBasedTransformer,{__name__}:double",
+        SQL: "SELECT s.id, s.v + u.more AS v FROM <SRC> s JOIN ups u ON s.id = u.id WHERE s.v > 0",
+    }
     spark.sql("SELECT id, 100 AS more FROM range(5)").createOrReplaceTempView("ups")
     report = stream(chosen, spark)
     assert (report.batches, report.rows, report.checkpoint) == (2, 3, "2000000")
@@ -55,8 +51,7 @@ def test_files_go_through_transformers_into_the_table_with_their_checkpoint(
     assert (newest[JAVA_KEY], first[JAVA_KEY]) == ("2000000", "1000000")
     # The streamer of this process continues, and that of Spark after it.
     put(folder, "c.json", [{"id": 4, "v": 4}], at_s=3_000)
-    with Streamer(options(folder)) as streamer:
-        assert streamer.run().rows == 1
+    assert stream(options(folder)).rows == 1
     put(folder, "d.json", [{"id": 5, "v": 5}], at_s=4_000)
     assert stream(options(folder), spark).rows == 1
     assert rows_of(folder / "t")[2:] == [(4, 4), (5, 5)]
