@@ -36,6 +36,7 @@ _BITS_MAX = 1 << 30  # a header above this is damage, not a filter
 _ROWS_MAX = 1 << 12
 _LEAST_ENTRIES = 256
 _FEW_HASHES = 10
+_HASHES_MAX = 16  # nearly half of Hudi's rounds, for a sixth more bits
 _FEW_KEYS = 2048  # below, setting single bits is cheaper than a byte for every bit
 _SMALL_ROW_BYTES = 1 << 14  # below, a byte for every bit costs nothing
 
@@ -73,15 +74,16 @@ class BloomSettings:
         Return settings for a file with so many keys; a dynamic filter stores its size (fmt 4.5).
 
         Hudi's 60,000 entries take 431 kB in the footer of the smallest file, which costs a small
-        commit more than its rows. The filter leaves room for growth, up to the configured size. For
-        a small file hashing is the cost, not the bits: a third of the rounds over nearly twice the
-        bits has the same error rate.
+        commit more than its rows. The filter leaves room for growth, up to the configured size.
+        Hashing costs about as much as encoding the file, so there are fewer rounds over more bits,
+        with the same error rate: in a small file a third of the rounds over nearly twice the bits.
         """
         if self.kind != DYNAMIC:
             return self
         room = max(_LEAST_ENTRIES, 1 << max(keys - 1, 0).bit_length())
         entries = min(self.entries, room)
-        return replace(self, entries=entries, hashes=_FEW_HASHES if room <= _FEW_KEYS else None)
+        hashes = min(_FEW_HASHES if room <= _FEW_KEYS else _HASHES_MAX, self.hash_count)
+        return replace(self, entries=entries, hashes=hashes)
 
 
 class BloomFilter:

@@ -202,7 +202,9 @@ class WriteSettings(KeySettings, LimitSettings):
         choices=("gzip", "snappy", "zstd", "lz4", "lz4_raw", "brotli", "uncompressed", "none"),
     )
     parquet_dictionary: bool = option(
-        "hoodie.parquet.dictionary.enabled", True, "Dictionary-encode columns."
+        "hoodie.parquet.dictionary.enabled",
+        True,
+        "Dictionary-encode columns, except those of which a sample has hardly any value twice.",
     )
     log_format: LogFormat | None = option(
         "hoodie.logfile.data.block.format",

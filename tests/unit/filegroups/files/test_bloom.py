@@ -121,9 +121,9 @@ def test_damaged_filters_are_refused(text):
         (256, 256, 10, 19_027),
         (257, 512, 10, 38_053),
         (2_048, 2_048, 10, 152_209),
-        (2_049, 4_096, 30, 176_672),
-        (50_000, 60_000, 30, 2_587_966),
-        (90_000, 60_000, 30, 2_587_966),
+        (2_049, 4_096, 16, 204_808),
+        (50_000, 60_000, 16, 3_000_117),
+        (90_000, 60_000, 16, 3_000_117),
     ],
 )
 def test_a_dynamic_filter_fits_its_file_up_to_the_configured_size(keys, entries, hashes, bits):
@@ -133,9 +133,15 @@ def test_a_dynamic_filter_fits_its_file_up_to_the_configured_size(keys, entries,
 
 def test_a_filter_of_few_rounds_errs_as_rarely():
     """The rate is (1 - e^(-kn/m))^k, with k rounds over m bits for n keys."""
-    for settings in (BloomSettings(), BloomSettings().fitted(256)):
+    for settings in (BloomSettings(), *map(BloomSettings().fitted, (256, 60_000))):
         filled = 1 - math.exp(-settings.hash_count * settings.entries / settings.vector_bits)
         assert filled**settings.hash_count == pytest.approx(1e-9, rel=0.02)
+
+
+def test_a_filter_that_may_err_often_has_no_more_rounds_than_in_hudi():
+    settings = BloomSettings(error_rate=0.01)
+    assert (settings.hash_count, settings.fitted(256).hash_count) == (7, 7)
+    assert settings.fitted(60_000).hash_count == 7
 
 
 @pytest.mark.parametrize("keys", [["abcd"], ["abcd", "efgh"], ["abcdefgh"], ["abcdefghi"]])

@@ -7,6 +7,7 @@ import json
 from decimal import Decimal
 from math import nan
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -284,3 +285,28 @@ def test_columns_with_nan_have_no_limits_in_the_footer() -> None:
         if chunk.statistics is not None and chunk.statistics.has_min_max
     }
     assert limited == {"b", "s.x", "s.y", "n.list.element"}
+
+
+def test_a_column_whose_values_differ_has_no_dictionary() -> None:
+    # Arrow would build one up to its limit, and the file would be larger.
+    numbers = np.arange(30_000)
+    columns = pa.table(
+        {
+            "unique": numbers * 7,
+            "text": pa.array(numbers).cast(pa.string()),
+            "many": numbers * 7919 % 20_011,  # a dictionary has half of a plain column's bytes
+            "sorted": numbers // 3,
+            "few": pa.array(numbers % 50).cast(pa.string()),
+            "narrow": numbers.astype(np.int32),
+            "empty": pa.nulls(len(numbers), pa.string()),
+        }
+    )
+
+    def encoded(rows: pa.Table) -> set[str]:
+        content = parquet_bytes(rows, SCHEMA.avro_json, ParquetSettings())
+        group = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        return {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page}
+
+    assert encoded(columns) == {"many", "sorted", "few", "narrow", "empty"}
+    assert encoded(columns.slice(0, 19_999)) == set(columns.schema.names)
