@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from filegroups.files.bloom import BloomSettings
 from filegroups.files.log_files import LogSettings
-from filegroups.files.parquet import ParquetSettings
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec

@@ -21,15 +21,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from filegroups.files.bloom import BloomFilter
+from filegroups.files.parquet_layout import (
+    ParquetSettings,
+    has_floats,
+    layout_of,
+    row_group_rows,
+)
 from filegroups.keys.keys import VirtualKeys, java_order, key_range
 from filegroups.schema.casting import promote, schema_mismatch_error, to_stored_rows
 from filegroups.schema.column_ids import Renaming
-from filegroups.schema.schema import (
-    KEY_COLUMN,
-    SEQUENCE_COLUMN,
-    avro_with_meta,
-    vector_columns,
-)
+from filegroups.schema.schema import KEY_COLUMN, avro_with_meta, vector_columns
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.ports.ports import ObjectMissingError, Storage, open_cached
 
@@ -40,23 +41,8 @@ _OLD_BLOOM = "com.uber.hoodie.bloomfilter"
 _BLOOM_KIND = "hoodie_bloom_filter_type_code"
 _KEY_MIN = "hoodie_min_record_key"
 _KEY_MAX = "hoodie_max_record_key"
-_NO_DICTIONARY = frozenset({KEY_COLUMN, SEQUENCE_COLUMN})  # every value differs
 _BATCH_ROWS = 65_536
 _THREADS_PAY_ROWS = 10_000  # for fewer rows, threads cost more than decoding
-_SAMPLED_ROWS_MIN = 20_000  # a dictionary of fewer values costs little
-_SAMPLE_BLOCKS, _BLOCK_ROWS = 4, 2_048
-_DISTINCT_SHARE = 0.98  # of a sample: the column has so many values that no dictionary holds them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetSettings:
-    """The layout of base files."""
-
-    compression: str = "snappy"  # hoodie.parquet.compression.codec, lower case
-    row_group_bytes: int = 120 * 1024 * 1024  # hoodie.parquet.block.size, before compression
-    row_group_rows_max: int = 1_000_000
-    page_bytes: int = 1024 * 1024  # hoodie.parquet.page.size
-    dictionary: bool = True  # hoodie.parquet.dictionary.enabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +154,8 @@ def _write(
     sink: IO[bytes], rows: pa.Table, metadata: Mapping[str, str], settings: ParquetSettings
 ) -> None:
     rows = to_stored_rows(rows)
-    with pq.ParquetWriter(sink, rows.schema, **_layout(rows, settings)) as writer:
-        writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
+    with pq.ParquetWriter(sink, rows.schema, **layout_of(rows, settings)) as writer:
+        writer.write_table(rows, row_group_size=row_group_rows(rows, settings))
         # The writer drops the Arrow schema's metadata, so the footer's keys are added here.
         writer.add_key_value_metadata(metadata)
 
@@ -360,94 +346,6 @@ def _keys(file: pq.ParquetFile | InMemoryParquet, path: str) -> pa.ChunkedArray:
     return file.read(columns=[KEY_COLUMN], use_threads=False).column(0)
 
 
-def _layout(rows: pa.Table, settings: ParquetSettings) -> dict[str, Any]:
-    dictionary: Any = False
-    if settings.dictionary:
-        dictionary = [
-            name
-            for name in rows.schema.names
-            if name not in _NO_DICTIONARY and not _differs_nearly_everywhere(rows.column(name))
-        ]
-    compression = settings.compression.lower()
-    return {
-        "version": "2.4",
-        "data_page_version": "1.0",
-        "compression": "none" if compression == "uncompressed" else compression,
-        "use_dictionary": dictionary,
-        "write_statistics": _with_statistics(rows),
-        "data_page_size": settings.page_bytes,
-        "store_schema": False,
-        "store_decimal_as_integer": False,
-    }
-
-
-def _differs_nearly_everywhere(column: pa.ChunkedArray) -> bool:
-    """
-    Return whether nearly every value of a column differs, by a sample of its rows.
-
-    Arrow builds a dictionary up to the page's limit of 1 MiB, then writes the other values plain.
-    Such a file is larger, and is written and read more slowly, than one without the attempt.
-    The sample's rows are neighbours, so that repeated values of sorted rows are seen. Of 8,192
-    rows with 2 % of repeated values, the column has about 200,000 values: 1.6 MB of 8 bytes each.
-    """
-    types, kind = pa.types, column.type
-    is_text = types.is_string(kind) or types.is_large_string(kind)
-    is_wide = types.is_primitive(kind) and kind.bit_width == 64
-    count = len(column)
-    if count < _SAMPLED_ROWS_MIN or not (is_text or is_wide):
-        return False
-    starts = [
-        number * (count - _BLOCK_ROWS) // (_SAMPLE_BLOCKS - 1) for number in range(_SAMPLE_BLOCKS)
-    ]
-    blocks = [chunk for start in starts for chunk in column.slice(start, _BLOCK_ROWS).chunks]
-    distinct = pc.count_distinct(pa.chunked_array(blocks, kind), mode="all").as_py()
-    return bool(distinct >= _DISTINCT_SHARE * _SAMPLE_BLOCKS * _BLOCK_ROWS)
-
-
-def _with_statistics(rows: pa.Table) -> bool | list[str]:
-    """
-    Return the columns whose statistics are written; True for all.
-
-    Arrow's limits of floats ignore NaN. For Spark NaN is above all numbers, so ``x > 7`` would skip a
-    file whose only such value is NaN. Java's writers also leave the limits of such a column out.
-    """
-    floats = [each for each in rows.schema if _has_floats(each.type)]
-    omitted = [
-        each.name
-        for each in floats
-        if any(_has_nan(chunk) for chunk in rows.column(each.name).chunks)
-    ]
-    if not omitted:
-        return True
-    made = io.BytesIO()
-    pq.write_table(rows.schema.empty_table(), made, store_schema=False)
-    columns = pq.read_metadata(made).schema
-    paths = (columns.column(number).path for number in range(len(columns)))
-    return [path for path in paths if path.partition(".")[0] not in omitted]
-
-
-def _has_nan(values: pa.Array) -> bool:
-    types = pa.types
-    if not _has_floats(values.type):
-        return False
-    if types.is_floating(values.type):
-        return bool(pc.any(pc.is_nan(values), min_count=0).as_py())
-    if types.is_struct(values.type):
-        return any(_has_nan(values.field(number)) for number in range(values.type.num_fields))
-    if types.is_map(values.type):
-        return _has_nan(values.keys) or _has_nan(values.items)
-    return _has_nan(values.values)
-
-
-def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
-    if rows.num_rows == 0:
-        return 1
-    if rows.get_total_buffer_size() <= settings.row_group_bytes:  # cheaper than nbytes
-        return settings.row_group_rows_max
-    fitting = settings.row_group_bytes * rows.num_rows // max(rows.nbytes, 1)
-    return int(max(1, min(fitting, settings.row_group_rows_max)))
-
-
 @contextmanager
 def open_base_file(
     storage: Storage, path: str, *, kept: bool = False
@@ -535,7 +433,7 @@ def _reads_otherwise(
 
 def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
     types = pa.types
-    return not _has_floats(target) and bool(
+    return not has_floats(target) and bool(
         source == target
         or (types.is_integer(source) and types.is_integer(target))
         or (
@@ -545,11 +443,6 @@ def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
             and source.unit != "us"  # a coarser target then means that the label is wrong
         )
     )
-
-
-def _has_floats(kind: pa.DataType) -> bool:
-    inner = (kind.field(number).type for number in range(kind.num_fields))
-    return pa.types.is_floating(kind) or any(map(_has_floats, inner))
 
 
 def works_without(row_filter: pc.Expression, schema: pa.Schema, name: str) -> bool:

@@ -21,7 +21,6 @@ from filegroups.files.bloom import DYNAMIC, BloomFilter, BloomSettings
 from filegroups.files.cdc_log import write_cdc_of_merge
 from filegroups.files.log_files import LogTarget
 from filegroups.files.parquet import (
-    ParquetSettings,
     base_file_bytes,
     empty_file,
     is_small,
@@ -30,6 +29,7 @@ from filegroups.files.parquet import (
     with_compute_lock,
     write_base_file,
 )
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.keys.keys import VirtualKeys
 from filegroups.merge.merging import (
     DeleteKind,

@@ -202,9 +202,7 @@ class WriteSettings(KeySettings, LimitSettings):
         choices=("gzip", "snappy", "zstd", "lz4", "lz4_raw", "brotli", "uncompressed", "none"),
     )
     parquet_dictionary: bool = option(
-        "hoodie.parquet.dictionary.enabled",
-        True,
-        "Dictionary-encode columns, except those of which a sample has hardly any value twice.",
+        "hoodie.parquet.dictionary.enabled", True, "Dictionary-encode columns that repeat values."
     )
     log_format: LogFormat | None = option(
         "hoodie.logfile.data.block.format",

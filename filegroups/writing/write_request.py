@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from filegroups.files.bloom import BloomSettings
 from filegroups.files.log_files import LogSettings
-from filegroups.files.parquet import ParquetSettings
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec

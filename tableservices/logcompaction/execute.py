@@ -15,7 +15,8 @@ from filegroups.files.append import block_format
 from filegroups.files.avro_columns import encode_records
 from filegroups.files.delete_block import encode_deletes
 from filegroups.files.log_files import LogRead, VisibleInstants, find_blocks, read_logs
-from filegroups.files.parquet import ParquetSettings, parquet_bytes
+from filegroups.files.parquet import parquet_bytes
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.merge.merging import ChangeKind, Changes
 from filegroups.merge.rules import ordering_column
 from filegroups.reading.read import plan_scan, view_of

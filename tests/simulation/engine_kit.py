@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from filegroups.files.parquet import ParquetSettings
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.keys.generators import KeyGenerator
 from filegroups.keys.keys import KeySpec
 from filegroups.schema.new_table import new_table_properties

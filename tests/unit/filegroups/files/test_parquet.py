@@ -15,7 +15,6 @@ import pytest
 
 from filegroups.files.bloom import DYNAMIC, BloomFilter, BloomSettings
 from filegroups.files.parquet import (
-    ParquetSettings,
     base_file_bytes,
     parquet_bytes,
     read_base_file,
@@ -24,6 +23,7 @@ from filegroups.files.parquet import (
     read_keys,
     write_base_file,
 )
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.schema.schema import META_COLUMNS, TableSchema, avro_with_meta, with_meta
 from tests.unit.timeline.memory import MemoryStorage
 from timeline.errors import CorruptTableError, MissingFileError

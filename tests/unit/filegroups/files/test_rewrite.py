@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from filegroups.files.bloom import BloomFilter, BloomSettings
-from filegroups.files.parquet import ParquetSettings, read_base_file, read_footer
+from filegroups.files.parquet import read_base_file, read_footer
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.files.rewrite import (
     FileGroupTask,
     create_partition_metadata,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.files.parquet import ParquetSettings
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.group_commit.messages import (
     FallBack,
     Joined,

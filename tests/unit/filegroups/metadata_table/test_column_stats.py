@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from filegroups.files.avro_columns import encode_records
 from filegroups.files.delete_block import encode_deletes
-from filegroups.files.parquet import ParquetSettings, parquet_bytes
+from filegroups.files.parquet import parquet_bytes
+from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.metadata_table.column_stats import (
     ColumnStats,
     base_file_stats,
