@@ -207,6 +207,8 @@ MERGES_LOGS = {
     "hoodie.metadata.log.compaction.blocks.threshold": "2",
     "hoodie.metadata.compact.max.delta.commits": "100",
 }
+#: The fields of a statistics record that add up.
+SUMS = ("value_count", "null_count", "total_size", "total_uncompressed_size")
 OURS_MERGES = {**MERGES_LOGS, "hoodoo.metadata.services.inline": "true"}
 
 
@@ -233,7 +235,13 @@ def completed(path: Path) -> set[str]:
 @pytest.mark.spec("MDT-17")
 @pytest.mark.parametrize(
     "name",
-    ["v9_mor_ri", pytest.param("v9_mor_secondary", marks=pytest.mark.slow)],
+    [
+        "v9_mor_ri",
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("v9_mor_secondary", "v9a_cow_all", "v8_cow_all")
+        ),
+    ],
 )
 def test_java_goes_on_over_our_log_compaction_and_we_over_its(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str
@@ -267,6 +275,21 @@ def test_java_goes_on_over_our_log_compaction_and_we_over_its(
     files, keys, bounds = listed(path), indexed(path), statistics(path)
     assert files >= before[0]
     assert {key: keys[key] for key in before[1]} == before[1]
+    if before[2] and java.version != "1.2.0":
+        # It adds the counts of a record to those of its copy in each merged block.
+        times = {
+            key: bounds[key]["value_count"] // one["value_count"] for key, one in before[2].items()
+        }
+        assert max(times.values()) > 1
+        added = {
+            key: {**one, **{name: one[name] * times[key] for name in SUMS}}
+            for key, one in before[2].items()
+        }
+        assert {key: bounds[key] for key in added} == added
+        check(java, path)
+        with opened(path) as table:
+            assert table.metadata.repair() == ("column_stats",)
+        bounds = statistics(path)
     assert {key: bounds[key] for key in before[2]} == before[2]
     check(java, path)
 
