@@ -91,7 +91,7 @@ def write_request_of(
     )
     return WriteRequest(
         rules=rules,
-        files=file_rules_of(settings),
+        files=file_rules_of(settings).filtering(config.record_key_fields),
         delete_partitions=delete_partitions or _overwritten(settings, operation),
         extra_metadata={**settings.extra_metadata, **(metadata or {})},
         batch_id=batch_id,

@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import IO, Any, Final
 
@@ -138,7 +138,7 @@ def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> 
     """
     sink = io.BytesIO()
     metadata = _schema_metadata(rows, avro_json)
-    _write(sink, rows, metadata, settings)
+    _write(sink, rows, metadata, replace(settings, filtered=()))  # logs are read whole
     return sink.getvalue()
 
 

@@ -1,5 +1,5 @@
 """
-How a Parquet file is laid out: row groups, pages, dictionaries and statistics.
+How a Parquet file is laid out: row groups, pages, dictionaries, statistics and bloom filters.
 
 A layout never changes what a reader gets; it decides size and speed, and what a query may skip.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,9 @@ _NO_DICTIONARY = frozenset({KEY_COLUMN, SEQUENCE_COLUMN})  # every value differs
 _SAMPLED_ROWS_MIN = 20_000  # a dictionary of fewer values costs little
 _SAMPLE_BLOCKS, _BLOCK_ROWS = 4, 2_048
 _DISTINCT_SHARE = 0.98  # of a sample: the column has so many values that no dictionary holds them
+_HAS_FILTERS = "bloom_filter_options" in signature(pq.ParquetWriter).parameters
+_FILTERED_ROWS_MIN = 4_096  # fewer rows are read as fast as a filter
+_FILTER_ERRORS = 0.01  # twelve to twenty bits for each key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,7 @@ class ParquetSettings:
     row_group_rows_max: int = 1_000_000
     page_bytes: int = 1024 * 1024  # hoodie.parquet.page.size
     dictionary: bool = True  # hoodie.parquet.dictionary.enabled
+    filtered: tuple[str, ...] = ()  # columns that get Parquet's own bloom filter
 
 
 def layout_of(rows: pa.Table, settings: ParquetSettings) -> dict[str, Any]:
@@ -43,6 +48,7 @@ def layout_of(rows: pa.Table, settings: ParquetSettings) -> dict[str, Any]:
             if name not in _NO_DICTIONARY and not _differs_nearly_everywhere(rows.column(name))
         ]
     compression = settings.compression.lower()
+    filters = _filters(rows, settings)
     return {
         "version": "2.4",
         "data_page_version": "1.0",
@@ -52,6 +58,29 @@ def layout_of(rows: pa.Table, settings: ParquetSettings) -> dict[str, Any]:
         "data_page_size": settings.page_bytes,
         "store_schema": False,
         "store_decimal_as_integer": False,
+        **({"bloom_filter_options": filters} if filters else {}),
+    }
+
+
+def _filters(rows: pa.Table, settings: ParquetSettings) -> dict[str, Any]:
+    """
+    Return the options of Parquet's own bloom filters, which a PyArrow that is too old cannot write.
+
+    By them Spark and other engines leave out a row group that lacks the value of a query. They do
+    not know the filter in Hudi's footer.
+    """
+    if not _HAS_FILTERS or rows.num_rows < _FILTERED_ROWS_MIN:
+        return {}
+    values = min(rows.num_rows, row_group_rows(rows, settings))
+    kinds = {
+        name: rows.schema.field(name).type
+        for name in settings.filtered
+        if name in rows.schema.names
+    }
+    return {
+        name: {"ndv": values, "fpp": _FILTER_ERRORS}
+        for name, kind in kinds.items()
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
     }
 
 

@@ -280,7 +280,7 @@ class WriteSettings(KeySettings, LimitSettings):
     bloom_enabled: bool = option(
         "hoodie.parquet.bloom.filter.enabled",
         True,
-        "Write the bloom filter of record keys into base files.",
+        "Write bloom filters of record keys into base files: Hudi's, and Parquet's own.",
     )
     bloom_type: BloomType = option(
         "hoodie.bloom.index.filter.type",

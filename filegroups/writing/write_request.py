@@ -124,6 +124,12 @@ class FileRules:
     learn_record_size: bool = True
     logs: LogSettings = field(default_factory=LogSettings)  # of merge-on-read tables
 
+    def filtering(self, key_fields: tuple[str, ...]) -> FileRules:
+        """Return the rules for a table of these key fields, whose columns queries search."""
+        if self.bloom is None:
+            return self
+        return replace(self, parquet=replace(self.parquet, filtered=key_fields))
+
     @property
     def fills_small_files(self) -> bool:
         """Whether inserts may go to small files."""

@@ -360,7 +360,7 @@ class _ClusteringRun:
                 slices=slices,
                 read=read,
                 avro_json=schema.avro_json,
-                files=files,
+                files=files.filtering(context.config.record_key_fields),
                 stores_keys=context.config.populate_meta_fields,
             )
             for number, slices in sorted(left.items())

@@ -199,6 +199,7 @@ def tasks_of(
             its records; or as ``refuse_renamed``.
     """
     config = context.config
+    files = files.filtering(config.record_key_fields)
     read = plan_scan(context, snapshot, slices, with_hoodie_columns=True).read
     refuse_renamed(read.history, planned.requested_time)
     schema = TableSchema.from_avro(snapshot.newest_schema_json or config.create_schema_json or "")

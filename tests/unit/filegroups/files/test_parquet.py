@@ -310,3 +310,26 @@ def test_a_column_whose_values_differ_has_no_dictionary() -> None:
 
     assert encoded(columns) == {"many", "sorted", "few", "narrow", "empty"}
     assert encoded(columns.slice(0, 19_999)) == set(columns.schema.names)
+
+
+def test_a_big_base_file_has_a_filter_of_its_key_columns() -> None:
+    columns = pa.table({"k": np.arange(4_096), "t": ["x"] * 4_096, "b": [True] * 4_096})
+    settings = ParquetSettings(filtered=("k", "b", "other"))
+
+    def filtered(content: bytes) -> dict[str, int]:
+        group = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        return {
+            one.path_in_schema: one.bloom_filter_length
+            for one in chunks
+            if one.bloom_filter_offset is not None
+        }
+
+    def made(rows: pa.Table) -> dict[str, int]:
+        return filtered(base_file_bytes(rows, avro_json=SCHEMA.avro_json, settings=settings))
+
+    found = made(columns)
+    assert set(found) == {"k"}
+    assert 4_096 < found["k"] < 10_000  # 8,192 bytes and a header
+    assert made(columns.slice(1)) == {}
+    assert filtered(parquet_bytes(columns, SCHEMA.avro_json, settings)) == {}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
@@ -167,3 +168,38 @@ def test_the_record_index_of_a_table_of_version_6_is_not_read(tmp_path: Path) ->
 def test_slices_with_logs_are_merged(tmp_path: Path) -> None:
     with hoodoo.open_table(golden_tables.unpack("v9_simple_bucket", tmp_path)) as table:
         assert table.get_rows(["a01"]).column("ts").to_pylist() == [20]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_other_engines_find_a_filter_of_each_key_column(tmp_path: Path, wanted: bool) -> None:
+    """They leave out row groups by Parquet's own filter; Hudi's in the footer is unknown to them."""
+    table = hoodoo.create_table(
+        tmp_path / "t",
+        record_key=["id", "n"],
+        table_type="MERGE_ON_READ",
+        properties={
+            "hoodie.parquet.bloom.filter.enabled": str(wanted).lower(),
+            "hoodie.compact.inline.max.delta.commits": "1",
+            "hoodie.clustering.plan.strategy.sort.columns": "v",
+        },
+    )
+    numbers = range(5_000)
+    rows = pa.table({"id": [str(one) for one in numbers], "n": numbers, "v": numbers})
+
+    def filtered() -> set[str]:
+        (one,) = table.file_slices()
+        assert one.base_file is not None
+        assert not one.log_files
+        group = pq.read_metadata(tmp_path / "t" / one.base_file.path).row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        return {one.path_in_schema for one in chunks if one.bloom_filter_offset is not None}
+
+    expected = {"id", "n"} if wanted else set()
+    with table:
+        table.bulk_insert(rows)
+        assert filtered() == expected
+        table.upsert(rows.slice(0, 10))
+        assert table.services.compact() is not None
+        assert filtered() == expected
+        assert table.services.cluster() is not None
+        assert filtered() == expected
