@@ -116,7 +116,6 @@ class SparkStatement:
     alias: str
     analysis: Analysis = field(default=lambda _: nullcontext())
     _cached: list[Any] = field(default_factory=list)
-    _fixed: list[Any] = field(default_factory=list)
 
     def delete(self, condition: Any, partitions: Sequence[str] | None = None) -> CommitResult:
         """Delete the rows for which an expression is true; None for all. Errors: as ``update``."""
@@ -181,20 +180,21 @@ class SparkStatement:
         )
 
     def cached(self, rows: Any) -> Any:
-        """Keep rows for the rest of an attempt; Spark computes them once."""
+        """
+        Keep rows for the rest of an attempt; Spark computes them once.
+
+        A lost executor may have had rows that differ if they are computed again: an order or a
+        random value. Spark raises an error instead, and the statement begins again.
+        """
         self._cached.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
+        if not rows._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
+            _blocks(rows).localCheckpoint()
         return rows
 
     def fixed(self, rows: Any) -> Any:
-        """
-        Compute rows once, for the rest of an attempt.
-
-        Rows that a lost executor had are never computed again, because they may differ: an order
-        or a random value. Spark raises an error instead, and the statement begins again.
-        """
-        made = rows.localCheckpoint()
-        self._fixed.append(made)
-        return self.cached(made)  # so Spark knows their size
+        """Compute rows now, and keep them as ``cached``."""
+        _blocks(self.cached(rows)).count()
+        return rows
 
     def checked(self, rows: Any, checks: Sequence[Check]) -> Workload:
         """
@@ -261,9 +261,11 @@ class SparkStatement:
         for rows in self._cached:
             rows.unpersist()
         self._cached.clear()
-        for rows in self._fixed:
-            rows._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
-        self._fixed.clear()
+
+
+def _blocks(rows: Any) -> Any:
+    """Return the RDD of the blocks in which Spark keeps persisted rows."""
+    return rows._jdf.queryExecution().withCachedData().cacheBuilder().cachedColumnBuffers()  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)

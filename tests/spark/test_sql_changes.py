@@ -10,6 +10,7 @@ from pyspark.errors import ParseException
 
 import hoodoo
 import hoodoo.spark
+from hoodoo.spark import row_changes
 from hoodoo.spark.row_changes import SparkStatement
 from tests.spark.conftest import DRIVER_BYTES, Sql
 from timeline.errors import HoodooError, InvalidInputError, StorageUnavailableError
@@ -127,7 +128,7 @@ def test_a_merge_that_loses_rows_of_its_source_begins_again(
         made = fixed(self, rows)
         computed.append(made)
         if len(computed) <= losses:  # as when an executor dies
-            self._fixed[-1]._jdf.queryExecution().analyzed().rdd().unpersist(True)
+            row_changes._blocks(made).unpersist(True)
         return made
 
     monkeypatch.setattr(SparkStatement, "fixed", lossy)
@@ -310,9 +311,75 @@ def test_inserts_find_columns_by_name_and_read_their_own_table(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("changes", ["update", "merge"])
+def test_random_values_that_a_lost_executor_had_are_not_computed_again(
+    spark: Any, sql: Sql, stays: str, monkeypatch: pytest.MonkeyPatch, changes: str
+) -> None:
+    checked, computed = SparkStatement.checked, []
+
+    def lossy(self: SparkStatement, *args: Any) -> Any:
+        made = checked(self, *args)
+        computed.append(made)
+        if len(computed) == 1:  # as when an executor dies
+            for rows in self._cached:
+                row_changes._blocks(rows).unpersist(True)
+        return made
+
+    monkeypatch.setattr(SparkStatement, "checked", lossy)
+    if changes == "update":
+        sql("UPDATE stays SET fare = rand() WHERE city = 'rome'")
+    else:
+        sql(
+            "MERGE INTO stays t USING (SELECT explode(array('a', 'b')) id) s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET fare = rand()"
+        )
+    assert len(computed) == 2
+    assert sql("SELECT count(*) FROM stays WHERE fare < 1") == [(2,)]
+    assert commits(spark, stays) == 2
+
+
+def test_common_table_expressions_stand_before_each_statement(
+    spark: Any, sql: Sql, stays: str
+) -> None:
+    with hoodoo.spark.table(spark, stays) as table:
+        where = f"hudi.`{table.path}`"
+    new = "WITH old AS (SELECT id FROM stays WHERE ts < 3), new AS"
+    sql(
+        f"{new} (SELECT id, fare + 1 fare FROM {where} WHERE id IN (SELECT id FROM old) UNION ALL "
+        "SELECT 'n', 9D) MERGE INTO stays t USING new ON t.id = new.id AND t.id <> (SELECT min(id) "
+        "FROM new) WHEN MATCHED THEN UPDATE SET fare = new.fare + (SELECT count(*) FROM new) "
+        "WHEN NOT MATCHED AND new.id = 'n' THEN INSERT (id, fare, ts, city) VALUES (id, fare, 1, 'rome')"
+    )
+    assert sql("SELECT id, fare FROM stays") == [
+        *[("a", 10.0), ("b", 24.0), ("c", 30.0), ("d", 40.0), ("n", 9.0)]
+    ]
+    sql(f"{new} (SELECT 'c' id) UPDATE stays SET fare = 0 WHERE id IN (SELECT id FROM new)")
+    sql(f"{new} (SELECT 'd' id) DELETE FROM stays WHERE id IN (SELECT id FROM new)")
+    sql(f"{new} (SELECT 5L, 'e', 'eve', 50D, 'oslo') INSERT INTO stays SELECT * FROM new")
+    assert sql("SELECT id, fare FROM stays WHERE id IN ('c', 'd', 'e')") == [("c", 0.0), ("e", 50.0)]
+
+
+def test_a_source_is_read_stored_and_numbered_once(
+    spark: Any, sql: Sql, stays: str, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+    monkeypatch.setattr(
+        statements, "load_pinned", lambda *args: loads.append(args) or load_pinned(*args)
+    )
+    with hoodoo.spark.table(spark, stays) as table:
+        where = table.path
+    before = len(jobs().getJobIdsForGroup(None))
+    spark.sparkContext.setJobGroup("merge", "")
+    sql(
+        f"MERGE INTO stays t USING (SELECT * FROM hudi.`{where}` WHERE id = 'a') s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET fare = s.fare + 1 WHEN NOT MATCHED THEN INSERT *"
+    )
+    print(len(jobs().getJobIdsForGroup("merge")), before)
+    assert len(loads) == 1
+
+
 def test_a_statement_inside_another_is_refused(spark: Any, sql: Sql, stays: str) -> None:
     for text in (
-        "WITH old AS (SELECT 'a' id) DELETE FROM stays WHERE id IN (SELECT id FROM old)",
         "FROM stays INSERT INTO stays SELECT * INSERT INTO stays SELECT *",
         "EXPLAIN INSERT INTO stays SELECT * FROM stays",
         "EXPLAIN DELETE FROM stays",

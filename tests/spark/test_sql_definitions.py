@@ -304,6 +304,8 @@ def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
         ("DESCRIBE HISTORY stays", "show_commits"),
         ("DESC DETAIL stays", "show_table_properties"),
         ("CREATE TABLE other SHALLOW CLONE stays", "AS SELECT"),
+        ("ALTER TABLE stays ADD CONSTRAINT paid CHECK (fare > 0)", "assert_true"),
+        ("ALTER TABLE stays DROP CONSTRAINT IF EXISTS paid", "assert_true"),
     ],
 )
 def test_statements_of_other_formats_name_the_way_of_hudi(

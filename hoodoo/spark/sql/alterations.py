@@ -381,6 +381,11 @@ _FOREIGN = (
         r"alter\s+table\s+{name}\s+write\s+ordered\s+by\s.*",
         "CALL run_clustering(table => '...', order => 'column')",
     ),
+    (
+        r"alter\s+table\s+{name}\s+(?:add|drop)\s+(?:constraint|check|primary|foreign|unique)\b.*",
+        "a Hudi table has no constraints; its record key is set once by primaryKey, and the query of a "
+        "statement can check rows by assert_true(condition)",
+    ),
 )
 
 

@@ -25,11 +25,26 @@ _DATASET = "org.apache.spark.sql.{}Dataset".format("classic." if _HAS_CLASSIC el
 _TREE_NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 
+#: Statements that may have common table expressions before them.
+_WRITES = ("InsertIntoStatement", "UpdateTable", "DeleteFromTable", "MergeIntoTable")
+
+
 def parse_plan(spark: Any, text: str) -> Any:
-    """Return the logical plan of a statement, not analysed. Raises: Spark's ParseException."""
+    """
+    Return the logical plan of a statement, not analysed.
+
+    A statement that writes has its common table expressions in its parts, as Spark puts them there.
+
+    Raises:
+        ParseException: Spark's.
+    """
+    parser = spark._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
     if has_hudi_bundle(spark):  # its own parser does not note the places of nodes in the text
-        return java_class(spark, "org.apache.spark.sql.execution.SparkSqlParser")().parsePlan(text)
-    return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
+        parser = java_class(spark, "org.apache.spark.sql.execution.SparkSqlParser")()
+    plan = parser.parsePlan(text)
+    if kind_of(plan) == "UnresolvedWith" and kind_of(plan.child()) in _WRITES:
+        return catalyst(spark, "analysis.CTESubstitution").apply(plan)
+    return plan
 
 
 def parse_expression(spark: Any, text: str) -> Any:

@@ -18,7 +18,6 @@ from hoodoo.spark.row_changes import MergeSource, SparkStatement
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
-    copied,
     dataframe_of,
     first_line,
     has_field,
@@ -48,7 +47,7 @@ def update(statement: Statement) -> Any:
         return None
     statement.replace_defaults(named)
     statement.shorten_columns(statement.plan.table())
-    with statement.with_views(statement.plan.table()):
+    with statement.with_views(statement.plan.table(), loads=False):
         plan = statement.plan
         values = _values(plan.assignments())
         with _opened(statement, named, plan.table(), plan) as one:
@@ -61,7 +60,7 @@ def delete(statement: Statement) -> Any:
     if named is None:
         return None
     statement.shorten_columns(statement.plan.table())
-    with statement.with_views(statement.plan.table()):
+    with statement.with_views(statement.plan.table(), loads=False):
         plan = statement.plan
         with _opened(statement, named, plan.table(), plan, WriteOperation.DELETE) as one:
             return statement.done(one.delete(plan.condition()))
@@ -74,7 +73,7 @@ def merge(statement: Statement) -> Any:
         return None
     statement.replace_defaults(named)
     statement.shorten_columns(statement.plan.targetTable(), statement.plan.sourceTable())
-    with statement.with_views(statement.plan.targetTable()):
+    with statement.with_views(statement.plan.targetTable(), loads=False):
         plan = statement.plan
         if has_field(plan, "withSchemaEvolution") and plan.withSchemaEvolution():
             raise InvalidInputError(
@@ -109,7 +108,7 @@ def _opened(
     def analysis(state: Any) -> Any:
         uri = table.context.ports.storage.base_uri
         pinned = PinnedTable(base_uri=uri, df=state.to_df())
-        statement.load_again(pinned)
+        statement.load_paths(pinned)
         return served(spark, names_in(plan), pinned)
 
     with SparkTable(spark, named.path, named.options) as table:
@@ -162,16 +161,14 @@ def _clauses(when: When, actions: Any) -> list[SparkClause]:
 
 def insert(statement: Statement) -> Any:
     """Run ``INSERT INTO`` and ``INSERT OVERWRITE``, with partitions and lists of columns."""
-    named = statement.target_of(_insertion(statement.plan).table())
+    named = statement.target_of(statement.plan.table())
     if named is None:
         return None
     statement.replace_defaults(named)
     spark = statement.spark
-    with statement.with_views(_insertion(statement.plan).table()):
-        plan = _insertion(statement.plan)
+    with statement.with_views(statement.plan.table()):
+        plan = statement.plan
         query = plan.query()
-        if statement.plan is not plan:  # WITH ... INSERT
-            query = copied(statement.plan, child=query)
         if has_field(plan, "replaceCriteriaOpt") and value_of(plan.replaceCriteriaOpt()):
             raise InvalidInputError(
                 "INSERT ... REPLACE is not supported: use INSERT OVERWRITE with a PARTITION, or "
@@ -197,16 +194,6 @@ def insert(statement: Statement) -> Any:
         )
         with SparkTable(spark, named.path, named.options) as table:
             return statement.done(insert_rows(table, rows, insertion))
-
-
-def _insertion(plan: Any) -> Any:
-    return plan.child() if kind_of(plan) == "UnresolvedWith" else plan
-
-
-def _insert_with(statement: Statement) -> Any:
-    """Run ``WITH name AS (query) INSERT ...``; leave other statements that begin so."""
-    is_insertion = kind_of(statement.plan.child()) == "InsertIntoStatement"
-    return insert(statement) if is_insertion else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,5 +349,4 @@ HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
     "DeleteFromTable": delete,
     "MergeIntoTable": merge,
     "InsertIntoStatement": insert,
-    "UnresolvedWith": _insert_with,
 }

@@ -125,7 +125,8 @@ class Statement:
             for one in nodes_of(self.spark, self.plan)
             if one.kind == "UnresolvedAttribute" and one.span is not None
         ]
-        self._replace([(*at, "NULL") for at in spans if self.text[slice(*at)].lower() == "default"])
+        self._replace(dict.fromkeys(
+            (at for at in spans if self.text[slice(*at)].lower() == "default"), "NULL"))
 
     def done(self, result: CommitResult | None = None) -> Any:
         """Return the result of a command for Spark: no rows; and keep that of a commit."""
@@ -155,7 +156,7 @@ class Statement:
             if ident is not None:
                 name = (str(value_of(ident.database())).lower(), str(ident.table()).lower())
                 prefixes |= {name, (SESSION_CATALOG, *name)}
-        made: list[tuple[int, int, str]] = []
+        made: dict[tuple[int, int], str] = {}
         for one in nodes_of(self.spark, self.plan):
             if one.kind != "UnresolvedAttribute" or one.span is None:
                 continue
@@ -163,33 +164,36 @@ class Statement:
             folded, (start, end) = tuple(part.lower() for part in parts), one.span
             count = next((n for n in (2, 3) if folded[:n] in prefixes and len(parts) > n), 0)
             if count and parts_in(self.spark, self.text[start:end]) == parts:
-                made.append((start, end, quoted(parts[count - 1 :])))
+                made[start, end] = quoted(parts[count - 1 :])
         self._replace(made)
 
-    def _replace(self, made: Sequence[tuple[int, int, str]]) -> None:
+    def _replace(self, made: Mapping[tuple[int, int], str]) -> None:
         """Replace parts of the text, from start to end, and parse it again."""
-        for start, end, text in sorted(made, reverse=True):
+        for (start, end), text in sorted(made.items(), reverse=True):
             self.text = self.text[:start] + text + self.text[end:]
         if made:
             self.plan = parse_plan(self.spark, self.text)
 
     @contextmanager
-    def with_views(self, target: Any = None) -> Iterator[None]:
+    def with_views(self, target: Any = None, *, loads: bool = True) -> Iterator[None]:
         """
         Replace the paths, times and changes of tables in the statement by temporary views.
 
         Args:
             target: The node of the table that the statement changes; it stays.
+            loads: Whether views of paths are made now; else ``load_paths`` makes them.
         """
-        if _VIEWS.search(self.text):
-            self._replace_by_views(target)
         try:
+            if _VIEWS.search(self.text):
+                self._replace_by_views(target)
+            if loads:
+                self.load_paths()
             yield
         finally:
             for name in self.views:
                 self.spark.catalog.dropTempView(name)
 
-    def load_again(self, pinned: PinnedTable) -> None:
+    def load_paths(self, pinned: PinnedTable | None = None) -> None:
         """Let the views of paths have the newest rows, or those of the pinned snapshot."""
         for name, table in self.paths.items():
             df = self.views[name] = load_pinned(self.spark, table, pinned)
@@ -197,33 +201,36 @@ class Statement:
 
     def _replace_by_views(self, target: Any) -> None:
         kept = None if target is None else Node(target, "", None).span
-        made: list[tuple[int, int, str]] = []
+        made: dict[tuple[int, int], str] = {}  # a common table expression may occur twice
         for one in nodes_of(self.spark, self.plan):
             span = one.span
-            if span is None or span == kept:
+            if span is None or span == kept or span in made:
+                continue
+            name = f"hoodoo_{uuid.uuid4().hex}"
+            if (table := self._path_of(one)) is not None:
+                self.paths[name] = table
+                made[span] = f"`{name}`"
                 continue
             found = self._view_of(one, span)
-            if found is None:
+            if found is None or found[0] in made:
                 continue
             where, df, alias = found
-            name = f"hoodoo_{uuid.uuid4().hex}"
             df.createOrReplaceTempView(name)
             self.views[name] = df
-            if one.kind == "UnresolvedRelation":
-                self.paths[name] = required_table(self.spark, parts_of(one.node) or ())
             is_named = one.parent is not None and kind_of(one.parent) == "SubqueryAlias"
-            made.append((*where, f"`{name}`" + ("" if is_named or not alias else f" AS `{alias}`")))
+            made[where] = f"`{name}`" + ("" if is_named or not alias else f" AS `{alias}`")
         self._replace(made)
+
+    def _path_of(self, one: Node) -> NamedTable | None:
+        """Return the table that a relation of a query names by its path; None for others."""
+        parts = (parts_of(one.node) or ()) if one.kind == "UnresolvedRelation" else ()
+        of_time = one.parent is not None and kind_of(one.parent) == "RelationTimeTravel"
+        if of_time or len(parts) != 2 or "/" not in parts[-1]:
+            return None
+        return find_table(self.spark, parts)
 
     def _view_of(self, one: Node, span: tuple[int, int]) -> tuple[tuple[int, int], Any, str] | None:
         """Return the text that a view replaces, its rows and the name it would have; or None."""
-        if one.kind == "UnresolvedRelation":
-            parts = parts_of(one.node) or ()
-            of_time = one.parent is not None and kind_of(one.parent) == "RelationTimeTravel"
-            if of_time or len(parts) != 2 or "/" not in parts[-1]:
-                return None
-            table = find_table(self.spark, parts)
-            return None if table is None else (span, self._loaded(table, {}), "")
         if one.kind == "RelationTimeTravel":
             names = parts_of(one.node.relation())
             table = None if names is None else find_table(self.spark, names)
@@ -383,8 +390,8 @@ def _refuse_inner_writes(statement: Statement) -> None:
             continue
         if statement.table_of(target) is not None:
             raise InvalidInputError(
-                "a statement that writes a Hudi table stands alone: write WITH into its query, and "
-                "not EXPLAIN, BEGIN or FROM before it; run several INSERTs one by one",
+                "a statement that writes a Hudi table stands alone: write no EXPLAIN, BEGIN or FROM "
+                "before it, and run several INSERTs one by one",
                 kind="sql_statement",
             )
 
