@@ -66,4 +66,5 @@ def table(spark: Any, path: str, options: Mapping[str, object] | None = None) ->
     named = None if "/" in path else find_table(spark, name_parts(spark, path))
     if named is None:
         return SparkTable(spark, path, options)
-    return SparkTable(spark, named.path, {**named.options, **(options or {})})
+    given = {**named.options, **(options or {})}
+    return SparkTable(spark, named.path, given, declared=named.declared)

@@ -25,7 +25,14 @@ from filegroups.writing.merge_clauses import (
     ordering_lowered,
 )
 from hoodoo.spark.schema import spark_schema_of
-from hoodoo.spark.sql.catalyst import assignable, attribute, cast_to_store, column_of
+from hoodoo.spark.sql.catalyst import (
+    assignable,
+    attribute,
+    cast_to_store,
+    column_of,
+    parse_expression,
+)
+from hoodoo.spark.sql.declared import DEFAULT, LENGTH, Declared, sized
 from timeline.errors import InvalidInputError
 
 ACT: Final = "_hoodoo_act"  # the number of the clause that acts on a row
@@ -69,13 +76,14 @@ class Target:
     alias: str
     rules: TargetRules
     types: Mapping[str, Any]  # Spark's, of its own columns
+    declared: Declared
 
     @classmethod
-    def of(cls, spark: Any, alias: str, rules: TargetRules) -> Target:
+    def of(cls, spark: Any, alias: str, rules: TargetRules, declared: Declared) -> Target:
         """Return the columns of a table that conditions name by an alias."""
         shape = spark_schema_of(rules.schema)
         types = {each.name: each.dataType for each in shape if each.name not in META_COLUMNS}
-        return cls(spark, alias, rules, types)
+        return cls(spark, alias, rules, types, declared)
 
     @property
     def stored(self) -> list[str]:
@@ -237,13 +245,17 @@ class Changes:
         has_target: bool,
     ) -> Any:
         target, kind = self._target, self._target.types[name]
-        before = F.col(_BEFORE.format(name)) if has_target else F.lit(None).cast(kind)
-        made = before
+        declared = target.declared.get(name.casefold(), {})
+        made = default_column(target.spark, kind, declared)
+        if has_target:
+            made = F.col(_BEFORE.format(name))
         for number, _ in reversed(acting):
             if name not in self._values[number]:
                 continue
             key = _VALUE.format(number, name)
-            value = stored_column(target.spark, key, given[key], kind, name)
+            value = stored_column(
+                target.spark, key, given[key], kind, column=name, declared=declared
+            )
             made = F.when(F.col(ACT) == number, value).otherwise(made)
         return made
 
@@ -280,20 +292,38 @@ def _is_lower(fields: Sequence[str], made: Mapping[str, Any]) -> Any:
     return complete & (new < old)
 
 
-def stored_column(spark: Any, name: str, given: Any, wanted: Any, column: str) -> Any:
+def stored_column(
+    spark: Any, name: str, given: Any, wanted: Any, *, column: str, declared: Mapping[str, str]
+) -> Any:
     """
     Return a column in the type of the table's column.
 
+    Args:
+        spark: The session.
+        name: The column.
+        given: Its type.
+        wanted: The type of the table's column.
+        column: The name of the table's column.
+        declared: What the catalog keeps of it.
+
     Raises:
-        InvalidInputError: A value of this type cannot be stored (``lossy_type``).
+        InvalidInputError: A value of this type cannot be stored (``expression``).
     """
-    if given == wanted:
-        return F.col(f"`{name}`")
-    if not assignable(spark, given, wanted):
+    if not (given == wanted or assignable(spark, given, wanted)):
         raise InvalidInputError(
             f"a value does not fit its column: {column} has type {wanted.simpleString()}, the "
             f"value {given.simpleString()}; convert it by CAST",
             kind="expression",
             column=column,
         )
-    return cast_to_store(spark, attribute(spark, name), wanted)
+    stored = attribute(spark, name)
+    if given != wanted:
+        stored = cast_to_store(spark, stored, wanted)
+    return column_of(spark, sized(spark, stored, declared.get(LENGTH)))
+
+
+def default_column(spark: Any, wanted: Any, declared: Mapping[str, str]) -> Any:
+    """Return the default value of a column; null without a declared one."""
+    value = parse_expression(spark, declared.get(DEFAULT, "NULL"))
+    stored = cast_to_store(spark, value, wanted)
+    return column_of(spark, sized(spark, stored, declared.get(LENGTH)))

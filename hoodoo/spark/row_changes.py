@@ -54,7 +54,7 @@ _SOURCE_ROW: Final = "_hoodoo_source_row"
 
 #: Spark's error of a value, among the texts of a failed job.
 _VALUE_ERROR = re.compile(
-    r"\[(?:ARITHMETIC|CAST|DATETIME|DIVIDE|INVALID|NUMERIC|REMAINDER|USER)_[A-Z_.]+\] [^\n]{,200}"
+    r"\[(?:ARITHMETIC|CAST|DATETIME|DIVIDE|EXCEED|INVALID|NUMERIC|REMAINDER|USER)_[A-Z_.]+\] [^\n]{,200}"
 )
 #: Spark's error of a lost block of rows that it must not compute again.
 _LOST_ROWS = re.compile(r"Checkpoint block \S+ not found")
@@ -84,7 +84,7 @@ def _analysed() -> Iterator[None]:
 
 
 @contextmanager
-def _computed() -> Iterator[None]:
+def computed() -> Iterator[None]:
     """Raise an error of a value that Spark computes as one of hoodoo, without its stack."""
     try:
         yield
@@ -151,7 +151,7 @@ class SparkStatement:
 
         def changed(state: SparkSnapshot) -> Any:
             rules = target_rules(self.table.context, state, keeps_order=True)
-            target = Target.of(self.table.spark, self.alias, rules)
+            target = Target.of(self.table.spark, self.alias, rules, self.table.declared)
             made = Changes(target, (clause,), "", None)
             checks[:] = made.checks
             rows = self._found(state, condition, partitions)
@@ -240,7 +240,7 @@ class SparkStatement:
     ) -> CommitResult:
         def attempt(state: TableSnapshot) -> tuple[Any, Workload]:
             self._release()
-            with _computed():
+            with computed():
                 return read(state)
 
         for _ in range(_LOSSES_MAX):
@@ -258,14 +258,16 @@ class SparkStatement:
         )
 
     def _release(self) -> None:
-        for rows in self._cached:
+        for rows in reversed(self._cached):  # Spark plans others again that were made of them
             rows.unpersist()
         self._cached.clear()
 
 
 def _blocks(rows: Any) -> Any:
     """Return the RDD of the blocks in which Spark keeps persisted rows."""
-    return rows._jdf.queryExecution().withCachedData().cacheBuilder().cachedColumnBuffers()  # noqa: SLF001
+    cached = rows.sparkSession._jsparkSession.sharedState().cacheManager()  # noqa: SLF001
+    relation = cached.lookupCachedData(rows._jdf).get().cachedRepresentation()  # noqa: SLF001
+    return relation.cacheBuilder().cachedColumnBuffers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +326,7 @@ class _SparkMerge:
         rules = target_rules(table.context, state, moves=plan.rules.moves_rows)
         with statement.analysis(state), _analysed():
             source = self._source_rows()
-            target = Target.of(table.spark, statement.alias, rules)
+            target = Target.of(table.spark, statement.alias, rules, table.declared)
             changes = Changes(target, self.clauses, self.source.alias, source.columns)
             base = state.to_df().alias(statement.alias)  # type: ignore[attr-defined]
             pairs = base.join(source, column_of(table.spark, self.on), "inner")

@@ -31,6 +31,7 @@ from hoodoo.spark.read import load_dataframe, load_state
 from hoodoo.spark.row_changes import SparkMergeRun, SparkStatement
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.sql.catalyst import part_of
+from hoodoo.spark.sql.declared import Declared, as_declared
 from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
 from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
@@ -52,7 +53,8 @@ class SparkSnapshot(TableSnapshot):
 
     def to_df(self) -> Any:
         """Return the rows as a DataFrame; read it only while the snapshot is pinned."""
-        return load_state(self._table.spark, self._table.path, self._table, self)
+        rows = load_state(self._table.spark, self._table.path, self._table, self)
+        return as_declared(rows, self._table.declared)
 
 
 class SparkTable(Table):
@@ -66,6 +68,7 @@ class SparkTable(Table):
         path: The table's path.
         options: Values by Hudi's option keys.
         layers: All properties of the caller, instead of the session's and ``options``.
+        declared: What Spark's catalog keeps of its columns.
 
     Raises:
         TableNotFoundError: There is no table at the path.
@@ -79,8 +82,10 @@ class SparkTable(Table):
         options: Mapping[str, object] | None = None,
         *,
         layers: Layers | None = None,
+        declared: Declared | None = None,
     ) -> None:
         self.spark = spark
+        self.declared = declared or {}
         self.path = path
         self._options = dict(options or {})
         self._cluster_services: Services | None = None

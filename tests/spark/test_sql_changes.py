@@ -12,6 +12,8 @@ import hoodoo
 import hoodoo.spark
 from hoodoo.spark import row_changes
 from hoodoo.spark.row_changes import SparkStatement
+from hoodoo.spark.sql import statements
+from hoodoo.spark.sql.names import load_pinned
 from tests.spark.conftest import DRIVER_BYTES, Sql
 from timeline.errors import HoodooError, InvalidInputError, StorageUnavailableError
 
@@ -326,6 +328,7 @@ def test_random_values_that_a_lost_executor_had_are_not_computed_again(
         return made
 
     monkeypatch.setattr(SparkStatement, "checked", lossy)
+    spark.conf.set(f"spark.{DRIVER_BYTES}", "0")
     if changes == "update":
         sql("UPDATE stays SET fare = rand() WHERE city = 'rome'")
     else:
@@ -356,26 +359,38 @@ def test_common_table_expressions_stand_before_each_statement(
     sql(f"{new} (SELECT 'c' id) UPDATE stays SET fare = 0 WHERE id IN (SELECT id FROM new)")
     sql(f"{new} (SELECT 'd' id) DELETE FROM stays WHERE id IN (SELECT id FROM new)")
     sql(f"{new} (SELECT 5L, 'e', 'eve', 50D, 'oslo') INSERT INTO stays SELECT * FROM new")
-    assert sql("SELECT id, fare FROM stays WHERE id IN ('c', 'd', 'e')") == [("c", 0.0), ("e", 50.0)]
+    assert sql("SELECT id, fare FROM stays WHERE id IN ('c', 'd', 'e')") == [
+        ("c", 0.0),
+        ("e", 50.0),
+    ]
 
 
-def test_a_source_is_read_stored_and_numbered_once(
-    spark: Any, sql: Sql, stays: str, jobs: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_source_by_path_is_loaded_once_and_stored_once(
+    spark: Any, sql: Sql, stays: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads = []
-    monkeypatch.setattr(
-        statements, "load_pinned", lambda *args: loads.append(args) or load_pinned(*args)
-    )
+    loads, stored = [], []
+
+    def load(*args: Any) -> Any:
+        loads.append(args)
+        return load_pinned(*args)
+
+    def fixed(self: SparkStatement, rows: Any) -> Any:
+        kept = spark.sparkContext._jsc.sc().getPersistentRDDs().size()
+        made = once(self, rows)
+        stored.append(spark.sparkContext._jsc.sc().getPersistentRDDs().size() - kept)
+        return made
+
+    once = SparkStatement.fixed
+    monkeypatch.setattr(statements, "load_pinned", load)
+    monkeypatch.setattr(SparkStatement, "fixed", fixed)
     with hoodoo.spark.table(spark, stays) as table:
         where = table.path
-    before = len(jobs().getJobIdsForGroup(None))
-    spark.sparkContext.setJobGroup("merge", "")
     sql(
         f"MERGE INTO stays t USING (SELECT * FROM hudi.`{where}` WHERE id = 'a') s ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET fare = s.fare + 1 WHEN NOT MATCHED THEN INSERT *"
     )
-    print(len(jobs().getJobIdsForGroup("merge")), before)
-    assert len(loads) == 1
+    assert (len(loads), stored) == (1, [1])
+    assert sql("SELECT fare FROM stays WHERE id = 'a'") == [(11.0,)]
 
 
 def test_a_statement_inside_another_is_refused(spark: Any, sql: Sql, stays: str) -> None:

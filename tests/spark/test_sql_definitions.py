@@ -285,9 +285,14 @@ def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
         "CREATE TABLE other LIKE stays",
         "ALTER TABLE stays SET SERDEPROPERTIES ('a' = 'b')",
         "ALTER TABLE stays ADD COLUMNS (age INT NOT NULL)",
-        "CREATE TABLE other (id INT, age INT DEFAULT 3) USING hudi",
+        "CREATE TABLE other (id INT, age INT DEFAULT id) USING hudi",
+        "CREATE TABLE other (id INT, age INT DEFAULT 'old') USING hudi",
+        "CREATE TABLE other (id INT, names ARRAY<VARCHAR(3)>) USING hudi",
         "CREATE TABLE other (id INT) USING hudi PARTITIONED BY (days(ts))",
-        "ALTER TABLE stays ALTER COLUMN fare SET DEFAULT 3",
+        "ALTER TABLE stays ADD COLUMNS (age INT DEFAULT 3)",
+        "ALTER TABLE stays ALTER COLUMN fare SET DEFAULT 'many'",
+        "ALTER TABLE stays ALTER COLUMN nope SET DEFAULT 3",
+        "ALTER TABLE stays ALTER COLUMN city TYPE VARCHAR(3)",
         "SELECT * FROM hudi_query_timeline('stays')",
     ):
         with pytest.raises(InvalidInputError):
@@ -326,6 +331,59 @@ def test_comments_of_tables_and_columns_stay_in_the_catalog(spark: Any, sql: Sql
     assert ("Comment", "stays of guests") in [
         (row[0], row[1]) for row in spark.sql("DESCRIBE EXTENDED stays").collect()
     ]
+
+
+def test_defaults_and_lengths_of_columns_stay_in_the_catalog_and_are_followed(
+    spark: Any, sql: Sql
+) -> None:
+    sql(
+        "CREATE TABLE stays (id INT, city VARCHAR(4) DEFAULT 'rome', code CHAR(3), fare DOUBLE "
+        "DEFAULT 1.5 + 1, day DATE) USING hudi TBLPROPERTIES (primaryKey = 'id')"
+    )
+    told = {row[0]: row[1] for row in spark.sql("DESCRIBE stays").collect()}
+    assert (told["city"], told["code"]) == ("varchar(4)", "char(3)")
+    sql("INSERT INTO stays (id, code) VALUES (1, 'a')")
+    sql("INSERT INTO stays VALUES (2, DEFAULT, 'b', DEFAULT, DEFAULT), (3, 'bern', 'c  ', 9, NULL)")
+    sql("INSERT INTO stays SELECT 4, DEFAULT, 'dd', DEFAULT, DATE'2024-01-01'")
+    sql(
+        "MERGE INTO stays t USING (SELECT explode(array(3, 5)) id) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET fare = DEFAULT WHEN NOT MATCHED THEN INSERT (id) VALUES (id)"
+    )
+    own = "SELECT id, city, code, fare FROM stays"
+    rows = [
+        (1, "rome", "a  ", 2.5),
+        (2, "rome", "b  ", 2.5),
+        (3, "bern", "c  ", 2.5),
+        (4, "rome", "dd ", 2.5),
+        (5, "rome", None, 2.5),
+    ]
+    assert sql(own) == rows
+    sql("UPDATE stays SET city = 'x   ', fare = 0 WHERE code = 'dd'")
+    assert sql(f"{own} WHERE code = 'dd'") == [(4, "x   ", "dd ", 0.0)]
+    long = "SELECT 6 id, 'berlin' city, 'a' code, 0D fare, NULL day"
+    for text in (
+        f"INSERT INTO stays {long}",
+        "UPDATE stays SET code = 'long' WHERE id = 1",
+        f"MERGE INTO stays t USING ({long}) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *",
+    ):
+        with pytest.raises(InvalidInputError, match=r"EXCEED_LIMIT_LENGTH.*\b[34]\b"):
+            sql(text)
+    sql("ALTER TABLE stays ALTER COLUMN city SET DEFAULT 'oslo'")
+    sql("ALTER TABLE stays ALTER COLUMN fare DROP DEFAULT")
+    sql("ALTER TABLE stays ALTER COLUMN code COMMENT 'short'")
+    sql("ALTER TABLE stays ADD COLUMNS (note VARCHAR(2))")
+    spark.range(6, 7).selectExpr("CAST(id AS INT) id", "'no' note").writeTo("stays").append()
+    assert sql(f"{own} WHERE note = 'no'") == [(6, "oslo", None, None)]
+    told = {row[0]: row[1:] for row in spark.sql("DESCRIBE stays").collect()}
+    assert (told["note"][0], told["code"]) == ("varchar(2)", ("char(3)", "short"))
+    sql("SET hoodie.schema.on.read.enable=true")
+    try:
+        sql("ALTER TABLE stays RENAME COLUMN city TO place")
+        sql("ALTER TABLE stays ALTER COLUMN note TYPE STRING")
+    finally:
+        spark.conf.unset("hoodie.schema.on.read.enable")
+    sql("INSERT INTO stays (id, note) VALUES (7, 'longer')")
+    assert sql("SELECT place, note FROM stays WHERE id = 7") == [("oslo", "longer")]
 
 
 def test_help_tells_the_procedures_and_call_takes_parameters(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from filegroups.metadata_table.index_definitions import read_index_definitions
 from filegroups.schema.schema import META_COLUMNS
 from hoodoo.spark.formats import has_hudi_bundle, serves
-from hoodoo.spark.java import java_type
+from hoodoo.spark.java import java_class
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
@@ -27,13 +26,27 @@ from hoodoo.spark.sql.catalyst import (
     value_of,
 )
 from hoodoo.spark.sql.changes import partitions_matching
+from hoodoo.spark.sql.declared import (
+    COMMENT,
+    DEFAULT,
+    LENGTH,
+    Declared,
+    check_declared,
+    declared_in,
+    fields_of,
+    with_declared,
+)
 from hoodoo.spark.sql.definitions import (
     FIXED_PROPERTIES,
-    comments_of,
     partitions_last,
-    with_comments,
 )
-from hoodoo.spark.sql.names import NamedTable, find_table, identifier, required_table
+from hoodoo.spark.sql.names import (
+    NamedTable,
+    change_columns,
+    find_table,
+    identifier,
+    required_table,
+)
 from hoodoo.spark.sql.session_catalog import session_catalog
 from hoodoo.spark.sql.statements import Statement, name_parts, parts_in
 from timeline.errors import InvalidInputError
@@ -70,17 +83,24 @@ def _on_table(change: Change) -> Callable[[Statement], Any]:
 def _add_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
     add: dict[str, pa.DataType] = {}
     move: dict[str, str] = {}
-    comments: dict[str, str] = {}
+    declared: dict[str, dict[str, str]] = {}
     for one in listed_seq(statement.plan.columnsToAdd()):
         if value_of(one.default()) is not None or not one.nullable():
-            raise _refused("a column with DEFAULT or NOT NULL", "add it without, then UPDATE it")
+            raise _refused(
+                "a new column with DEFAULT or NOT NULL",
+                "add it without; then ALTER COLUMN ... SET DEFAULT is for new rows, UPDATE for the "
+                "rows of now",
+            )
         around = value_of(one.path())
         parts = [*(_field(around) if around is not None else ()), str(one.colName())]
-        add[".".join(parts)] = _arrow_type(one.dataType())
-        move |= _moved(".".join(parts), value_of(one.position()))
+        name, (field,) = ".".join(parts), _typed(statement.spark, parts[-1], one.dataType())
+        check_declared(statement.spark, [field])
+        add[name] = arrow_schema_of(StructType([field])).field(0).type
+        move |= _moved(name, value_of(one.position()))
+        declared |= declared_in([StructField(name, field.dataType, True, field.metadata)])
         if value_of(one.comment()) is not None:
-            comments[".".join(parts)] = str(one.comment().get())
-    return _altered(statement, named, table, comments, add=add, move=move)
+            declared.setdefault(name.casefold(), {})[COMMENT] = str(one.comment().get())
+    return _altered(statement, named, table, declared, add=add, move=move)
 
 
 def _drop_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
@@ -93,78 +113,97 @@ def _drop_columns(statement: Statement, named: NamedTable, table: SparkTable) ->
 
 def _rename_column(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
     plan = statement.plan
-    rename = {".".join(_field(plan.column())): str(plan.newName())}
-    return _altered(statement, named, table, rename=rename)
+    old, new = ".".join(_field(plan.column())), str(plan.newName())
+    kept = named.declared.get(old.casefold())
+    declared = {} if kept is None else {new.casefold(): kept}
+    return _altered(statement, named, table, declared, rename={old: new})
 
 
 def _alter_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
-    plan = statement.plan
+    spark = statement.spark
     types: dict[str, pa.DataType] = {}
     move: dict[str, str] = {}
-    comments: dict[str, str] = {}
-    if has_field(plan, "specs"):  # since Spark 4.0
-        specs = [
-            (
-                one.column(),
-                one.newDataType(),
-                one.newPosition(),
-                one.newNullability(),
-                one.newComment(),
-                one.newDefaultExpression() if has_field(one, "newDefaultExpression") else None,
-            )
-            for one in listed_seq(plan.specs())
-        ]
-    else:
-        own = (plan.column(), plan.dataType(), plan.position(), plan.nullable(), plan.comment())
-        specs = [(*own, plan.setDefaultExpression())]
-    known = {each.name.casefold(): each.type for each in table.schema}
-    for column, kind, position, nullable, comment, default in specs:
+    declared: dict[str, dict[str, str]] = {}
+    known = {each.name.casefold(): each.dataType for each in spark_schema_of(table.schema)}
+    for column, kind, position, comment, default in _alterations(statement.plan):
         name = ".".join(_field(column))
-        if default is not None and value_of(default) not in (None, ""):  # "" drops it
-            raise _refused("DEFAULT values of columns", "give the value in each INSERT")
-        if value_of(nullable) is False:
-            raise _refused("ALTER COLUMN ... SET NOT NULL", "columns of a Hudi table stay nullable")
+        own, kept = known.get(name.casefold()), dict(named.declared.get(name.casefold(), {}))
         if value_of(kind) is not None:
-            wanted = _arrow_type(kind.get())
-            if known.get(name.casefold()) != wanted:
-                types[name] = wanted
+            (field,) = _typed(spark, name, kind.get())
+            if field.metadata.get(LENGTH) not in (None, kept.get(LENGTH)):
+                raise _refused("a new length of texts", "TYPE STRING drops the length of a column")
+            if LENGTH not in field.metadata:
+                kept.pop(LENGTH, None)
+            if own != field.dataType:
+                types[name] = arrow_schema_of(StructType([field])).field(0).type
         move |= _moved(name, value_of(position))
         if value_of(comment) is not None:
-            comments[name] = str(comment.get())
-    if not types and not move:  # only Spark's catalog keeps a comment
-        return None if comments else statement.done()
-    return _altered(statement, named, table, comments, types=types, move=move)
+            kept[COMMENT] = str(comment.get())
+        if default is not None:
+            kept.pop(DEFAULT, None)
+        if default:  # an empty one drops it
+            kept[DEFAULT] = default
+            if own is None:
+                raise _refused("DEFAULT of a field or of an unknown column", "name a column")
+            check_declared(spark, [StructField(name, own, metadata=kept)])
+        declared[name.casefold()] = kept
+    if types or move:
+        return _altered(statement, named, table, declared, types=types, move=move)
+    if named.entry is None:
+        raise _refused("comments and defaults of a path", "name the table")
+    refresh_columns(spark, named, table, declared)
+    return statement.done()
+
+
+def _alterations(plan: Any) -> list[tuple[Any, ...]]:
+    """Return column, type, position, comment and default of each altered column."""
+    found = []
+    if has_field(plan, "specs"):  # since Spark 4.0
+        for one in listed_seq(plan.specs()):
+            default = None
+            if has_field(one, "newDefaultExpression"):
+                default = value_of(one.newDefaultExpression())
+            if default is not None and not isinstance(default, str):
+                default = str(default.originalSQL())
+            if has_field(one, "dropDefault") and one.dropDefault():
+                default = ""
+            own = (one.column(), one.newNullability(), one.newDataType(), one.newPosition())
+            found.append((*own, one.newComment(), default))
+    else:
+        default = value_of(plan.setDefaultExpression())
+        own = (plan.column(), plan.nullable(), plan.dataType(), plan.position())
+        found.append((*own, plan.comment(), default))
+    if any(value_of(nullable) is False for _, nullable, *_ in found):
+        raise _refused("ALTER COLUMN ... SET NOT NULL", "columns of a Hudi table stay nullable")
+    return [(column, *changes) for column, _, *changes in found]
 
 
 def _altered(
     statement: Statement,
     named: NamedTable,
     table: SparkTable,
-    comments: Mapping[str, str] | None = None,
+    declared: Declared | None = None,
     **changes: Any,
 ) -> Any:
     result = table.alter_schema(**changes)
     if named.entry is not None:
-        refresh_columns(statement.spark, named, table, comments)
+        refresh_columns(statement.spark, named, table, declared)
     return statement.done(result)
 
 
 def refresh_columns(
-    spark: Any, named: NamedTable, table: SparkTable, comments: Mapping[str, str] | None = None
+    spark: Any, named: NamedTable, table: SparkTable, declared: Declared | None = None
 ) -> None:
-    """Give the entry of a table the table's columns of now, and new comments."""
-    ident = named.entry.identifier()
-    kept = {**comments_of(_fields_of(named.entry)), **(comments or {})}
-    own = with_comments(spark_schema_of(table.schema), kept)
+    """Give the entry of a table the table's columns of now, and what is newly declared of some."""
+    own = with_declared(spark_schema_of(table.schema), {**named.declared, **(declared or {})})
     partitions = listed_seq(named.entry.partitionColumnNames())
-    ordered = partitions_last(own, partitions)
-    meta = [each for each in _fields_of(named.entry) if each.name in META_COLUMNS]
-    data = [each for each in ordered.fields if each.name not in partitions]
-    schema = StructType([*meta, *data])
-    external = session_catalog(spark).externalCatalog()
-    java = java_type(spark, schema)
+    meta = [one for one in fields_of(spark, named.entry.schema()) if one.name in META_COLUMNS]
     try:
-        external.alterTableDataSchema(value_of(ident.database()), ident.table(), java)
+        change_columns(
+            spark,
+            named.entry,
+            StructType([*meta, *partitions_last(own, partitions).fields]),
+        )
     except AnalysisException as error:
         warnings.warn(
             f"the table is changed, but the metastore keeps the columns of its entry {named.name}; let it "
@@ -172,10 +211,6 @@ def refresh_columns(
             f"drop the entry and create it: {first_line(error)}",
             stacklevel=2,
         )
-
-
-def _fields_of(entry: Any) -> list[StructField]:
-    return list(StructType.fromJson(json.loads(entry.schema().json())).fields)
 
 
 def _field(node: Any) -> list[str]:
@@ -192,9 +227,10 @@ def _moved(name: str, position: Any) -> dict[str, str]:
     return {name: str(place.column())}
 
 
-def _arrow_type(kind: Any) -> pa.DataType:
-    field = {"name": "column", "type": json.loads(kind.json()), "nullable": True, "metadata": {}}
-    return arrow_schema_of(StructType.fromJson({"type": "struct", "fields": [field]})).field(0).type
+def _typed(spark: Any, name: str, kind: Any) -> list[StructField]:
+    """Return a column of a type of the JVM."""
+    schema = java_class(spark, "org.apache.spark.sql.types.StructType")()
+    return fields_of(spark, schema.add(name, kind))
 
 
 # ---- Names and properties
@@ -383,8 +419,7 @@ _FOREIGN = (
     ),
     (
         r"alter\s+table\s+{name}\s+(?:add|drop)\s+(?:constraint|check|primary|foreign|unique)\b.*",
-        "a Hudi table has no constraints; its record key is set once by primaryKey, and the query of a "
-        "statement can check rows by assert_true(condition)",
+        "a Hudi table has none; a query checks its rows by WHERE or assert_true(condition)",
     ),
 )
 
@@ -394,7 +429,7 @@ def _refuse_foreign(spark: Any, match: re.Match[str], instead: str) -> Any:
     parts = parts_in(spark, match["name"].rstrip(";"))
     if parts is None or find_table(spark, parts) is None:
         return None
-    raise _refused("this statement of another table format", instead)
+    raise _refused("this statement", instead)
 
 
 def _refused(what: str, instead: str) -> InvalidInputError:

@@ -232,12 +232,11 @@ def assignable(spark: Any, given: Any, wanted: Any) -> bool:
     return bool(types.canUpCast(*kinds) if policy == "STRICT" else types.canANSIStoreAssign(*kinds))
 
 
-def cast_to_store(spark: Any, expression: Any, wanted: Any) -> Column:
+def cast_to_store(spark: Any, expression: Any, wanted: Any) -> Any:
     """Return an expression in the type of a column; a number that does not fit is an error."""
     mode = catalyst(spark, "expressions.EvalMode").ANSI()
     made = catalyst(spark, "expressions.Cast")
-    cast = made(expression, java_type(spark, wanted), option(spark, None), mode)
-    return column_of(spark, cast)
+    return made(expression, java_type(spark, wanted), option(spark, None), mode)
 
 
 def attribute(spark: Any, *names: str) -> Any:

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from filegroups.schema.schema import META_COLUMNS
 from filegroups.writing.merge_clauses import MergeAction, When
 from filegroups.writing.write_request import CommitResult
-from hoodoo.spark.changed_columns import SparkClause, stored_column
-from hoodoo.spark.row_changes import MergeSource, SparkStatement
+from hoodoo.spark.changed_columns import SparkClause, default_column, stored_column
+from hoodoo.spark.row_changes import MergeSource, SparkStatement, computed
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
@@ -111,7 +111,7 @@ def _opened(
         statement.load_paths(pinned)
         return served(spark, names_in(plan), pinned)
 
-    with SparkTable(spark, named.path, named.options) as table:
+    with SparkTable(spark, named.path, named.options, declared=named.declared) as table:
         yield SparkStatement(
             table=table,
             statement=table._statement(operation, None),  # noqa: SLF001
@@ -192,7 +192,10 @@ def insert(statement: Statement) -> Any:
             by_name=bool(has_field(plan, "byName") and plan.byName()),
             overwrites=bool(plan.overwrite()),
         )
-        with SparkTable(spark, named.path, named.options) as table:
+        with (
+            SparkTable(spark, named.path, named.options, declared=named.declared) as table,
+            computed(),
+        ):
             return statement.done(insert_rows(table, rows, insertion))
 
 
@@ -283,7 +286,7 @@ def aligned_rows(
     Return rows in the columns of a table, as INSERT assigns them.
 
     As in Java Hudi, columns are found by their names if the query has all of them, else by their
-    places. Columns that a list of columns leaves out are null.
+    places. Columns that a list of columns leaves out get their default.
 
     Args:
         table: The table.
@@ -333,13 +336,16 @@ def aligned_rows(
     given = {each.name: each.dataType for each in staged.schema}
     columns = []
     for name, kind in types.items():
+        declared = table.declared.get(name.casefold(), {})
         if name in values:
             value = F.lit(values[name]).cast(kind)
         elif name in places:
             key = f"_hoodoo_{places[name]}"
-            value = stored_column(table.spark, key, given[key], kind, name)
+            value = stored_column(
+                table.spark, key, given[key], kind, column=name, declared=declared
+            )
         else:
-            value = F.lit(None).cast(kind)
+            value = default_column(table.spark, kind, declared)
         columns.append(value.alias(name))
     return staged.select(*columns)
 

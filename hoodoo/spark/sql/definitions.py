@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from filegroups.schema.schema import META_COLUMNS, META_FIELDS
 from filegroups.settings.settings import WriteSettings
@@ -28,7 +27,16 @@ from hoodoo.spark.sql.catalyst import (
     listed_seq,
     value_of,
 )
+from hoodoo.spark.sql.declared import (
+    Declared,
+    check_declared,
+    declared_in,
+    fields_of,
+    with_declared,
+    without_defaults,
+)
 from hoodoo.spark.sql.names import (
+    change_columns,
     create_entry,
     default_path,
     find_entry,
@@ -114,13 +122,14 @@ def create(statement: Statement) -> Any:
     if definition is None or _is_done(statement, definition):
         return None if definition is None else statement.done()
     spark, plan = statement.spark, statement.plan
-    columns = StructType.fromJson(json.loads(plan.tableSchema().json()))
+    columns = StructType(fields_of(spark, plan.tableSchema()))
     _refuse_computed(columns)
+    check_declared(spark, columns.fields)
     _refuse_constraints(statement)
     path = definition.address(spark)
     layers = layers_for(spark, definition.options(is_new=False))
     if table_exists(path, layers):
-        register(spark, definition, columns, comments=comments_of(columns.fields))
+        register(spark, definition, columns, declared=declared_in(columns.fields))
         return statement.done()
     if not columns.fields:
         raise InvalidInputError(
@@ -131,7 +140,7 @@ def create(statement: Statement) -> Any:
     layers = layers_for(spark, definition.options(is_new=True))
     create_table(path, schema=arrow_schema_of(schema), properties=layers).close()
     try:
-        register(spark, definition, comments=comments_of(columns.fields))
+        register(spark, definition, declared=declared_in(columns.fields))
     except InvalidInputError:
         delete_unwritten_table(path, layers)
         raise
@@ -290,22 +299,6 @@ def partitions_last(schema: Any, partitions: Sequence[str]) -> Any:
     return StructType([*(each for each in schema.fields if each not in last), *last])
 
 
-def comments_of(fields: Sequence[StructField]) -> dict[str, str]:
-    """Return the comments of columns by their names."""
-    return {one.name: one.metadata["comment"] for one in fields if "comment" in one.metadata}
-
-
-def with_comments(schema: Any, comments: Mapping[str, str]) -> Any:
-    """Return a schema whose columns have comments."""
-    folded = {name.casefold(): comment for name, comment in comments.items()}
-    fields = []
-    for one in schema.fields:
-        comment = folded.get(one.name.casefold())
-        told = one.metadata if comment is None else {**one.metadata, "comment": comment}
-        fields.append(StructField(one.name, one.dataType, one.nullable, told))
-    return StructType(fields)
-
-
 def _refuse_constraints(statement: Statement) -> None:
     """Refuse PRIMARY KEY, CHECK and the like, which would have no effect."""
     spec = statement.plan.tableSpec()
@@ -318,7 +311,7 @@ def _refuse_constraints(statement: Statement) -> None:
 
 
 def _refuse_computed(columns: Any) -> None:
-    marks = ("CURRENT_DEFAULT", "GENERATION_EXPRESSION", "identity.")
+    marks = ("GENERATION_EXPRESSION", "identity.")
     named = [
         one.name for one in columns.fields if any(key.startswith(marks) for key in one.metadata)
     ]
@@ -334,7 +327,7 @@ def _refuse_computed(columns: Any) -> None:
         )
     if named:
         raise InvalidInputError(
-            "columns of a Hudi table have no DEFAULT, GENERATED or IDENTITY; give their values in "
+            "columns of a Hudi table have no GENERATED or IDENTITY; give their values in "
             f"each INSERT: {named}",
             kind="sql_statement",
         )
@@ -344,7 +337,7 @@ def register(
     spark: Any,
     definition: TableDefinition,
     given: Any = None,
-    comments: Mapping[str, str] | None = None,
+    declared: Declared | None = None,
 ) -> None:
     """
     Add the entry of an existing Hudi table to Spark's session catalog.
@@ -353,7 +346,7 @@ def register(
         spark: The session.
         definition: The table.
         given: Columns that the statement names; they must be those of the table.
-        comments: Comments of columns, which only the catalog keeps.
+        declared: What only the catalog keeps of columns.
 
     Raises:
         InvalidInputError: The columns differ, or the catalog refuses the name.
@@ -361,7 +354,7 @@ def register(
     """
     path = definition.address(spark)
     with SparkTable(spark, path, definition.options(is_new=False)) as table:
-        own = with_comments(spark_schema_of(table.schema), comments or {})
+        own = spark_schema_of(table.schema)
         config, properties = table.config, definition.properties
     _refuse_other_columns(given, own)
     schema = partitions_last(own, config.partition_fields)
@@ -374,12 +367,15 @@ def register(
         "type": next(k for k, v in _TYPES.items() if v == config.table_type.value),
         **{key: value for key, value in properties.items() if key.lower() not in _OPTIONS},
     }
+    whole = StructType([*(meta if config.populate_meta_fields else []), *schema.fields])
+    kept = declared or {}
+    plain = without_defaults(kept)  # Spark creates an entry with defaults for its own formats only
     entry = new_entry(
         spark,
         definition.ident,
         path=path,
         provider=definition.provider,
-        schema=StructType([*(meta if config.populate_meta_fields else []), *schema.fields]),
+        schema=with_declared(whole, plain),
         partition_columns=partitions if len(partitions) == len(config.partition_fields) else [],
         properties={key: value for key, value in told.items() if value},
         table_type=config.table_type.value,
@@ -387,6 +383,8 @@ def register(
         comment=definition.comment,
     )
     create_entry(spark, entry)
+    if plain != kept:
+        change_columns(spark, entry, with_declared(whole, kept))
 
 
 def _refuse_other_columns(given: Any, own: Any) -> None:

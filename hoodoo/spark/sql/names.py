@@ -9,6 +9,7 @@ statement names. Each name of Spark then works, with its database and catalog.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
+from pyspark.sql.types import StructField, StructType
 
 from hoodoo.spark.java import java_class, java_type
 from hoodoo.spark.read import load_dataframe
@@ -33,6 +35,7 @@ from hoodoo.spark.sql.catalyst import (
     scala_seq,
     value_of,
 )
+from hoodoo.spark.sql.declared import Declared, as_declared, declared_in
 from hoodoo.spark.sql.session_catalog import INPUT_FORMATS, create_in_hive, session_catalog
 from timeline.errors import (
     HoodooError,
@@ -72,6 +75,12 @@ class NamedTable:
     def read_options(self) -> dict[str, str]:
         """The options of a load by this name."""
         return {**self.options, **(_READ_OPTIMIZED if self.is_read_optimized else {})}
+
+    @property
+    def declared(self) -> Declared:
+        """What the entry declares of columns; nothing without an entry."""
+        fields = [] if self.entry is None else json.loads(self.entry.schema().json())["fields"]
+        return declared_in(StructField.fromJson(one) for one in fields)
 
     @property
     def name(self) -> str:
@@ -238,21 +247,22 @@ def forget_rows(spark: Any, table: NamedTable) -> None:
 def load_named(spark: Any, table: NamedTable, options: Mapping[str, str]) -> Any:
     """Return the rows of a named table; partition columns are its last, as in the catalog."""
     df = load_dataframe(spark, [table.path], {**table.read_options, **options}, warns=False)
-    return _partitions_last(df, table)
+    return _as_in_catalog(df, table)
 
 
 def load_pinned(spark: Any, table: NamedTable, pinned: PinnedTable | None) -> Any:
     """Return the rows of a table that a statement reads: of the pinned snapshot if it is that table."""
     if pinned is None or table.is_read_optimized or not pinned.is_at(table.path):
         return load_named(spark, table, {})
-    return _partitions_last(pinned.df, table)
+    return _as_in_catalog(pinned.df, table)
 
 
-def _partitions_last(df: Any, table: NamedTable) -> Any:
+def _as_in_catalog(df: Any, table: NamedTable) -> Any:
     named = [] if table.entry is None else listed_seq(table.entry.partitionColumnNames())
     last = [str(name) for name in named if str(name) in df.columns]
     order = [*(name for name in df.columns if name not in last), *last]
-    return df if order == df.columns else df.select(*(f"`{name}`" for name in order))
+    ordered = df if order == df.columns else df.select(*(f"`{name}`" for name in order))
+    return as_declared(ordered, table.declared)
 
 
 def _tables_behind(spark: Any, names: Iterable[Sequence[str]]) -> dict[str, NamedTable]:
@@ -405,6 +415,24 @@ def create_entry(spark: Any, entry: Any) -> None:
         raise InvalidInputError(
             f"Spark's catalog refused the table's name: {first_line(error)}", kind="catalog_entry"
         ) from error
+
+
+def change_columns(spark: Any, entry: Any, schema: Any) -> None:
+    """
+    Give an entry other columns.
+
+    Args:
+        entry: Its partition columns stay.
+        schema: All columns, a Spark schema.
+
+    Raises:
+        AnalysisException: The metastore refuses them.
+    """
+    partitions = {str(name) for name in listed_seq(entry.partitionColumnNames())}
+    data = StructType([one for one in schema.fields if one.name not in partitions])
+    ident = entry.identifier()
+    external = session_catalog(spark).externalCatalog()
+    external.alterTableDataSchema(value_of(ident.database()), ident.table(), java_type(spark, data))
 
 
 def change_entry(spark: Any, entry: Any, **changes: Any) -> None:

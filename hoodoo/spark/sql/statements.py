@@ -17,17 +17,20 @@ from typing import Any, Final
 from pyspark.errors import ParseException
 from pyspark.sql.types import StructType
 
+from filegroups.schema.schema import META_COLUMNS
 from filegroups.writing.write_request import CommitResult
 from hoodoo.spark.formats import has_hudi_bundle, remember_result
 from hoodoo.spark.sql.catalyst import (
     Node,
     constants,
     kind_of,
+    listed_map,
     listed_seq,
     nodes_of,
     parse_plan,
     value_of,
 )
+from hoodoo.spark.sql.declared import DEFAULT
 from hoodoo.spark.sql.names import (
     SESSION_CATALOG,
     NamedTable,
@@ -116,17 +119,51 @@ class Statement:
         return found
 
     def replace_defaults(self, named: NamedTable) -> None:
-        """Replace DEFAULT by NULL, which is the default of a column without a declared one."""
+        """Replace DEFAULT by the default value of its column: NULL without a declared one."""
         own = () if named.entry is None else named.entry.schema().fieldNames()
         if not _DEFAULT.search(self.text) or any(str(one).lower() == "default" for one in own):
             return
-        spans = [
-            one.span
-            for one in nodes_of(self.spark, self.plan)
-            if one.kind == "UnresolvedAttribute" and one.span is not None
+        declared, columns = named.declared, self._inserted_columns(named)
+        made: dict[tuple[int, int], str] = {}
+        for one in nodes_of(self.spark, self.plan):
+            span = one.span
+            if one.kind != "UnresolvedAttribute" or span is None:
+                continue
+            if self.text[slice(*span)].lower() != "default":
+                continue
+            name = columns.get(span, "")
+            if kind_of(one.parent) == "Assignment":
+                name = str(listed_seq(one.parent.key().nameParts())[-1])
+            made[span] = f"({declared.get(name.casefold(), {}).get(DEFAULT, 'NULL')})"
+        self._replace(made)
+
+    def _inserted_columns(self, named: NamedTable) -> dict[tuple[int, int], str]:
+        """Return the columns of the values of an INSERT, by the places of the values in the text."""
+        plan = self.plan
+        if self.kind != "InsertIntoStatement" or named.entry is None:
+            return {}
+        fixed = {
+            key.lower()
+            for key, value in listed_map(plan.partitionSpec()).items()
+            if value_of(value)
+        }
+        names = [str(name) for name in listed_seq(plan.userSpecifiedCols())] or [
+            name
+            for name in map(str, named.entry.schema().fieldNames())
+            if name not in META_COLUMNS and name.lower() not in fixed
         ]
-        self._replace(dict.fromkeys(
-            (at for at in spans if self.text[slice(*at)].lower() == "default"), "NULL"))
+        query = plan.query()
+        rows = []
+        if kind_of(query) == "UnresolvedInlineTable":
+            rows = [listed_seq(row) for row in listed_seq(query.rows())]
+        elif kind_of(query) == "Project":
+            rows = [listed_seq(query.projectList())]
+        return {
+            span: name
+            for row in rows
+            for name, value in zip(names, row, strict=False)
+            if (span := Node(value, "", None).span) is not None
+        }
 
     def done(self, result: CommitResult | None = None) -> Any:
         """Return the result of a command for Spark: no rows; and keep that of a commit."""

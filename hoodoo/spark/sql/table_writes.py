@@ -105,7 +105,7 @@ def insert_into(df: Any, name: str, *, overwrites: bool, how: Insertion | None =
     named = find_table(spark, name_parts(spark, name))
     if named is None:
         return False
-    with SparkTable(spark, named.path, named.options) as table:
+    with SparkTable(spark, named.path, named.options, declared=named.declared) as table:
         result = insert_rows(table, df, how or Insertion(overwrites=overwrites))
     remember_result(spark, result)
     return True
