@@ -246,9 +246,10 @@ class Changes:
     ) -> Any:
         target, kind = self._target, self._target.types[name]
         declared = target.declared.get(name.casefold(), {})
-        made = default_column(target.spark, kind, declared)
         if has_target:
             made = F.col(_BEFORE.format(name))
+        else:
+            made = default_column(target.spark, kind, declared)
         for number, _ in reversed(acting):
             if name not in self._values[number]:
                 continue
@@ -324,6 +325,7 @@ def stored_column(
 
 def default_column(spark: Any, wanted: Any, declared: Mapping[str, str]) -> Any:
     """Return the default value of a column; null without a declared one."""
-    value = parse_expression(spark, declared.get(DEFAULT, "NULL"))
-    stored = cast_to_store(spark, value, wanted)
+    if DEFAULT not in declared:
+        return F.lit(None).cast(wanted)
+    stored = cast_to_store(spark, parse_expression(spark, declared[DEFAULT]), wanted)
     return column_of(spark, sized(spark, stored, declared.get(LENGTH)))
