@@ -192,8 +192,10 @@ CHANGED_COLUMNS = [
     "DELETE FROM {s} WHERE cost > 5500000000",
     "SET hoodie.schema.on.read.enable=false",
 ]
+#: Java builds an index beside other writers, and asks for a lock.
 INDEXES = [
     "SET hoodie.metadata.global.record.level.index.enable=true",
+    "SET hoodie.write.lock.provider=org.apache.hudi.client.transaction.lock.InProcessLockProvider",
     "CREATE INDEX record_index ON {t} (id)",
     "CREATE INDEX by_name ON {t} (name)",
     "SHOW INDEXES FROM {t}",
@@ -201,6 +203,7 @@ INDEXES = [
     "SELECT id FROM {t} WHERE name IN ('a1', 'other')",
     "DROP INDEX by_name ON {t}",
     "SHOW INDEXES FROM {t}",
+    "RESET hoodie.write.lock.provider",
 ]
 OF_ONE_WRITE = "table => '{t}', instant_time => '{last}'"
 SHOWS = [
