@@ -207,8 +207,8 @@ INDEXES = [
 ]
 OF_ONE_WRITE = "table => '{t}', instant_time => '{last}'"
 SHOWS = [
-    "CALL show_commits(table => '{t}')",
-    "CALL show_commits_metadata(table => '{t}')",
+    "CALL show_commits(table => '{t}', limit => 100)",
+    "CALL show_commits_metadata(table => '{t}', limit => 100)",
     f"CALL show_commit_files({OF_ONE_WRITE})",
     f"CALL show_commit_partitions({OF_ONE_WRITE})",
     f"CALL show_commit_write_stats({OF_ONE_WRITE})",
@@ -217,15 +217,16 @@ SHOWS = [
     "CALL show_timeline(table => '{t}')",
     "CALL show_fsview_all(table => '{t}', limit => 100)",
     "CALL show_fsview_latest(table => '{t}', limit => 100)",
-    "CALL stats_file_sizes(table => '{t}', partition_path => '*')",
+    "CALL stats_file_sizes(table => '{t}', partition_path => '*', limit => 100)",
     "CALL show_metadata_table_partitions(table => '{t}')",
     "CALL show_metadata_table_files(table => '{t}', partition => 'dt=x')",
     "CALL show_metadata_table_column_stats(table => '{t}', targetColumns => 'price')",
     "CALL validate_metadata_table_files(table => '{t}', verbose => true)",
     "CALL show_table_properties(table => '{t}', limit => 100)",
 ]
+#: A key in two partitions would fail the record index of Java.
 SERVICES = [
-    "INSERT INTO {t} VALUES (9,'r',1,1,'x')",
+    "INSERT INTO {t} VALUES (30,'r',1,1,'x')",
     "CALL create_savepoint(table => '{t}')",
     "CALL show_savepoints(table => '{t}')",
     "INSERT INTO {t} VALUES (10,'r',1,1,'x')",
@@ -338,6 +339,8 @@ def compared(sql: str, rows: dict[str, Any]) -> dict[str, Any]:
 def test_java_and_hoodoo_lead_to_the_same_rows(
     python: Path, tmp_path: Path, kind: str, first: int, apart: bool, statements: list[str]
 ) -> None:
+    if kind == "cow":  # both engines refuse to compact such a table
+        statements = [one for one in statements if "compaction" not in one]
     if apart:  # the times and names of files differ
         statements = [one for one in statements if "CALL show_" not in one and "stats" not in one]
     answer = outcomes(python, tmp_path, statements, kind=kind, first=first, apart=apart)

@@ -599,14 +599,22 @@ def show_metadata_table_files(table: SparkTable, given: Given) -> Rows:
 
 
 def show_metadata_table_column_stats(table: SparkTable, given: Given) -> Rows:
-    """Yield the bounds of columns in each file, as texts."""
+    """Yield the bounds of columns in each file of the newest slices, as texts."""
     wanted = {one.strip() for one in str(given["targetcolumns"] or "").split(",")} - {""}
     opened = _metadata_table(table)
     if PartitionKind.COLUMN_STATS.value not in opened.partitions:
         return
+    newest = {
+        file.path.rpartition("/")[2]
+        for one in table.file_slices()
+        for file in (one.base_file, *one.log_files)
+        if file is not None
+    }
     for part in opened.read(PartitionKind.COLUMN_STATS.value):
         for row in part.to_pylist():
-            if not row["is_deleted"] and (not wanted or row["column_name"] in wanted):
+            if row["is_deleted"] or row["file_name"] not in newest:
+                continue
+            if not wanted or row["column_name"] in wanted:
                 bounds = (_bound(row["min"]), _bound(row["max"]))
                 yield row["file_name"], row["column_name"], *bounds, row["null_count"]
 

@@ -24,6 +24,7 @@ SETTINGS = {
     "hoodie.delete.shuffle.parallelism": "1",
     "hoodie.bulkinsert.shuffle.parallelism": "1",
     "hoodie.metadata.enable": "true",
+    "hoodoo.reader.lease.ms": "0",  # else cleaned files stay in the folders, which Java lists
 }
 QUERY = re.compile(r"\s*(select|show|with|call (show|stats|validate)_)", re.IGNORECASE)
 TABLE = re.compile(r"{(\w)}")
