@@ -220,7 +220,12 @@ def assign_file_groups(
         touched=touched,
     )
     if one_pass:
-        groups = NewGroups(task=_shared_task(write), rows_per_file=files.sizes.rows_per_file)
+        groups = NewGroups(
+            task=_shared_task(write),
+            rows_per_file=files.sizes.rows_per_file,
+            # The estimate of a row's bytes is mostly too high, and here the rows show it.
+            bytes_per_file=files.sizes.file_bytes_max if files.sizes.auto_split else 0,
+        )
         return replace(without_rows, new_groups=groups)
     latest, located = _existing_slices(write)
     tagged = _tag_rows(write, latest, located)

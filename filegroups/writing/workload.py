@@ -171,7 +171,8 @@ class NewGroups:
     """How rows of any number become new file groups, in one pass over them."""
 
     task: FileGroupTask  # with what all file groups share
-    rows_per_file: int
+    rows_per_file: int  # at least, if there are so many
+    bytes_per_file: int = 0  # of the rows in memory, at least; 0: the number of rows decides
 
 
 @runtime_checkable

@@ -437,7 +437,7 @@ class WriteNewGroups:
         partition, attempt = (
             (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
         )
-        storage, rows = self.address.open(), _RowsByPartition(self.groups.rows_per_file)
+        storage, rows = self.address.open(), _RowsByPartition(self.groups)
         is_good, files = True, 0
         try:
             for piece in self._pieces(batches):
@@ -518,10 +518,14 @@ class WriteNewGroups:
 
 
 class _RowsByPartition:
-    """Rows of new file groups by partition path, until a file is full."""
+    """
+    Rows of new file groups by partition path, until a file is full.
 
-    def __init__(self, rows_per_file: int) -> None:
-        self._rows_per_file = rows_per_file
+    It is full by its rows and by their bytes. In memory rows have mostly more bytes than in a file.
+    """
+
+    def __init__(self, groups: NewGroups) -> None:
+        self._groups = groups
         self._pieces: dict[str, list[pa.Table]] = {}
         self._rows: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
@@ -534,8 +538,8 @@ class _RowsByPartition:
             mine = rows if len(paths) == 1 else rows.take(pa.array(positions))
             self._pieces.setdefault(path, []).append(mine)
             self._rows[path] = self._rows.get(path, 0) + mine.num_rows
-            self._bytes[path] = self._bytes.get(path, 0) + mine.get_total_buffer_size()
-            while self._rows[path] >= self._rows_per_file:
+            self._bytes[path] = self._bytes.get(path, 0) + mine.nbytes
+            while self._rows[path] >= self._rows_of_a_file(path):
                 yield path, self._taken(path)
         while sum(self._bytes.values()) > _KEPT_BYTES_MAX:
             biggest = max(self._bytes, key=self._bytes.__getitem__)
@@ -548,14 +552,19 @@ class _RowsByPartition:
 
     def _taken(self, path: str) -> pa.Table:
         """Take the rows of one file, at most."""
+        full = self._rows_of_a_file(path)
         rows = pa.concat_tables(self._pieces.pop(path))
-        kept = rows.slice(self._rows_per_file)
+        kept = rows.slice(full)
         self._rows[path], self._bytes[path] = kept.num_rows, 0
         if kept.num_rows:
             # Slices keep the buffers of the whole.
             self._pieces[path] = [kept.take(pa.array(np.arange(kept.num_rows)))]
-            self._bytes[path] = self._pieces[path][0].get_total_buffer_size()
-        return rows.slice(0, self._rows_per_file)
+            self._bytes[path] = self._pieces[path][0].nbytes
+        return rows.slice(0, full)
+
+    def _rows_of_a_file(self, path: str) -> int:
+        by_bytes = -(-self._groups.bytes_per_file * self._rows[path] // max(1, self._bytes[path]))
+        return max(self._groups.rows_per_file, by_bytes)
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -38,7 +38,8 @@ pytestmark = pytest.mark.spark
 OPERATION = "hoodie.datasource.write.operation"
 SORT = "hoodie.bulkinsert.sort.mode"
 SMALL_FILES = {
-    "hoodie.parquet.max.file.size": "102400",  # with the estimate of 1,024 bytes: 100 rows
+    "hoodie.copyonwrite.insert.auto.split": "false",
+    "hoodie.copyonwrite.insert.split.size": "100",
     "hoodie.parquet.small.file.limit": "0",
 }
 
@@ -346,3 +347,31 @@ def test_the_rows_of_the_last_key_start_where_they_begin() -> None:
     assert tasks._start_of_last(rows.slice(0, 3), (PARTITION, KEY)) == 2
     assert tasks._start_of_last(rows.slice(0, 3), (KEY,)) == 1
     assert tasks._start_of_last(rows.slice(3), (PARTITION, KEY)) == 0
+
+
+def test_a_file_is_full_by_its_rows_and_by_their_bytes() -> None:
+    task = FileGroupTask(
+        requested_time="20260101000000000",
+        operation=WriteOperation.BULK_INSERT,
+        partition_path="",
+        file_id="",
+        write_token="",
+        task_number=0,
+        avro_json="",
+    )
+    rows = pa.table({"v": range(50), PARTITION: ["a"] * 50})
+
+    def files(rows_per_file: int, bytes_per_file: int) -> list[int]:
+        groups = NewGroups(task=task, rows_per_file=rows_per_file, bytes_per_file=bytes_per_file)
+        held = tasks._RowsByPartition(groups)
+        full = [one for _ in range(4) for one in held.add(rows)]
+        made = [one for _, one in (*full, *held.rest())]
+        found = [number for one in made for number in one.column("v").to_pylist()]
+        assert found == list(range(50)) * 4
+        return [one.num_rows for one in made]
+
+    assert files(80, 0) == [80, 80, 40]
+    assert files(30, 2 * rows.nbytes) == [100, 100]
+    assert files(120, 2 * rows.nbytes) == [120, 80]
+    assert files(30, rows.nbytes // 2) == [30] * 6 + [20]
+    assert files(1000, 1) == [200]
