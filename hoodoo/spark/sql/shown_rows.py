@@ -599,17 +599,13 @@ def show_metadata_table_files(table: SparkTable, given: Given) -> Rows:
 
 
 def show_metadata_table_column_stats(table: SparkTable, given: Given) -> Rows:
-    """Yield the bounds of columns in each file of the newest slices, as texts."""
+    """Yield the bounds of columns in each base file of the newest slices, as texts."""
     wanted = {one.strip() for one in str(given["targetcolumns"] or "").split(",")} - {""}
     opened = _metadata_table(table)
     if PartitionKind.COLUMN_STATS.value not in opened.partitions:
         return
-    newest = {
-        file.path.rpartition("/")[2]
-        for one in table.file_slices()
-        for file in (one.base_file, *one.log_files)
-        if file is not None
-    }
+    bases = [one.base_file for one in table.file_slices()]
+    newest = {one.path.rpartition("/")[2] for one in bases if one is not None}
     for part in opened.read(PartitionKind.COLUMN_STATS.value):
         for row in part.to_pylist():
             if row["is_deleted"] or row["file_name"] not in newest:
