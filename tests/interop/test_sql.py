@@ -249,10 +249,10 @@ SERVICES = [
     "UPDATE {t} SET ts = ts + 1, price = price + 1",
     "CALL run_clean(table => '{t}', retain_commits => 1)",
     "CALL show_cleans(table => '{t}')",
-    "CALL show_cleans_metadata(table => '{t}')",
+    "CALL show_cleans_metadata(table => '{t}', limit => 100)",
     "CALL show_clean_plans(table => '{t}')",
     "CALL drop_partition(table => '{t}', partition => 'dt=y')",
-    "CALL show_commits(table => '{t}')",
+    "CALL show_commits(table => '{t}', limit => 100)",
     "RESET hoodie.compact.inline",
 ]
 
