@@ -20,11 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from hoodoo.spark.file_index import FileSkipping, SkippingFileIndex
 from hoodoo.spark.java import java_class, java_type
 from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.sql.catalyst import kind_of, listed_seq
 from timeline.ports.ports import EventSink
 
 _SCALA = "org.apache.spark.api.python.PythonUtils"
@@ -149,7 +151,7 @@ def _relation(
         java_class(spark, _SCALA).toScalaMap(dict(_AS_WRITTEN)),
         session,
     )
-    return type(spark.range(0))(session.baseRelationToDataFrame(relation), spark)
+    return DataFrame(session.baseRelationToDataFrame(relation), spark)
 
 
 def _part(
@@ -218,8 +220,11 @@ def _internal_rows(spark: Any, values: Sequence[tuple[Any, ...]], schema: Any) -
     kinds = [each.dataType.simpleString() for each in schema.fields]
     rows = ", ".join("(" + ", ".join(map(_literal, one, kinds)) + ")" for one in values)
     text = f"SELECT * FROM VALUES {rows}"  # noqa: S608 - hexadecimal digits and numbers
-    plan = spark._jsparkSession.sql(text).queryExecution()  # noqa: SLF001
-    return list(plan.executedPlan().executeCollect())
+    query = spark._jsparkSession.sql(text).queryExecution()  # noqa: SLF001
+    rows = query.analyzed().collectLeaves().apply(0)
+    if kind_of(rows) == "LocalRelation":  # not in each version
+        return listed_seq(rows.data())
+    return list(query.executedPlan().executeCollect())
 
 
 def _literal(value: Any, kind: str) -> str:

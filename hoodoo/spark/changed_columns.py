@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Final
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from filegroups.merge.merging import RELOCATED_COLUMN
@@ -30,6 +31,8 @@ from hoodoo.spark.sql.catalyst import (
     attribute,
     cast_to_store,
     column_of,
+    kind_of,
+    listed_seq,
     parse_expression,
 )
 from hoodoo.spark.sql.declared import DEFAULT, LENGTH, Declared, sized
@@ -58,6 +61,25 @@ class SparkClause:
     action: MergeAction
     condition: Any = None
     values: Mapping[str, Any] | None = None
+
+    def takes_all_of(self, source: str, target: Target) -> bool:
+        """Return whether it replaces rows by the columns of a source, whatever they have."""
+        if self.action is not MergeAction.UPDATE or self.condition is not None:
+            return False
+        if self.values is None:
+            return True
+        taken = {
+            target.named(name) for name, value in self.values.items() if _is_column(value, source)
+        }
+        return taken == {*target.types}
+
+
+def _is_column(value: Any, relation: str) -> bool:
+    """Return whether a parsed expression is a column of a relation, which it names."""
+    if isinstance(value, Column) or kind_of(value) != "UnresolvedAttribute":
+        return False
+    around = [str(part).casefold() for part in listed_seq(value.nameParts())][:-1]
+    return around == [relation.casefold()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,39 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import IntegerType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
+from filegroups.merge.merging import RELOCATED_COLUMN
+from filegroups.writing.workload import LocalWorkload
 from hoodoo.spark.error_transport import error_from_spark
 from hoodoo.spark.java import java_class, java_type
 from hoodoo.spark.schema import arrow_schema_of
 from hoodoo.spark.sql.catalyst import dataframe_of
+from timeline.ports.ports import Ports
 
+#: A string with a collation differs from the plain type.
+_PLAIN_TYPES = (
+    *(BinaryType(), BooleanType(), StringType()),
+    *(ByteType(), ShortType(), IntegerType(), LongType(), FloatType(), DoubleType()),
+    *(DateType(), TimestampType(), TimestampNTZType()),
+)
 _INT_MAX = 2**31 - 1
 _UNKNOWN_SHARE = 4  # sources of unknown size get this part of the rows
 _RESULT_TOO_BIG = "spark.driver.maxResultSize"
@@ -50,6 +76,29 @@ def collect_few(df: Any, bytes_max: int) -> pa.Table | None:
     rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
     columns = [column.cast(each.type) for column, each in zip(rows.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def has_plain_types(schema: Any) -> bool:
+    """Return whether rows of a Spark schema are the same after a way through Arrow and back."""
+    return all(_is_plain(each.dataType) for each in schema.fields)
+
+
+def _is_plain(kind: Any) -> bool:
+    if isinstance(kind, StructType):
+        return has_plain_types(kind)
+    if isinstance(kind, ArrayType):
+        return _is_plain(kind.elementType)
+    if isinstance(kind, MapType):
+        return _is_plain(kind.keyType) and _is_plain(kind.valueType)
+    return isinstance(kind, DecimalType) or kind in _PLAIN_TYPES
+
+
+def local_workload(ports: Ports, rows: pa.Table) -> LocalWorkload:
+    """Return collected rows as a workload; a column of a statement's changes marks deletes."""
+    if RELOCATED_COLUMN not in rows.schema.names:
+        return LocalWorkload(ports, rows)
+    deleted = rows.column(RELOCATED_COLUMN)
+    return LocalWorkload(ports, rows.drop_columns([RELOCATED_COLUMN]), deleted)
 
 
 def source_bytes(df: Any) -> tuple[int, bool]:

@@ -16,6 +16,7 @@ from timeline.properties.setting_enums import QueryType
 from timeline.storage.object_client import is_storage_key
 
 _OF_SESSION = ("spark.hoodie.", "spark.hoodoo.", "spark.hadoop.fs.")
+_SEPARATOR, _ARROW = "\x1e", " -> "  # of entries, and as Scala shows an entry
 _READ_PATHS = "hoodie.datasource.read.paths"
 _MERGE_TYPE, _MERGED = "hoodie.datasource.merge.type", "payload_combine"
 _PATH_GLOB = "hoodie.datasource.read.incr.path.glob"
@@ -152,14 +153,9 @@ def storage_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 def session_properties(spark: Any) -> dict[str, str]:
     """Return all runtime properties of a session; those of Hudi and hoodoo get ``spark.``."""
-    found: dict[str, str] = {}
-    if getattr(type(spark.conf), "getAll", None) is not None:  # Spark 4
-        found = {str(key): str(value) for key, value in dict(spark.conf.getAll).items()}
-    else:
-        entries = spark._jsparkSession.conf().getAll().iterator()  # noqa: SLF001
-        while entries.hasNext():
-            entry = entries.next()
-            found[entry._1()] = entry._2()  # noqa: SLF001
+    # One question to the JVM; one for each entry would cost more than the plan of a load.
+    entries = spark._jsparkSession.conf().getAll().mkString(_SEPARATOR)  # noqa: SLF001
+    found = dict(entry.split(_ARROW, 1) for entry in entries.split(_SEPARATOR) if _ARROW in entry)
     # ``SET hoodie.x=y`` sets a key without ``spark.``, and overrides the key with it.
     later = {key: value for key, value in found.items() if key.lower().startswith(OWN_PREFIXES)}
     spelled = {*later, *(key for key in found if key.lower() in _with_spark(later))}

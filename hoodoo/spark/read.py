@@ -272,7 +272,8 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any, executo
     if not found.plan.slices:
         return attach_read_state(spark.createDataFrame([], shape), found.state)
     parts = []
-    wanted = spark.createDataFrame([], shape).schema
+    is_text = not isinstance(shape, StructType)
+    wanted = spark.createDataFrame([], shape).schema if is_text else shape
     if found.files:
         parts.append(_read_by_spark(spark, path, found, found.files, wanted))
     tasks = spark.sparkContext.defaultParallelism

@@ -3,7 +3,10 @@ Delete, update and merge rows on Spark: joins of DataFrames give the changes of 
 
 The rules are those of ``hoodoo/row_changes.py``; conditions and values are Spark's. A statement
 pins the newest snapshot, computes the changed rows from it, checks them, and writes them with its
-reads. Only changed rows and the keys of matches are cached.
+reads. Only changed rows, the keys of matches and few rows of a source are kept.
+
+If a merge has few source rows and matches record keys, the driver reads the rows of these keys. The
+join and the clauses then have few rows on both sides, and no task reads the table.
 """
 
 from __future__ import annotations
@@ -13,14 +16,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortType, StringType
 
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
+from filegroups.settings.read_settings import ReadSettings
 from filegroups.table import TableSnapshot
 from filegroups.writing.merge_clauses import (
     SOURCE,
@@ -36,6 +44,10 @@ from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.row_changes import Statement, delete_key_columns, target_rules, unsafe_insert
 from hoodoo.spark.changed_columns import ACT, Changes, Check, SparkClause, Target
 from hoodoo.spark.error_transport import collect_dataframe
+from hoodoo.spark.few_rows import collect_few, has_plain_types, local_workload
+from hoodoo.spark.read import arrow_shape
+from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.slices import dataframe_of
 from hoodoo.spark.sql.catalyst import (
     attribute,
     column_of,
@@ -51,6 +63,9 @@ if TYPE_CHECKING:
     from hoodoo.spark.spark_table import SparkSnapshot, SparkTable
 
 _SOURCE_ROW: Final = "_hoodoo_source_row"
+
+#: Types whose equal values are the same for Spark and for filters.
+_ALIKE: Final = (StringType, LongType, IntegerType, ShortType, ByteType, DateType)
 
 #: Spark's error of a value, among the texts of a failed job.
 _VALUE_ERROR = re.compile(
@@ -69,6 +84,20 @@ class MergeSource:
 
     rows: Callable[[], Any]
     alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """
+    Rows that are computed once.
+
+    Args:
+        df: The rows.
+        few: The same rows, if the driver has them; else Spark caches them.
+    """
+
+    df: Any
+    few: pa.Table | None = None
 
 
 @contextmanager
@@ -179,6 +208,19 @@ class SparkStatement:
             self.statement.plan, _SparkMerge(self, source, on, tuple(clauses)).read
         )
 
+    def kept(self, rows: Any, source: Kept) -> Kept:
+        """Keep rows made from those of a source for the rest of an attempt; they are computed once."""
+        few = None if source.few is None else self.collected(rows)
+        return few or Kept(self.cached(rows))
+
+    def collected(self, rows: Any) -> Kept | None:
+        """Return few rows in the memory of the driver; None for more rows."""
+        spark = self.table.spark
+        if not has_plain_types(rows.schema):
+            return None
+        few = collect_few(rows, self.table.settings.driver_write_bytes_max)
+        return None if few is None else Kept(dataframe_of(spark, few, rows.schema), few)
+
     def cached(self, rows: Any) -> Any:
         """
         Keep rows for the rest of an attempt; Spark computes them once.
@@ -196,16 +238,23 @@ class SparkStatement:
         _blocks(self.cached(rows)).count()
         return rows
 
-    def checked(self, rows: Any, checks: Sequence[Check]) -> Workload:
+    def checked(self, made: Kept, checks: Sequence[Check]) -> Workload:
         """
         Return changed rows as a workload; all values and checks are computed before.
 
         Raises:
             InvalidInputError: A check fails, or a value cannot be computed (``expression_value``).
         """
+        settings, ports = self.table.settings, self.table.context.ports
+        few, rows, flags = made.few, made.df, [one.column for one in checks]
+        if few is None:
+            few = collect_few(rows, settings.driver_write_bytes_max)
+        if few is not None:
+            _refuse({name: pc.sum(few.column(name)).as_py() or 0 for name in flags}, checks)
+            return local_workload(ports, few.drop_columns(flags))
         if checks:
             _run_checks(self.cached(rows), checks)
-            rows = rows.drop(*(one.column for one in checks))
+            rows = rows.drop(*flags)
         workload = self.table._workload(rows)  # noqa: SLF001
         if isinstance(workload, SparkWorkload) and not checks:
             workload.df = self.cached(rows)
@@ -231,7 +280,7 @@ class SparkStatement:
         def read(state: TableSnapshot) -> tuple[Any, Workload]:
             with self.analysis(state), _analysed():
                 rows = changed(state)  # type: ignore[arg-type]
-            return state.reads(partitions=partitions), self.checked(rows, checks)
+            return state.reads(partitions=partitions), self.checked(Kept(rows), checks)
 
         return self._attempts(plan, read)
 
@@ -302,6 +351,11 @@ def _run_checks(rows: Any, checks: Sequence[Check]) -> None:
         for one in checks
     ]
     (counts,) = collect_dataframe(rows.agg(*counted))
+    _refuse(counts.asDict(), checks)
+
+
+def _refuse(counts: Mapping[str, Any], checks: Sequence[Check]) -> None:
+    """Raise the error of the first check that refuses rows, whose number is its count."""
     for one in checks:
         if counts[one.column]:
             raise one.error(int(counts[one.column]))
@@ -327,23 +381,26 @@ class _SparkMerge:
         with statement.analysis(state), _analysed():
             source = self._source_rows()
             target = Target.of(table.spark, statement.alias, rules, table.declared)
-            changes = Changes(target, self.clauses, self.source.alias, source.columns)
-            base = state.to_df().alias(statement.alias)  # type: ignore[attr-defined]
-            pairs = base.join(source, column_of(table.spark, self.on), "inner")
-            parts, matched = self._matched(pairs, changes, target)
+            joined = equal_columns(
+                self.on, statement.alias, self.source.alias, target, source.df.columns
+            )
+            changes = Changes(target, self.clauses, self.source.alias, source.df.columns)
+            base = self._base(state, source, target, joined).alias(statement.alias)
+            others = source.df.alias(self.source.alias)
+            pairs = base.join(others, column_of(table.spark, self.on), "inner")
+            parts, matched = self._matched(pairs, source, changes, target)
             if lonely := self._of(When.NOT_MATCHED_BY_SOURCE):
-                alone = base.join(source, column_of(table.spark, self.on), "left_anti")
+                alone = base.join(others, column_of(table.spark, self.on), "left_anti")
                 acted = self._acted(alone, lonely)
-                parts.append(changes.of(acted, When.NOT_MATCHED_BY_SOURCE))
+                parts.append(Kept(changes.of(acted, When.NOT_MATCHED_BY_SOURCE)))
             inserts = self._inserts(matched, source, changes)
         if inserts is not None:
-            if not self._inserts_new_keys(target, source.columns, plan):
-                self._refuse_known_inserts(base, inserts, plan)
+            if not self._inserts_new_keys(joined, target, plan):
+                self._refuse_known_inserts(state.to_df(), inserts.df, plan)  # type: ignore[attr-defined]
             parts.append(inserts)
-        rows = reduce(lambda one, other: one.unionByName(other), parts)
-        return state.reads(), statement.checked(rows, changes.checks)
+        return state.reads(), statement.checked(_united(parts), changes.checks)
 
-    def _source_rows(self) -> Any:
+    def _source_rows(self) -> Kept:
         rows = self.source.rows()
         twice = sorted({name for name in rows.columns if rows.columns.count(name) > 1})
         if twice:
@@ -352,39 +409,114 @@ class _SparkMerge:
                 kind="data",
                 columns=twice,
             )
-        if self._of(When.NOT_MATCHED):  # the numbers must stay
+        is_numbered = bool(self._of(When.NOT_MATCHED))
+        if is_numbered:
             rows = rows.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
-            rows = self.statement.fixed(rows)
-        return rows.alias(self.source.alias)
+        few = self.statement.collected(rows)
+        if few is not None:
+            return few
+        return Kept(self.statement.fixed(rows) if is_numbered else rows)  # the numbers must stay
 
-    def _matched(self, pairs: Any, changes: Changes, target: Target) -> tuple[list[Any], Any]:
+    def _base(
+        self, state: TableSnapshot, source: Kept, target: Target, joined: EqualColumns
+    ) -> Any:
+        """Return rows of the table with all that match: those of few keys, or all."""
+        found = None
+        if not self._of(When.NOT_MATCHED_BY_SOURCE):
+            found = self._rows_of_keys(state, source, target, joined)
+        if found is None:
+            return state.to_df()  # type: ignore[attr-defined]
+        shape = spark_schema_of(found.schema)
+        return dataframe_of(target.spark, found.cast(arrow_shape(shape)), shape)
+
+    def _rows_of_keys(
+        self, state: TableSnapshot, source: Kept, target: Target, joined: EqualColumns
+    ) -> pa.Table | None:
+        """Return the rows that have the source's record keys; None if the driver cannot read them."""
+        keys = self.statement.table.config.record_key_fields
+        settings = ReadSettings.from_properties(self.statement.table.properties)
+        if source.few is None or not keys:
+            return None
+        types = {each.name: each.dataType for each in source.df.schema}
+        spelled = {name.casefold(): name for name in types}
+        terms = {}
+        for name, other in joined.pairs.items():
+            kind = types[spelled[other]]
+            if kind == target.types[name] and isinstance(kind, _ALIKE):
+                values = pc.unique(source.few.column(spelled[other])).drop_null()
+                terms[name] = pc.field(name).isin(values.cast(target.rules.schema.field(name).type))
+        if not terms.keys() >= {*keys}:
+            return None
+        condition = reduce(and_, terms.values())
+        plan = state.plan(filter=condition, with_hoodie_columns=True)
+        if sum(one.size_bytes for one in plan.slices) > settings.spark_driver_read_bytes_max:
+            return None
+        wanted = plan.output_schema
+        if not joined.says_more and all(
+            one.takes_all_of(self.source.alias, target) for _, one in self._of(When.MATCHED)
+        ):
+            heads = {name.partition(".")[0] for name in (*target.rules.fixed, *terms)}
+            names = [name for name in wanted.names if name in {*target.stored, *heads}]
+        else:
+            names = wanted.names
+        found, bytes_left = [], self.statement.table.settings.driver_write_bytes_max
+        for batch in state.scan(columns=names, filter=condition):
+            found.append(batch)
+            bytes_left -= batch.nbytes
+            if bytes_left < 0:
+                return None
+        rows = pa.Table.from_batches(found, schema=pa.schema([wanted.field(n) for n in names]))
+        # No clause reads the other columns, so their values do not matter.
+        columns = [
+            rows.column(each.name) if each.name in names else pa.nulls(rows.num_rows, each.type)
+            for each in wanted
+        ]
+        return pa.Table.from_arrays(columns, schema=wanted)
+
+    def _matched(
+        self, pairs: Any, source: Kept, changes: Changes, target: Target
+    ) -> tuple[list[Kept], Kept]:
         """Return the changes of matching rows, and the numbers of the source's rows that match."""
         matching, inserts = self._of(When.MATCHED), self._of(When.NOT_MATCHED)
         if not matching:
-            return [], pairs
+            if not inserts:
+                return [], Kept(pairs)
+            return [], self.statement.kept(pairs.select(_SOURCE_ROW), source)
         keeps = [_SOURCE_ROW, ACT] if inserts else []
         acted = self._acted(pairs, matching, keeps_all=bool(inserts))
-        made = self.statement.cached(changes.of(acted, When.MATCHED, keeps=keeps))
-        changed = made.where(f"{ACT} is not null").drop(*keeps) if inserts else made
+        made = self.statement.kept(changes.of(acted, When.MATCHED, keeps=keeps), source)
+        changed = made
+        if inserts:
+            few = made.few
+            if few is not None:
+                few = few.filter(pc.is_valid(few.column(ACT))).drop_columns(keeps)
+            changed = Kept(made.df.where(f"{ACT} is not null").drop(*keeps), few)
         _refuse_twice(changed, target)
         return [changed], made
 
-    def _inserts(self, matched: Any, source: Any, changes: Changes) -> Any:
+    def _inserts(self, matched: Kept, source: Kept, changes: Changes) -> Kept | None:
         """Return the rows of the source that match no row and that a clause inserts; or None."""
         clauses = self._of(When.NOT_MATCHED)
         if not clauses:
             return None
         table = self.statement.table
-        # The source is the smaller side, so its rows that match are found, not those that do not.
-        found = matched.select(_SOURCE_ROW).distinct()
-        new = source.join(found, _SOURCE_ROW, "left_anti").alias(self.source.alias)
+        if source.few is not None and matched.few is not None:
+            numbers = matched.few.column(_SOURCE_ROW)
+            is_found = pc.is_in(source.few.column(_SOURCE_ROW), value_set=numbers)
+            few = source.few.filter(pc.invert(is_found))
+            new = dataframe_of(table.spark, few, source.df.schema)
+        else:
+            # The source is the smaller side, so its rows that match are found.
+            found = matched.df.select(_SOURCE_ROW).distinct()
+            new = source.df.join(found, _SOURCE_ROW, "left_anti")
+        new = new.alias(self.source.alias)
         key = None
         if not table.config.record_key_fields:
             prefix = F.lit(f"{table.context.ports.ids.uuid()}_")
             key = F.concat(prefix, F.col(_SOURCE_ROW).cast("string"))
         acted = self._acted(new, clauses)
         made = changes.of(acted, When.NOT_MATCHED, keeps=[_SOURCE_ROW], new_key=key)
-        return self.statement.cached(made.drop(_SOURCE_ROW))
+        return self.statement.kept(made.drop(_SOURCE_ROW), source)
 
     def _acted(
         self, rows: Any, clauses: Sequence[tuple[int, SparkClause]], *, keeps_all: bool = False
@@ -400,16 +532,15 @@ class _SparkMerge:
         acted = rows.withColumn(ACT, act)
         return acted if keeps_all else acted.where(f"{ACT} is not null")
 
-    def _inserts_new_keys(self, target: Target, source: Sequence[str], plan: WriteRequest) -> bool:
+    def _inserts_new_keys(self, joined: EqualColumns, target: Target, plan: WriteRequest) -> bool:
         """Return whether the match itself shows that no row of the table has an insert's key."""
         config = self.statement.table.config
         if not config.record_key_fields:
             return True
-        pairs = equal_columns(self.on, self.statement.alias, self.source.alias, target, source)
-        keys = {*config.record_key_fields}
+        pairs, keys = joined.pairs, {*config.record_key_fields}
         whole = plan.rules.lookup.whole_table
         places = keys if whole else keys | {*config.partition_fields}
-        if pairs is None or set(pairs) not in (keys, places):
+        if joined.says_more or set(pairs) not in (keys, places):
             return False
         for _, clause in self._of(When.NOT_MATCHED):
             for name, other in pairs.items():
@@ -438,22 +569,49 @@ def _path(name: str) -> Any:
     return reduce(lambda column, step: column.getField(step), rest, F.col(f"`{head}`"))
 
 
-def _refuse_twice(changed: Any, target: Target) -> None:
+def _united(parts: Sequence[Kept]) -> Kept:
+    """Return the rows of all parts."""
+    rows = reduce(lambda one, other: one.unionByName(other), (one.df for one in parts))
+    tables = [one.few for one in parts if one.few is not None]
+    if len(tables) < len(parts):
+        return Kept(rows)
+    names = tables[0].schema.names
+    alike = [pa.table([one.column(name) for name in names], names=names) for one in tables]
+    return Kept(rows, pa.concat_tables(alike))
+
+
+def _refuse_twice(changed: Kept, target: Target) -> None:
     """Raise ``merge_row_twice`` if several rows of the source change one row of the table."""
-    keys = [f"`{name}`" for name in target.stored] or [
-        f"`{name.partition('.')[0]}`" for name in target.rules.fixed
-    ]
-    counted = changed.groupBy(*keys).count().where("count > 1")
-    (row,) = collect_dataframe(counted.agg(F.sum(F.col("count") - 1).alias("rows")))
-    if row["rows"]:
-        raise row_twice(int(row["rows"]))
+    keys = target.stored or [name.partition(".")[0] for name in target.rules.fixed]
+    if changed.few is not None and target.stored:
+        rows = changed.few.num_rows - changed.few.group_by(keys).aggregate([]).num_rows
+    else:
+        counted = changed.df.groupBy(*(f"`{name}`" for name in keys)).count().where("count > 1")
+        (row,) = collect_dataframe(counted.agg(F.sum(F.col("count") - 1).alias("rows")))
+        rows = int(row["rows"] or 0)
+    if rows:
+        raise row_twice(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EqualColumns:
+    """
+    The columns that a match makes equal.
+
+    Args:
+        pairs: Columns of the table, and of the source in small letters.
+        says_more: Whether the match has further conditions.
+    """
+
+    pairs: Mapping[str, str]
+    says_more: bool
 
 
 def equal_columns(
     on: Any, target_alias: str, source_alias: str, target: Target, source: Sequence[str]
-) -> dict[str, str] | None:
+) -> EqualColumns:
     """
-    Return the columns of table and source that a match makes equal; None if it says more.
+    Return the columns of table and source that a match makes equal.
 
     Args:
         on: The parsed condition of the match.
@@ -463,32 +621,31 @@ def equal_columns(
         source: The source's columns.
     """
     pairs: dict[str, str] = {}
+    says_more = False
     waiting = [on]
     own = {name.casefold(): name for name in target.types}
     others = {name.casefold() for name in source}
     while waiting:
         term = waiting.pop()
-        if isinstance(term, Column):
-            return None
-        kind = kind_of(term)
+        kind = "Column" if isinstance(term, Column) else kind_of(term)
         if kind == "And":
             waiting += [term.left(), term.right()]
             continue
-        if kind != "EqualTo" or {kind_of(term.left()), kind_of(term.right())} != {
-            "UnresolvedAttribute"
-        }:
-            return None
         mine = theirs = None
-        for side in (term.left(), term.right()):
-            *around, name = (str(part).casefold() for part in listed_seq(side.nameParts()))
-            if around == [target_alias.casefold()] or (not around and name not in others):
-                mine = own.get(name)
-            elif around == [source_alias.casefold()] or (not around and name not in own):
-                theirs = name
-        if mine is None or theirs is None:
-            return None
-        pairs[mine] = theirs
-    return pairs
+        if kind == "EqualTo":
+            for side in (term.left(), term.right()):
+                if kind_of(side) != "UnresolvedAttribute":
+                    continue
+                *around, name = (str(part).casefold() for part in listed_seq(side.nameParts()))
+                if around == [target_alias.casefold()] or (not around and name not in others):
+                    mine = own.get(name)
+                elif around == [source_alias.casefold()] or (not around and name not in own):
+                    theirs = name if name in others else None
+        if mine is None or theirs is None or mine in pairs:
+            says_more = True
+        else:
+            pairs[mine] = theirs
+    return EqualColumns(pairs, says_more)
 
 
 def _source_name(clause: SparkClause, name: str, target: Target, alias: str) -> str | None:

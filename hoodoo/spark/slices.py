@@ -39,6 +39,7 @@ _ROW_BITS = 31  # a file has fewer rows; 33 bits of a hash tell the files apart
 _SEED = 42  # of Spark's hash
 _TAKES_ARROW = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
 _NUMBER = f"shiftleft(xxhash64(_metadata.file_name), {_ROW_BITS}) + _metadata.row_index"
+_TASK_ROWS_BYTES = 8 << 20  # of rows from the driver
 _OPEN_BYTES = 4 << 20  # the cost of a file, as in Spark
 
 
@@ -151,7 +152,9 @@ def split_on_driver(
     hidden = np.sort(np.concatenate([np.asarray(numbers) for numbers, _ in parts]))
     batches = [batch for _, some in parts for batch in some]
     rows = pa.Table.from_batches(batches, schema=work.shape)
-    return hidden, dataframe_of(spark, rows, schema)
+    # Spark would spread few rows over as many tasks as run at a time.
+    tasks = 1 + rows.nbytes // _TASK_ROWS_BYTES
+    return hidden, dataframe_of(spark, rows, schema).coalesce(tasks)
 
 
 def dataframe_of(spark: Any, rows: pa.Table, schema: Any) -> Any:

@@ -11,12 +11,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.reading.read import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableSnapshot
 from filegroups.writing.merge_clauses import SOURCE, TARGET
-from filegroups.writing.workload import LocalWorkload, Workload
+from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_with_warnings
 from hoodoo.configuration import Layers
@@ -25,7 +24,7 @@ from hoodoo.row_changes import Merge, key_columns_of_merge, no_match_columns
 from hoodoo.services import Services
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.executor import spark_executor
-from hoodoo.spark.few_rows import collect_few
+from hoodoo.spark.few_rows import collect_few, local_workload
 from hoodoo.spark.options import layers_for, storage_properties
 from hoodoo.spark.read import load_dataframe, load_state
 from hoodoo.spark.row_changes import SparkMergeRun, SparkStatement
@@ -39,7 +38,6 @@ from hoodoo.write_requests import write_request_of
 from tableservices.worker import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
-from timeline.ports.ports import Ports
 from timeline.reader_lease import ReaderLease, lease_newest
 from timeline.snapshot import Snapshot
 
@@ -249,14 +247,6 @@ class SparkTable(Table):
 
     def _partitions_to_delete(self, data: object) -> tuple[str, ...]:
         return self._settings.partitions_to_delete or _partitions_in(self, data)
-
-
-def local_workload(ports: Ports, rows: pa.Table) -> LocalWorkload:
-    """Return collected rows as a workload; a column of a statement's changes marks deletes."""
-    if RELOCATED_COLUMN not in rows.schema.names:
-        return LocalWorkload(ports, rows)
-    deleted = rows.column(RELOCATED_COLUMN)
-    return LocalWorkload(ports, rows.drop_columns([RELOCATED_COLUMN]), deleted)
 
 
 def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:

@@ -134,6 +134,7 @@ def test_a_merge_that_loses_rows_of_its_source_begins_again(
         return made
 
     monkeypatch.setattr(SparkStatement, "fixed", lossy)
+    spark.conf.set(f"spark.{DRIVER_BYTES}", "0")  # the driver loses nothing
     merge = (
         "MERGE INTO stays t USING (SELECT 9L ts, id, uuid() guest, 7D fare, 'rome' city FROM "
         "VALUES ('a'), ('b'), ('m'), ('n') AS v (id) ORDER BY rand()) s ON t.id = s.id "
@@ -383,6 +384,7 @@ def test_a_source_by_path_is_loaded_once_and_stored_once(
     once = SparkStatement.fixed
     monkeypatch.setattr(statements, "load_pinned", load)
     monkeypatch.setattr(SparkStatement, "fixed", fixed)
+    spark.conf.set(f"spark.{DRIVER_BYTES}", "0")  # else the driver keeps the rows of the source
     with hoodoo.spark.table(spark, stays) as table:
         where = table.path
     sql(

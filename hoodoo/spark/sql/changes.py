@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -107,7 +108,7 @@ def _opened(
 
     def analysis(state: Any) -> Any:
         uri = table.context.ports.storage.base_uri
-        pinned = PinnedTable(base_uri=uri, df=state.to_df())
+        pinned = PinnedTable(base_uri=uri, rows=cache(state.to_df))
         statement.load_paths(pinned)
         return served(spark, names_in(plan), pinned)
 

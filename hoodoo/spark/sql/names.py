@@ -13,7 +13,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -175,11 +175,11 @@ class PinnedTable:
 
     Args:
         base_uri: The canonical address.
-        df: The rows of the pinned snapshot.
+        rows: Returns the rows of the pinned snapshot, the same object at each call.
     """
 
     base_uri: str
-    df: Any
+    rows: Callable[[], Any]
 
     def is_at(self, path: str) -> bool:
         """Return whether a path, in any spelling, is the table's."""
@@ -254,7 +254,7 @@ def load_pinned(spark: Any, table: NamedTable, pinned: PinnedTable | None) -> An
     """Return the rows of a table that a statement reads: of the pinned snapshot if it is that table."""
     if pinned is None or table.is_read_optimized or not pinned.is_at(table.path):
         return load_named(spark, table, {})
-    return _as_in_catalog(pinned.df, table)
+    return _as_in_catalog(pinned.rows(), table)
 
 
 def _as_in_catalog(df: Any, table: NamedTable) -> Any:
