@@ -7,6 +7,7 @@ local executor. A worker keeps one batch, or the rows of one file group, in memo
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -653,3 +654,8 @@ def _error_row(schema: pa.Schema, error: HoodooError) -> pa.RecordBatch:
     columns = [pa.nulls(1, each.type) for each in schema]
     columns[schema.get_field_index(ERROR)] = pa.array([error_to_json(error)])
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+if TaskContext.get() is not None:
+    # Spark's worker collects garbage after each task. Over all modules that takes 0.07 CPU seconds.
+    gc.freeze()

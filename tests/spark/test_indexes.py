@@ -72,7 +72,9 @@ def test_inserts_may_drop_known_keys_of_a_bucket(save: Any, rows: Any) -> None:
     assert [row[3] for row in rows()] == [1.0] * 5 + [2.0] * 3
 
 
-@pytest.mark.parametrize("kind", ["GLOBAL_SIMPLE", "GLOBAL_BLOOM"])
+@pytest.mark.parametrize(
+    "kind", ["GLOBAL_SIMPLE", pytest.param("GLOBAL_BLOOM", marks=pytest.mark.slow)]
+)
 def test_rows_of_a_global_index_move(save: Any, rows: Any, kind: str) -> None:
     options = {INDEX: kind}
     save([(1, "mon", 10, 1.0), (2, "mon", 10, 1.0), (3, "tue", 10, 1.0)], **options)

@@ -35,8 +35,15 @@ def test_rows_without_keys_are_added_and_never_updated(spark: Any, tmp_path: Pat
     assert len(keys) == len(set(keys)) == 6
 
 
-@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-@pytest.mark.parametrize("operation", ["upsert", None])
+@pytest.mark.parametrize(
+    ("table_type", "operation"),
+    [
+        ("COPY_ON_WRITE", "upsert"),
+        ("MERGE_ON_READ", None),
+        pytest.param("COPY_ON_WRITE", None, marks=pytest.mark.slow),
+        pytest.param("MERGE_ON_READ", "upsert", marks=pytest.mark.slow),
+    ],
+)
 def test_read_rows_are_written_back_without_key_fields(
     spark: Any, tmp_path: Path, table_type: str, operation: str | None
 ) -> None:

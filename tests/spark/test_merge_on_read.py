@@ -93,7 +93,9 @@ def test_an_insert_that_drops_known_keys_takes_a_deleted_one_for_new(
     ]
 
 
-@pytest.mark.parametrize("index", ["SIMPLE", "BLOOM", "GLOBAL_SIMPLE"])
+@pytest.mark.parametrize(
+    "index", ["SIMPLE", "GLOBAL_SIMPLE", pytest.param("BLOOM", marks=pytest.mark.slow)]
+)
 def test_keys_that_are_only_in_logs_are_replaced_and_deleted(
     save: Any, rows: Any, path: str, index: str
 ) -> None:
@@ -137,7 +139,14 @@ MERGES = {
 }
 
 
-@pytest.mark.parametrize("merge", MERGES.values(), ids=MERGES)
+@pytest.mark.parametrize(
+    "merge",
+    [
+        pytest.param(MERGES["event-time"], id="event-time"),
+        pytest.param(MERGES["commit-time"], id="commit-time", marks=pytest.mark.slow),
+        pytest.param(MERGES["values"], id="values"),
+    ],
+)
 def test_spark_reads_the_rows_that_no_log_changes(
     spark: Any, save: Any, rows: Any, path: str, merge: dict[str, str]
 ) -> None:

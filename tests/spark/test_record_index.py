@@ -43,7 +43,10 @@ def located_keys(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("name", "index"),
-    [("v9_mor_ri", "RECORD_INDEX"), ("v9_cow_partitioned_ri", "RECORD_LEVEL_INDEX")],
+    [
+        ("v9_mor_ri", "RECORD_INDEX"),
+        pytest.param("v9_cow_partitioned_ri", "RECORD_LEVEL_INDEX", marks=pytest.mark.slow),
+    ],
 )
 def test_saves_by_the_record_index_leave_the_rows_of_saves_by_files(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, index: str

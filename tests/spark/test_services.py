@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import importlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import hoodoo.spark
@@ -75,3 +78,12 @@ def test_an_error_of_a_task_reaches_the_caller(
         with pytest.raises(CorruptTableError, match=r"\.log\."):
             table.services.execute(planned)
         assert [one.state for one in table.timeline][-1] == "inflight"
+
+
+def test_the_collector_of_a_worker_leaves_out_the_modules(spark: Any) -> None:
+    def frozen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        importlib.import_module("hoodoo.spark.tasks")
+        yield from (pa.RecordBatch.from_pydict({"n": [gc.get_freeze_count()]}) for _ in batches)
+
+    row = spark.range(0, 1, 1, 1).mapInArrow(frozen, "n long").first()
+    assert row.n > 50_000

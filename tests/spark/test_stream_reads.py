@@ -169,7 +169,7 @@ def test_available_now_reads_all_in_limited_batches(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("logs", ["true", "false"])
+@pytest.mark.parametrize("logs", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_changes_are_a_stream_in_hudi_s_columns(
     save: Save, spark: Any, path: str, tmp_path: Path, logs: str
 ) -> None:

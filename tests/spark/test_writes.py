@@ -20,6 +20,7 @@ from timeline.errors import InvalidInputError, SettingError, TableNotFoundError,
 from timeline.model.commit_metadata import WriteOperation
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
+BY_TASKS = pytest.mark.parametrize("each_way", ["cluster"], indirect=True)
 
 OPERATION = "hoodie__datasource__write__operation"
 THREE = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
@@ -294,6 +295,7 @@ def test_a_failing_task_leaves_nothing_behind(save: Any, spark: Any, path: str, 
     assert len(rows()) == 3
 
 
+@BY_TASKS
 def test_rows_that_differ_when_they_are_computed_again_are_refused(
     save: Any, spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +318,7 @@ def test_rows_that_differ_when_they_are_computed_again_are_refused(
     assert rows() == [(1, "mon", 12, 11.0), *THREE[1:], (4, "wed", 12, 4.0)]
 
 
+@BY_TASKS
 def test_other_keys_of_the_same_number_are_refused(
     save: Any, spark: Any, path: str, rows: Any
 ) -> None:
@@ -329,6 +332,7 @@ def test_other_keys_of_the_same_number_are_refused(
     assert rows() == THREE
 
 
+@BY_TASKS
 def test_rows_with_random_keys_are_written_once_they_are_computed(
     save: Any, spark: Any, path: str, rows: Any
 ) -> None:
