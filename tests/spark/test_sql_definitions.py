@@ -292,6 +292,8 @@ def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
         "ALTER TABLE stays ADD COLUMNS (age INT DEFAULT 3)",
         "ALTER TABLE stays ALTER COLUMN fare SET DEFAULT 'many'",
         "ALTER TABLE stays ALTER COLUMN nope SET DEFAULT 3",
+        "ALTER TABLE stays ALTER COLUMN city SET DEFAULT 'rome'",
+        "CREATE TABLE other (id INT, city STRING DEFAULT 'a') USING hudi PARTITIONED BY (city)",
         "ALTER TABLE stays ALTER COLUMN city TYPE VARCHAR(3)",
         "SELECT * FROM hudi_query_timeline('stays')",
     ):

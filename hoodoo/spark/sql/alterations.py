@@ -147,12 +147,24 @@ def _alter_columns(statement: Statement, named: NamedTable, table: SparkTable) -
                 raise _refused("DEFAULT of a field or of an unknown column", "name a column")
             check_declared(spark, [StructField(name, own, metadata=kept)])
         declared[name.casefold()] = kept
+    _refuse_of_partitions(named, declared)
     if types or move:
         return _altered(statement, named, table, declared, types=types, move=move)
     if named.entry is None:
         raise _refused("comments and defaults of a path", "name the table")
     refresh_columns(spark, named, table, declared)
     return statement.done()
+
+
+def _refuse_of_partitions(named: NamedTable, declared: Declared) -> None:
+    """Refuse to declare something new of partition columns, which Spark's catalog never changes."""
+    columns = [] if named.entry is None else listed_seq(named.entry.partitionColumnNames())
+    for name in (str(one).casefold() for one in columns):
+        if name in declared and declared[name] != named.declared.get(name, {}):
+            raise _refused(
+                f"a new comment, default or length of the partition column {name}",
+                "DROP TABLE without PURGE and CREATE TABLE with LOCATION keep the rows",
+            )
 
 
 def _alterations(plan: Any) -> list[tuple[Any, ...]]:

@@ -28,6 +28,7 @@ from hoodoo.spark.sql.catalyst import (
     value_of,
 )
 from hoodoo.spark.sql.declared import (
+    DEFAULT,
     Declared,
     check_declared,
     declared_in,
@@ -369,6 +370,11 @@ def register(
     }
     whole = StructType([*(meta if config.populate_meta_fields else []), *schema.fields])
     kept = declared or {}
+    if any(DEFAULT in kept.get(name.casefold(), {}) for name in partitions):
+        raise InvalidInputError(
+            f"a partition column has no DEFAULT; give its value in each INSERT: {partitions}",
+            kind="sql_statement",
+        )
     plain = without_defaults(kept)  # Spark creates an entry with defaults for its own formats only
     entry = new_entry(
         spark,
