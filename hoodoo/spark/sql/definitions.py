@@ -137,7 +137,9 @@ def create(statement: Statement) -> Any:
             f"there is no Hudi table at the location, and the statement has no columns: {path}",
             kind="table_not_found",
         )
-    schema = partitions_last(columns, partition_fields(spark, definition))
+    partitions = partition_fields(spark, definition)
+    _refuse_partition_defaults(declared_in(columns.fields), partitions)
+    schema = partitions_last(columns, partitions)
     layers = layers_for(spark, definition.options(is_new=True))
     create_table(path, schema=arrow_schema_of(schema), properties=layers).close()
     try:
@@ -370,11 +372,7 @@ def register(
     }
     whole = StructType([*(meta if config.populate_meta_fields else []), *schema.fields])
     kept = declared or {}
-    if any(DEFAULT in kept.get(name.casefold(), {}) for name in partitions):
-        raise InvalidInputError(
-            f"a partition column has no DEFAULT; give its value in each INSERT: {partitions}",
-            kind="sql_statement",
-        )
+    _refuse_partition_defaults(kept, partitions)
     plain = without_defaults(kept)  # Spark creates an entry with defaults for its own formats only
     entry = new_entry(
         spark,
@@ -391,6 +389,16 @@ def register(
     create_entry(spark, entry)
     if plain != kept:
         change_columns(spark, entry, with_declared(whole, kept))
+
+
+def _refuse_partition_defaults(declared: Declared, partitions: Sequence[str]) -> None:
+    """Refuse a default of a partition column, which Spark's catalog would lose."""
+    named = [name for name in partitions if DEFAULT in declared.get(name.casefold(), {})]
+    if named:
+        raise InvalidInputError(
+            f"a partition column has no DEFAULT; give its value in each INSERT: {named}",
+            kind="sql_statement",
+        )
 
 
 def _refuse_other_columns(given: Any, own: Any) -> None:
