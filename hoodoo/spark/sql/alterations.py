@@ -163,7 +163,7 @@ def _refuse_of_partitions(named: NamedTable, declared: Declared) -> None:
         if name in declared and declared[name] != named.declared.get(name, {}):
             raise _refused(
                 f"a new comment, default or length of the partition column {name}",
-                "DROP TABLE without PURGE and CREATE TABLE with LOCATION keep the rows",
+                "only CREATE TABLE gives a comment or a length, and a default is for other columns",
             )
 
 
