@@ -12,7 +12,7 @@ import hoodoo
 from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tests.interop import golden_tables
-from tests.interop.java import JavaOracle
+from tests.interop.java import JavaOracle, JavaRefusedError
 from tests.interop.test_metadata_maintained import ON, check, for_java, row
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
@@ -53,6 +53,7 @@ def test_java_reads_and_writes_on_after_our_restore(
         )
         table.delete(keys=[{"id": first["id"], "part": first["part"]}])
     if compacted:  # Java compacts the metadata table before its write
+        java.read(path, conf=ON)  # a JVM that compacts one before it reads one cannot write on
         often = {"hoodie.metadata.compact.max.delta.commits": "1"}
         conf = conf_of(java, path, account, **often)
         for number in (6, 7):
@@ -80,3 +81,57 @@ def test_java_reads_and_writes_on_after_our_restore(
         table.upsert([row("gone1", "p8", 12), row("gone3", "p7", 12)])
     check(java, path)
     verified(path)
+
+
+#: What a restore by Java says at its end, and after how many commits Java compacts its metadata
+#: table: before the savepoint, right after it, and in the later writes and the restore.
+REFUSALS = {
+    # Its clean of the metadata table deletes the base files that a savepoint needs.
+    "cleaned": ("there is no base file in MDT lesser than the commit", ("1", "1", "100")),
+    # It deletes a metadata table that was compacted after the savepoint only. On the way it builds
+    # and compacts it again, and then it looks for the saved commit on the new timeline.
+    "built_again": ("Unable to find completion time for instant", ("100", "1", "1")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.spec("MDT-12")
+@pytest.mark.parametrize("cause", REFUSALS)
+def test_hoodoo_finishes_a_restore_that_java_refuses_at_its_end(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, cause: str
+) -> None:
+    account = golden_tables.account("v9_cow_files")
+    java, path = java_oracle("1.2.0"), golden_tables.unpack("v9_cow_files", tmp_path)
+    java.read(path, conf=ON)
+    refusal, compacted_after = REFUSALS[cause]
+    conf = {
+        **conf_of(java, path, account),
+        "hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS",
+        "hoodie.clean.fileversions.retained": "1",
+    }
+    before, after, later = (
+        {**conf, "hoodie.metadata.compact.max.delta.commits": commits}
+        for commits in compacted_after
+    )
+
+    def write(number: int, conf: dict[str, str]) -> None:
+        java.write(path, [for_java(row("kept", "p9", number))], conf=conf)
+
+    write(1, before)
+    write(2, before)
+    saved = java.timeline(path)[-1]["requested"]
+    java.service(path, "savepoint", saved, conf=before)
+    expected = java.read(path)
+    for number in (3, 4):
+        write(number, after)
+    for number in range(5, 9):
+        write(number, later)
+    with pytest.raises(JavaRefusedError, match=refusal):
+        java.service(path, "restore", saved, conf=later)
+    with hoodoo.open_table(path) as table:
+        assert table.finish_restore() is not None
+    assert java.read(path) == expected
+    check(java, path)
+    verified(path)
+    write(9, later)
+    check(java, path)
