@@ -56,6 +56,7 @@ from hoodoo.spark.sql.catalyst import (
     listed_seq,
     part_of,
 )
+from hoodoo.spark.sql.declared import LENGTH, as_declared
 from hoodoo.spark.workload import SparkWorkload
 from timeline.errors import HoodooError, InvalidInputError, StorageUnavailableError
 
@@ -427,7 +428,8 @@ class _SparkMerge:
         if found is None:
             return state.to_df()  # type: ignore[attr-defined]
         shape = spark_schema_of(found.schema)
-        return dataframe_of(target.spark, found.cast(arrow_shape(shape)), shape)
+        rows = dataframe_of(target.spark, found.cast(arrow_shape(shape)), shape)
+        return as_declared(rows, target.declared)
 
     def _rows_of_keys(
         self, state: TableSnapshot, source: Kept, target: Target, joined: EqualColumns
@@ -442,7 +444,8 @@ class _SparkMerge:
         terms = {}
         for name, other in joined.pairs.items():
             kind = types[spelled[other]]
-            if kind == target.types[name] and isinstance(kind, _ALIKE):
+            has_length = LENGTH in target.declared.get(name.casefold(), {})  # spaces may not count
+            if kind == target.types[name] and isinstance(kind, _ALIKE) and not has_length:
                 values = pc.unique(source.few.column(spelled[other])).drop_null()
                 terms[name] = pc.field(name).isin(values.cast(target.rules.schema.field(name).type))
         if not terms.keys() >= {*keys}:
