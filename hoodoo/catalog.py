@@ -47,7 +47,7 @@ from timeline.model.file_names import (
     listed,
 )
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import EventSink
+from timeline.ports.ports import EventSink, Storage
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
 from timeline.writer_registry import refuse_with_writers, registered_writers
@@ -144,6 +144,7 @@ def create_table(
     )
     # The lock needs the new table's own properties, as after opening it: its name names the lock.
     ports = compose_ports(path, layers.load(planned.raw), events=events)
+    _refuse_other_table(ports.storage)
     limits = limits_of(settings, layers.load())
     context = create_table_files(ports, planned.raw, limits).context
     if makes_metadata_table(layers.load(), enabled=settings.metadata_enable):
@@ -154,6 +155,22 @@ def create_table(
     if layers.warns:
         warn_ignored_keys(properties, ports.events)
     return Table(context, properties, settings)
+
+
+def _refuse_other_table(storage: Storage) -> None:
+    """Refuse the folder of a table of another format: a drop of the new table would delete both."""
+    found = None
+    if storage.names("_delta_log"):
+        found = "Delta"
+    elif any(name.endswith(".metadata.json") for name in storage.names("metadata")):
+        found = "Iceberg"
+    if found is not None:
+        raise InvalidInputError(
+            f"the folder has a table of {found}: create the Hudi table in another folder, or read "
+            f"the rows by the format {found.lower()}: {storage.base_uri}",
+            kind="table_exists",
+            path=storage.base_uri,
+        )
 
 
 def delete_unwritten_table(path: str | os.PathLike[str], properties: Properties) -> None:

@@ -26,6 +26,7 @@ from timeline.heartbeat import LEASE_BEATS, is_lease_expired, is_lease_trusted
 from timeline.model.file_names import (
     DEFERRED_DELETES,
     OURS,
+    PROPERTIES,
     READERS,
     data_file_time,
     deferred_deletes_path,
@@ -163,12 +164,17 @@ class ReaderLease:
             self._is_broken = True
             self._give_up()
         if not self._path:
-            if self._held or now - self._used_ms <= self._lease_ms:
+            is_due = self._held or now - self._used_ms <= self._lease_ms
+        else:
+            is_due = LEASE_BEATS * (now - self._shown_ms) >= self._lease_ms and (
+                self._held or self._used_ms >= self._shown_ms
+            )
+        # A lease of a dropped or moved table would make its folder again.
+        if is_due and self._context.ports.storage.stat(PROPERTIES) is not None:
+            if self._path:
+                self._write()
+            else:
                 self.acquire()
-        elif LEASE_BEATS * (now - self._shown_ms) >= self._lease_ms and (
-            self._held or self._used_ms >= self._shown_ms
-        ):
-            self._write()
 
     def acquire(self) -> bool:
         """

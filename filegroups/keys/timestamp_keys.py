@@ -174,7 +174,10 @@ def _read_numbers(column: Any, keys: TimestampKeys, name: str) -> _Times:
     limit = _GREATEST_MS * divisor // times
     far = (values > limit) | (values < -limit)
     if far.any():
-        raise bad_partition_value(name, str(values[far][0]), "is outside of the years 1 to 9999")
+        why = "is outside of the years 1 to 9999"
+        if pa.types.is_timestamp(kind):
+            why += " (a timestamp column counts microseconds: use the type EPOCHMICROSECONDS)"
+        raise bad_partition_value(name, str(values[far][0]), why)
     # As in Java's TimeUnit, division rounds towards zero.
     whole: _Times = np.sign(values) * (np.abs(values) // divisor) * times
     return whole

@@ -96,7 +96,7 @@ class TableSchema:
         Raises:
             InvalidInputError: A column's name or type cannot be in a Hudi table.
         """
-        fields = [pa.field(each.name, column_type(each)) for each in drop_meta(arrow)]
+        fields = [_stored_field(each) for each in drop_meta(arrow)]
         check_names(each.name for each in fields)
         schema = pa.schema(fields)
         return cls(arrow=schema, avro_json=arrow_to_avro(schema, table_name))
@@ -261,8 +261,27 @@ def reconcile_schema(
                 kind="bad_column_name",
                 column=each.name,
             )
-        added.append(pa.field(each.name, column_type(each)))
+        added.append(_stored_field(each))
     return table_schema.evolved(pa.schema(kept)).with_new_columns(added), tuple(added)
+
+
+def _stored_field(column: pa.Field) -> pa.Field:
+    """
+    Return a new column in its stored type.
+
+    Raises:
+        InvalidInputError: The type is not supported, or that of the marks of deletes is not boolean,
+            so that they would have no effect (``unsupported_type``).
+    """
+    if column.name == IS_DELETED_COLUMN and not pa.types.is_boolean(column.type):
+        raise InvalidInputError(
+            f"the column {IS_DELETED_COLUMN} marks deleted rows, so its type is boolean: cast it: "
+            f"type={column.type}",
+            kind="unsupported_type",
+            column=column.name,
+            type=str(column.type),
+        )
+    return pa.field(column.name, column_type(column))
 
 
 def _type_in(schema: pa.Schema, name: str) -> pa.DataType | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from filegroups.settings.known_keys import OWN_PREFIXES
+from filegroups.settings.known_keys import OWN_PREFIXES, SESSION_PREFIX
 from filegroups.settings.read_settings import ReadSettings
 from hoodoo.configuration import Layers
 from lockproviders.registry import SlotSettings
-from timeline.errors import InvalidInputError
-from timeline.properties.options import TABLE_LAYER, as_property_set
+from timeline.errors import InvalidInputError, SettingError
+from timeline.properties.options import CODE_LAYER, TABLE_LAYER, as_property_set
 from timeline.properties.setting_enums import QueryType
 from timeline.storage.object_client import is_storage_key
 
@@ -22,6 +23,21 @@ _MERGE_TYPE, _MERGED = "hoodie.datasource.merge.type", "payload_combine"
 _PATH_GLOB = "hoodie.datasource.read.incr.path.glob"
 _OF_LOAD = frozenset({_MERGE_TYPE, _PATH_GLOB})
 _NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
+_AS_OF = ReadSettings.options["as_of"].key
+_BEGIN = ReadSettings.options["begin_time"].key
+#: Options of other formats that choose rows, in lower case, and Hudi's for the same.
+_CHOOSES_ROWS: Final = {
+    "as-of-timestamp": _AS_OF,
+    "partitionoverwritemode": "hoodie.datasource.overwrite.mode=DYNAMIC",
+    "readchangefeed": "hoodie.datasource.query.type=incremental",
+    "replacewhere": "hoodie.datasource.write.operation=insert_overwrite",
+    "snapshot-id": _AS_OF,
+    "start-snapshot-id": _BEGIN,
+    "startingtimestamp": _BEGIN,
+    "startingversion": _BEGIN,
+    "timestampasof": _AS_OF,
+    "versionasof": _AS_OF,
+}
 
 
 def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
@@ -174,6 +190,48 @@ def reader_properties(options: Mapping[str, object]) -> dict[str, object]:
         for key, value in options.items()
         if key.lower() not in _NOT_PROPERTIES and value is not None
     }
+
+
+def check_others(options: Mapping[str, object], known: Container[str] = ()) -> None:
+    """
+    Refuse or warn of options that are neither Hudi's nor Spark's own.
+
+    Args:
+        options: The options of a reader or writer.
+        known: Further known ones, in lower case.
+
+    Raises:
+        SettingError: An option of another format chooses rows (``unsupported_setting``).
+    """
+    others = []
+    for key, value in options.items():
+        folded = key.lower()
+        instead = _CHOOSES_ROWS.get(folded)
+        if instead is not None and str(value).lower() not in ("static", "false"):
+            raise SettingError(
+                f"this option is of another table format and would choose rows: {key}={value}; use "
+                f"{instead}",
+                kind="unsupported_setting",
+                key=key,
+                value=str(value),
+                layer=CODE_LAYER,
+                suggestion=instead,
+            )
+        is_known = (
+            folded.startswith((*OWN_PREFIXES, SESSION_PREFIX))
+            or folded in _NOT_PROPERTIES
+            or folded in _CHOOSES_ROWS  # with a value that chooses none
+            or folded in known
+            or folded == _AS_OF
+            or is_storage_key(folded)
+        )
+        if not is_known and value is not None:
+            others.append(key)
+    if others:
+        warnings.warn(
+            f"unknown option, it is ignored, as those of Hudi begin with hoodie.: {', '.join(sorted(others))}",
+            stacklevel=4,
+        )
 
 
 def _is_of_session(key: str) -> bool:

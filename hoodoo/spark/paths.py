@@ -125,7 +125,8 @@ def _parents(path: str) -> Iterator[str]:
     levels = rest.split("/")
     for count in range(len(levels) - 1, max(0, len(levels) - _PARENTS_MAX), -1):
         folder = "/".join(levels[:count])
-        if folder and not any(character in folder for character in "*?[{"):
+        is_root = not folder or folder.endswith(":")  # ``file:`` is no folder
+        if not is_root and not any(character in folder for character in "*?[{"):
             yield f"{scheme}{sign}{folder}"
 
 

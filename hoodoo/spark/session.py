@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql.catalog import Catalog
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
 from filegroups.settings.read_settings import ReadSettings
@@ -22,12 +24,20 @@ from filegroups.writing.write_request import CommitResult
 from hoodoo.services import warn_ignored_keys
 from hoodoo.spark.executor import SparkExecutor, spark_executor
 from hoodoo.spark.formats import FORMAT, has_hudi_bundle, remember_result, serves
-from hoodoo.spark.options import layers_for, path_of, paths_of, session_settings
+from hoodoo.spark.options import check_others, layers_for, path_of, paths_of, session_settings
 from hoodoo.spark.read import load_dataframe, with_columns_of, with_json_images
-from hoodoo.spark.sql.names import find_table
+from hoodoo.spark.sql.changes import Insertion
+from hoodoo.spark.sql.definitions import FIXED_PROPERTIES
+from hoodoo.spark.sql.names import NamedTable, find_table
 from hoodoo.spark.sql.session_sql import run_sql
 from hoodoo.spark.sql.statements import name_parts, read_by_name
-from hoodoo.spark.sql.table_writes import HoodooWriterV2, insert_into, save_as_table
+from hoodoo.spark.sql.table_writes import (
+    HoodooWriterV2,
+    insert_into,
+    new_named_table,
+    save_as_table,
+    table_of_stream,
+)
 from hoodoo.spark.stream_sink import StreamSink
 from hoodoo.spark.write import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError
@@ -69,6 +79,7 @@ def install(spark: Any) -> Any:
         SparkSession.read = property(HoodooReader, doc=DataFrameReader.__doc__)
         SparkSession.readStream = property(HoodooStreamReader, doc=DataStreamReader.__doc__)
         _install_sql()
+        _install_catalog()
         frame._hoodoo_installed = True  # noqa: SLF001
     has_hudi_bundle(spark)  # the event comes now, not during the first save
     _register(spark)
@@ -87,6 +98,57 @@ def _install_sql() -> None:
 
     run.__doc__, read.__doc__ = sql.__doc__, table.__doc__
     SparkSession.sql, SparkSession.table = run, read
+
+
+def _install_catalog() -> None:
+    """Put hoodoo in front of the calls of ``spark.catalog`` that read or create tables."""
+
+    def served(name: str, run: Callable[[Any, Any], Any]) -> None:
+        by_spark = getattr(Catalog, name)
+
+        @wraps(by_spark)
+        def call(self: Any, tableName: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+            spark = self._sparkSession
+            named = find_table(spark, name_parts(spark, tableName))
+            if named is None:
+                return by_spark(self, tableName, *args, **kwargs)
+            return run(spark, named)
+
+        setattr(Catalog, name, call)
+
+    def refuse(_: Any, named: NamedTable) -> None:
+        raise InvalidInputError(
+            "spark.catalog.cacheTable is not supported on Hudi tables: call spark.table(name)"
+            f".cache(), and use this DataFrame: {named.name}",
+            kind="unsupported_spark_call",
+            call="cacheTable",
+        )
+
+    for name in ("recoverPartitions", "refreshTable", "uncacheTable"):
+        served(name, lambda *_: None)  # each read takes the newest table
+    served("isCached", lambda *_: False)
+    served("cacheTable", refuse)
+    create = Catalog.createTable
+
+    @wraps(create)
+    def create_table(
+        self: Any,
+        tableName: str,  # noqa: N803
+        path: str | None = None,
+        source: str | None = None,
+        schema: Any = None,
+        *description: str | None,
+        **options: Any,
+    ) -> Any:
+        spark = self._sparkSession
+        if source is None or not serves(spark, source):
+            return create(self, tableName, path, source, schema, *description, **options)
+        options.pop("description", None)
+        given = options if path is None else {**options, "path": path}
+        new_named_table(spark, tableName, source, given, columns=schema)
+        return spark.table(tableName)
+
+    Catalog.createTable = create_table
 
 
 def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> Any:
@@ -207,6 +269,7 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         if self._given_unsupported is not None:
             raise _unsupported(self._given_unsupported)
         given = self._options(options)
+        check_others(given)
         result = save_dataframe(
             self._df,
             path_of(path, given, "save()"),
@@ -235,11 +298,13 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
             return
         if self._given_unsupported is not None:
             raise _unsupported(self._given_unsupported)
+        given = self._options(options)
+        check_others(given, FIXED_PROPERTIES)
         result = save_as_table(
             self._df,
             name,
             provider or FORMAT,
-            self._options(options),
+            given,
             mode=mode or self._given_mode,
             partition_by=_names((partitionBy,)) if partitionBy else self._given_partitions,
         )
@@ -250,7 +315,10 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         overwrites = (
             str(self._given_mode).lower() == "overwrite" if overwrite is None else overwrite
         )
-        if not insert_into(self._df, tableName, overwrites=overwrites):
+        if self._given_partitions:  # refused by Spark, too
+            super().insertInto(tableName, overwrite)
+        how = Insertion(overwrites=overwrites)
+        if not insert_into(self._df, tableName, self._options({}), how):
             super().insertInto(tableName, overwrite)
 
 
@@ -274,6 +342,7 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         if not serves(self._spark, format or self._given_format):
             return super().load(path, format, schema, **options)
         paths, given = paths_of(path, self._options(options))
+        check_others(given)
         chosen = schema if schema is not None else self._given_schema
         return load_dataframe(self._spark, paths, given, schema=chosen)
 
@@ -283,6 +352,7 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         named = find_table(self._spark, name_parts(self._spark, tableName)) if given else None
         if named is None:
             return read_by_name(self._spark, tableName, super().table)
+        check_others(given)
         df = load_dataframe(self._spark, [named.path], {**named.read_options, **given})
         return df.alias(tableName.rpartition(".")[2])
 
@@ -299,9 +369,24 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
         self._given_partitions = _names(cols)
         return self
 
-    def toTable(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
-        self._pass_partitions_on()
-        return super().toTable(*args, **kwargs)
+    def toTable(  # noqa: N802
+        self,
+        tableName: str,  # noqa: N803
+        format: str | None = None,  # noqa: A002
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: Any = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> Any:
+        """Start into a table by its name, as Spark does; a missing one is created."""
+        partitions = _names((partitionBy,)) if partitionBy else self._given_partitions
+        provider, given = format or self._given_format, self._options(options)
+        named = table_of_stream(self._df, tableName, provider, given, partitions)
+        if named is None:
+            self._pass_partitions_on()
+            return super().toTable(tableName, format, outputMode, partitionBy, queryName, **options)
+        self._remember({**named.options, **given})
+        return self.start(named.path, FORMAT, outputMode, partitionBy, queryName, **options)
 
     def queryName(self, queryName: str) -> Any:  # noqa: N802, N803
         self._given_name = queryName
@@ -329,6 +414,7 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
         if output.lower() not in ("append", "update"):
             raise _unsupported(f"output mode {output}")
         given = self._options(options)
+        check_others(given, FIXED_PROPERTIES)
         target = path_of(path, given, "start()")
         partitions = _names((partitionBy,)) if partitionBy else self._given_partitions
 
@@ -373,6 +459,7 @@ class HoodooStreamReader(_GivenOptions, DataStreamReader):
         from hoodoo.spark.datasource import HAS_READ_LIMITS
 
         given = self._options(options)
+        check_others(given)
         properties = layers_for(self._spark, given).load()
         settings = ReadSettings.of_stream(properties)
         if settings.has_stream_limit and not HAS_READ_LIMITS:
@@ -385,6 +472,14 @@ class HoodooStreamReader(_GivenOptions, DataStreamReader):
             changes = with_json_images(reader.load(path, FORMAT, **options))
             return with_columns_of(self._spark, changes, chosen)
         return super().load(path, FORMAT, chosen, **options)
+
+    def table(self, tableName: str) -> Any:  # noqa: N803
+        """Read the changes of a table by its name, as Spark does."""
+        named = find_table(self._spark, name_parts(self._spark, tableName))
+        if named is None:
+            return super().table(tableName)
+        self.options(**{**named.read_options, **self._options({})})
+        return self.load(named.path, FORMAT)
 
 
 def _unsupported(what: str) -> InvalidInputError:

@@ -84,6 +84,27 @@ def test_streams_are_served_by_hudis_name_too(
     assert keys(spark.read.format(name).load(copy)) == [1, 2]
 
 
+def test_streams_read_and_write_tables_by_name(spark: Any, sql: Any, tmp_path: Path) -> None:
+    if not hasattr(spark, "dataSource"):
+        pytest.skip("this Spark has no Python data sources")
+    save(spark, str(tmp_path / "source"), "hudi", ROWS)
+    sql(f"CREATE TABLE source USING hudi LOCATION '{tmp_path}/source'")
+
+    def follow() -> Any:
+        rows = spark.readStream.table("source").select("id", "day", "at", "amount")
+        return (
+            rows.writeStream.format("hudi")
+            .options(**OPTIONS)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .toTable("copies")
+        )
+
+    run_to_its_end(follow)
+    assert keys(spark.table("copies")) == [1, 2]
+    assert sql("SHOW PARTITIONS copies")
+
+
 def with_bundle(found: object, **conf: str) -> Any:
     """A session that only knows the classes on its class path, and properties."""
     known = {key.replace("__", "."): value for key, value in conf.items()}

@@ -64,6 +64,18 @@ def test_a_save_and_a_load_each_report_ignored_options_once(save: Any, rows: Any
     assert texts == []
 
 
+def test_options_of_other_formats_are_refused_or_reported(save: Any, rows: Any) -> None:
+    with heard() as texts:
+        save(THREE, mergeSchema="true", partitionOverwriteMode="static")
+    assert len(texts) == 1
+    assert texts[0].endswith("begin with hoodie.: mergeSchema")
+    with pytest.raises(SettingError, match=r"use as\.of\.instant"):
+        rows(timestampAsOf="2020-01-01")
+    with pytest.raises(SettingError, match="insert_overwrite"):
+        save(THREE, mode="overwrite", replaceWhere="day = 'mon'")
+    assert rows() == THREE
+
+
 def test_a_spark_table_reports_ignored_options_once(save: Any, spark: Any, path: str) -> None:
     save(THREE)
     with heard() as texts, hoodoo.spark.table(spark, path, {METRICS: "true"}) as table:

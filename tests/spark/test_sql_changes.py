@@ -195,6 +195,64 @@ def test_insert_overwrite_replaces_static_and_dynamic_partitions(
     assert sql("SELECT id FROM stays") == [("p",)]
 
 
+def test_texts_of_partition_are_values_of_its_columns(spark: Any, sql: Sql) -> None:
+    encoded = "primaryKey = 'id', 'hoodie.datasource.write.partitionpath.urlencode' = 'true'"
+    columns = "(id INT, name STRING, city STRING, n INT)"
+    sql(f"CREATE TABLE s {columns} USING hudi TBLPROPERTIES ({encoded}) PARTITIONED BY (city, n)")
+    sql("INSERT INTO s VALUES (1, 'a', 'x/y', 7), (2, 'b', 'x/y', 8), (3, 'c', 'z', 7)")
+    sql("INSERT OVERWRITE s PARTITION (city = 'x/y', n = 007) SELECT 4, 'd'")
+    assert sql("SELECT id FROM s") == [(2,), (3,), (4,)]
+    assert sql("SHOW PARTITIONS s PARTITION (n = 07)") == [("city=x%2Fy/n=7",), ("city=z/n=7",)]
+    for text in (
+        "INSERT OVERWRITE s PARTITION (city = 'z', n = 'many') SELECT 5, 'e'",
+        "INSERT INTO s PARTITION (city = 'z', n = 'many') SELECT 5, 'e'",
+        "INSERT OVERWRITE s PARTITION (name = 'a') SELECT 5, 'z', 7",
+        "ALTER TABLE s DROP PARTITION (nope = 'z')",
+        "TRUNCATE TABLE s PARTITION (name = 'a')",
+    ):
+        with pytest.raises(InvalidInputError, match=r"does not fit|no partition columns"):
+            sql(text)
+    sql("ALTER TABLE s DROP PARTITION (city = 'x/y')")
+    assert sql("SELECT id FROM s") == [(3,)]
+
+
+def test_an_insert_takes_the_operation_of_its_options(spark: Any, sql: Sql, stays: str) -> None:
+    one = spark.createDataFrame([(9, "a", "amy", 1.0, "rome")], spark.table(stays).schema[5:])
+    for count, operation in enumerate(("bulk_insert", "insert"), 2):
+        spark.conf.set("hoodie.datasource.write.operation", operation)
+        try:
+            sql("INSERT INTO stays VALUES (9, 'a', 'amy', 1.0, 'rome')")
+        finally:
+            spark.conf.unset("hoodie.datasource.write.operation")
+        assert len(sql("SELECT ts FROM stays WHERE id = 'a'")) == count
+    option = ("hoodie.spark.sql.insert.into.operation", "insert")
+    one.write.option(*option).insertInto(stays)
+    one.writeTo(stays).option(*option).append()
+    assert len(sql("SELECT ts FROM stays WHERE id = 'a'")) == 5
+    with pytest.raises(InvalidInputError, match="RESET"):
+        one.write.option("hoodie.datasource.write.operation", "delete").insertInto(stays)
+    whole = ("hoodie.datasource.write.operation", "insert_overwrite_table")
+    one.write.option(*whole).insertInto(stays)
+    assert sql("SELECT id, ts FROM stays") == [("a", 9)]
+
+
+def test_only_whole_columns_of_the_table_are_set(sql: Sql) -> None:
+    columns = "(id INT, x INT, s STRUCT<x: INT>, m MAP<STRING, INT>)"
+    sql(f"CREATE TABLE t {columns} USING hudi TBLPROPERTIES (primaryKey = 'id')")
+    sql("INSERT INTO t VALUES (1, 2, named_struct('x', 3), map('k', 4))")
+    for text in (
+        "UPDATE t SET s.x = 9",
+        "UPDATE t SET t.s.x = 9",
+        "UPDATE t SET other.x = 9",
+        "UPDATE t SET m['k'] = 9",
+        "MERGE INTO t USING (SELECT 1 id) q ON t.id = q.id WHEN MATCHED THEN UPDATE SET s.x = 9",
+    ):
+        with pytest.raises((InvalidInputError, ParseException)):
+            sql(text)
+    sql("UPDATE t AS u SET u.s = named_struct('x', 5), U.x = u.s.x")
+    assert sql("SELECT x, s.x, m['k'] FROM t") == [(3, 5, 4)]
+
+
 def test_insert_assigns_listed_columns_and_refuses_other_types(sql: Sql, stays: str) -> None:
     sql("INSERT INTO stays (city, id, ts) VALUES ('oslo', 'x', 8)")
     assert sql("SELECT * FROM stays WHERE id = 'x'")[0][5:] == (8, "x", None, None, "oslo")
@@ -252,6 +310,9 @@ def test_views_read_the_newest_rows_of_tables_by_name(spark: Any, sql: Sql, stay
     sql("UPDATE stays SET fare = 1 WHERE id = 'd'")
     assert sql("WITH c AS (SELECT * FROM cheaper) SELECT * FROM c") == [("b",), ("d",)]
     assert spark.table("cheap").count() == 3
+    sql("CREATE GLOBAL TEMPORARY VIEW cheapest AS SELECT id FROM stays WHERE fare < 5")
+    assert sql("SELECT * FROM global_temp.cheapest") == [("d",)]
+    spark.catalog.dropGlobalTempView("cheapest")
     with (
         hoodoo.spark.table(spark, stays) as table,
         pytest.raises(InvalidInputError, match="LOCATION"),

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 import hoodoo.spark
 from hoodoo.cli.app import main
 from hoodoo.spark.sql.procedures import PROCEDURES, REFUSED_PROCEDURES
 from tests.spark.conftest import Sql
-from timeline.errors import HoodooError, InvalidInputError, SettingError
+from timeline.errors import HoodooError, InvalidInputError, SettingError, TableNotFoundError
 
 pytestmark = pytest.mark.spark
 
@@ -62,6 +63,56 @@ def test_columns_are_added_and_with_ids_renamed_retyped_and_dropped(
     assert "fare" in entry
 
 
+def test_names_of_columns_match_in_any_case(spark: Any, sql: Sql) -> None:
+    keyed = "TBLPROPERTIES (primaryKey = 'id', preCombineField = 'ts')"
+    sql(
+        f"CREATE TABLE s (ID INT, Fare INT, TS INT, City STRING) USING hudi {keyed} PARTITIONED BY (city)"
+    )
+    sql("INSERT INTO s VALUES (1, 5, 1, 'x'), (1, 6, 2, 'x')")
+    spark.conf.set("hoodie.schema.on.read.enable", "true")
+    try:
+        sql("ALTER TABLE s ALTER COLUMN fare TYPE BIGINT")
+        sql("ALTER TABLE s RENAME COLUMN fare TO Price")
+        sql("ALTER TABLE s ADD COLUMN more INT AFTER price")
+        sql("ALTER TABLE s DROP COLUMN MORE")
+    finally:
+        spark.conf.unset("hoodie.schema.on.read.enable")
+    assert columns(spark, "s") == [
+        ("ID", "int"),
+        ("Price", "bigint"),
+        ("TS", "int"),
+        ("City", "string"),
+    ]
+    assert sql("SELECT id, price FROM s") == [(1, 6)]
+
+
+def test_partition_columns_keep_the_types_of_their_folders(sql: Sql) -> None:
+    given = {
+        "primaryKey": "id",
+        "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator",
+        "hoodie.datasource.write.partitionpath.field": "city:SIMPLE,at:TIMESTAMP",
+        "hoodie.keygen.timebased.timestamp.type": "EPOCHMILLISECONDS",
+        "hoodie.keygen.timebased.output.dateformat": "yyyy-MM",
+    }
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in given.items())
+    columns = "(id INT, city STRING, at BIGINT)"
+    sql(
+        f"CREATE TABLE s {columns} USING hudi PARTITIONED BY (city, at) TBLPROPERTIES ({properties})"
+    )
+    sql("INSERT INTO s VALUES (1, 'x', 1577836800000), (2, 'y', 1577836800000)")
+    assert sql("SHOW PARTITIONS s") == [("city=x/at=2020-01",), ("city=y/at=2020-01",)]
+    sql("INSERT OVERWRITE s PARTITION (city = 'x', at = 1577923200000) SELECT 3")
+    sql("ALTER TABLE s DROP PARTITION (city = 'y', at = '2020-01')")
+    assert sql("SELECT id FROM s") == [(3,)]
+
+
+def test_a_misspelled_table_property_is_reported(sql: Sql) -> None:
+    with pytest.warns(UserWarning, match="did you mean preCombineField"):
+        sql(
+            "CREATE TABLE s (id INT, ts INT) USING hudi TBLPROPERTIES (preCombine = 'ts', note = 'x')"
+        )
+
+
 def test_partitions_are_shown_dropped_and_truncated(spark: Any, sql: Sql, stays: str) -> None:
     assert sql("SHOW PARTITIONS stays") == [("city=oslo",), ("city=rome",)]
     assert sql("SHOW PARTITIONS stays PARTITION (city = 'oslo')") == [("city=oslo",)]
@@ -94,10 +145,23 @@ def test_an_external_table_is_found_and_its_files_stay(
     sql(f"CREATE TABLE orders USING hudi LOCATION '{path}'")
     sql("UPDATE orders SET amount = 2.5")
     assert rows() == [(1, "mon", 1, 2.5)]
+    spaced = Path(path).parent / "größe (1) %20"
+    own = spark.table("orders").schema[5:]
+    assert (
+        spark.catalog.createTable("spaced", str(spaced), "hudi", own, primaryKey="id").count() == 0
+    )
+    sql("INSERT INTO spaced SELECT * FROM orders")
+    spark.catalog.refreshTable("spaced")
+    assert sql("SELECT id FROM spaced") == [(1,)]
+    assert (spaced / ".hoodie").is_dir()
+    with pytest.raises(InvalidInputError, match="and use this DataFrame"):
+        spark.catalog.cacheTable("spaced")
     with pytest.raises(InvalidInputError, match="not those of the Hudi table"):
         sql(f"CREATE TABLE other (x INT) USING hudi LOCATION '{path}'")
     sql("DROP TABLE orders")
     assert rows() == [(1, "mon", 1, 2.5)]
+    with pytest.raises(TableNotFoundError):
+        spark.read.format("hudi").load("file:/nowhere/orders")
 
 
 def test_indexes_are_created_shown_and_dropped(spark: Any, sql: Sql) -> None:
@@ -127,6 +191,10 @@ def test_procedures_show_commits_savepoints_and_properties(
     newest, oldest = (row.commit_time for row in shown.collect())
     assert newest > oldest
     assert len(sql("CALL system.show_commits('stays', 1)")) == 1
+    with hoodoo.spark.table(spark, stays) as table:
+        assert len(sql(f"CALL show_commits(path => '{table.path}')")) == 2
+    with pytest.raises(InvalidInputError, match="whole number"):
+        sql("CALL show_commits(table => 'stays', limit => 'many')")
     assert ("hoodie.table.recordkey.fields", "id") in sql(
         "CALL show_table_properties(table => 'stays', limit => 100)"
     )
@@ -236,6 +304,8 @@ def test_dataframes_are_saved_inserted_and_read_by_name(spark: Any, sql: Sql) ->
         two.write.format("hudi").saveAsTable("stays")
     more = two.selectExpr("upper(id) id", "fare + 10 fare", "city")
     more.write.format("hudi").mode("append").saveAsTable("stays")
+    with pytest.raises(InvalidInputError, match="partitioned by columns"):
+        two.writeTo("daily").using("hudi").partitionedBy(F.days("fare"))
     two.selectExpr("'x'", "7", "city").where("city = 'rome'").write.insertInto("stays")
     assert sql("SELECT id FROM stays") == [("A",), ("B",), ("a",), ("b",), ("x",)]
     more.where("city = 'oslo'").writeTo("stays").overwritePartitions()
@@ -244,7 +314,13 @@ def test_dataframes_are_saved_inserted_and_read_by_name(spark: Any, sql: Sql) ->
     assert spark.read.table("stays").where("id = 'z'").count() == 1
     two.writeTo("nights").using("hudi").tableProperty("primaryKey", "id").create()
     assert spark.table("nights").count() == 2
+    taxed = more.selectExpr("*", "1 AS tax")
+    taxed.write.format("hudi").mode("append").saveAsTable("nights")
+    assert "tax" in [one.name for one in spark.catalog.listColumns("nights")]
     assert {name for _, name, _ in sql("SHOW TABLES")} >= {"stays", "nights"}
+    two.write.format("parquet").saveAsTable("plain")
+    with pytest.raises(InvalidInputError, match="another format"):
+        two.write.format("hudi").mode("overwrite").saveAsTable("plain")
 
 
 def test_a_merge_of_dataframes_has_the_clauses_of_the_local_one(

@@ -92,11 +92,12 @@ def _add_columns(statement: Statement, named: NamedTable, table: SparkTable) -> 
                 "rows of now",
             )
         around = value_of(one.path())
-        parts = [*(_field(around) if around is not None else ()), str(one.colName())]
+        inside = [] if around is None else [_spelled(table, _field(around))]
+        parts = [*inside, str(one.colName())]
         name, (field,) = ".".join(parts), _typed(statement.spark, parts[-1], one.dataType())
         check_declared(statement.spark, [field])
         add[name] = arrow_schema_of(StructType([field])).field(0).type
-        move |= _moved(name, value_of(one.position()))
+        move |= _moved(table, name, value_of(one.position()))
         declared |= declared_in([StructField(name, field.dataType, True, field.metadata)])
         if value_of(one.comment()) is not None:
             declared.setdefault(name.casefold(), {})[COMMENT] = str(one.comment().get())
@@ -104,7 +105,7 @@ def _add_columns(statement: Statement, named: NamedTable, table: SparkTable) -> 
 
 
 def _drop_columns(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
-    drop = [".".join(_field(one)) for one in listed_seq(statement.plan.columnsToDrop())]
+    drop = [_spelled(table, _field(one)) for one in listed_seq(statement.plan.columnsToDrop())]
     if statement.plan.ifExists():
         own = {name.casefold() for name in table.schema.names}
         drop = [name for name in drop if name.partition(".")[0].casefold() in own]
@@ -113,7 +114,7 @@ def _drop_columns(statement: Statement, named: NamedTable, table: SparkTable) ->
 
 def _rename_column(statement: Statement, named: NamedTable, table: SparkTable) -> Any:
     plan = statement.plan
-    old, new = ".".join(_field(plan.column())), str(plan.newName())
+    old, new = _spelled(table, _field(plan.column())), str(plan.newName())
     kept = named.declared.get(old.casefold())
     declared = {} if kept is None else {new.casefold(): kept}
     return _altered(statement, named, table, declared, rename={old: new})
@@ -126,7 +127,7 @@ def _alter_columns(statement: Statement, named: NamedTable, table: SparkTable) -
     declared: dict[str, dict[str, str]] = {}
     known = {each.name.casefold(): each.dataType for each in spark_schema_of(table.schema)}
     for column, kind, position, comment, default in _alterations(statement.plan):
-        name = ".".join(_field(column))
+        name = _spelled(table, _field(column))
         own, kept = known.get(name.casefold()), dict(named.declared.get(name.casefold(), {}))
         if value_of(kind) is not None:
             (field,) = _typed(spark, name, kind.get())
@@ -136,7 +137,7 @@ def _alter_columns(statement: Statement, named: NamedTable, table: SparkTable) -
                 kept.pop(LENGTH, None)
             if own != field.dataType:
                 types[name] = arrow_schema_of(StructType([field])).field(0).type
-        move |= _moved(name, value_of(position))
+        move |= _moved(table, name, value_of(position))
         if value_of(comment) is not None:
             kept[COMMENT] = str(comment.get())
         if default is not None:
@@ -229,14 +230,26 @@ def _field(node: Any) -> list[str]:
     return [str(part) for part in listed_seq(node.name())]
 
 
-def _moved(name: str, position: Any) -> dict[str, str]:
+def _spelled(table: SparkTable, names: Sequence[str]) -> str:
+    """Return a column by its names from outside to inside, as the table spells them."""
+    found: list[str] = []
+    fields: Any = table.schema
+    for name in names:
+        own = [] if fields is None else [fields.field(number) for number in range(len(fields))]
+        one = next((each for each in own if each.name.casefold() == name.casefold()), None)
+        found.append(name if one is None else one.name)
+        fields = one.type if one is not None and pa.types.is_struct(one.type) else None
+    return ".".join(found)
+
+
+def _moved(table: SparkTable, name: str, position: Any) -> dict[str, str]:
     """Return the move of a column to a place; none without a place."""
     if position is None:
         return {}
     place = position.position()
     if str(place.toString()).upper() == "FIRST":
         return {name: ""}
-    return {name: str(place.column())}
+    return {name: _spelled(table, [str(place.column())])}
 
 
 def _typed(spark: Any, name: str, kind: Any) -> list[StructField]:
@@ -296,7 +309,7 @@ def _drop_partitions(statement: Statement, named: NamedTable, table: SparkTable)
 
 def _paths(table: SparkTable, spec: Any) -> list[str]:
     given = {key: str(value) for key, value in listed_map(spec.spec()).items()}
-    return partitions_matching(table, given)
+    return partitions_matching(table, given, of_folders=True)
 
 
 def _partitions(table: SparkTable) -> list[str]:
@@ -304,20 +317,13 @@ def _partitions(table: SparkTable) -> list[str]:
 
 
 def _show_partitions(statement: Statement, named: NamedTable, table: SparkTable) -> Any:  # noqa: ARG001
-    fields, hive = table.config.partition_fields, table.config.hive_style_partitioning
     pattern = value_of(statement.plan.pattern())
     paths = _partitions(table)
     if pattern is not None:
         wanted = set(_paths(table, pattern))
         paths = [path for path in paths if path in wanted]
-    if not hive:
-        paths = [
-            "/".join(
-                f"{name}={value}" for name, value in zip(fields, path.split("/"), strict=False)
-            )
-            for path in paths
-        ]
-    return statement.rows([(path,) for path in paths if fields], "partition string")
+    rows = [(path,) for path in paths if table.config.partition_fields]
+    return statement.rows(rows, "partition string")
 
 
 # ---- Indexes

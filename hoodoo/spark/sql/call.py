@@ -69,7 +69,7 @@ def call(spark: Any, match: re.Match[str]) -> Any:
         rows = procedure.run(opened, given)
         limit = given.get("limit")
         if limit is not None and not (given.get("starttime") and given.get("endtime")):
-            rows = islice(rows, int(limit))
+            rows = islice(rows, _whole(name, "limit", limit))
         found = [tuple(row) for row in rows]
     forget_rows(spark, named)
     result = spark.createDataFrame(found, procedure.columns)
@@ -129,12 +129,24 @@ def _bound(name: str, procedure: Procedure, pairs: Pairs) -> dict[str, Any]:
         if chosen not in found:
             raise wrong_argument(name, f"it has no argument {chosen!r}, but {order}")
         found[chosen] = value
+    if found["path"] is not None and found["table"] is REQUIRED:  # the path names the table
+        found["table"] = None
     missing = [key for key, value in found.items() if value is REQUIRED]
     if missing:
         raise wrong_argument(name, f"an argument is missing: {missing}")
     for key, why in UNSUPPORTED.items():
         if key in found and found[key] != procedure.arguments[key]:
             raise wrong_argument(name, f"hoodoo does not support the argument {key}: {why}")
+    return found
+
+
+def _whole(name: str, argument: str, value: object) -> int:
+    try:
+        found = int(str(value))
+    except ValueError:
+        found = -1
+    if found < 0:
+        raise wrong_argument(name, f"{argument} is a whole number from 0, not {value!r}")
     return found
 
 

@@ -232,9 +232,10 @@ def assignable(spark: Any, given: Any, wanted: Any) -> bool:
     return bool(types.canUpCast(*kinds) if policy == "STRICT" else types.canANSIStoreAssign(*kinds))
 
 
-def cast_to_store(spark: Any, expression: Any, wanted: Any) -> Any:
-    """Return an expression in the type of a column; a number that does not fit is an error."""
-    mode = catalyst(spark, "expressions.EvalMode").ANSI()
+def cast_to_store(spark: Any, expression: Any, wanted: Any, *, tries: bool = False) -> Any:
+    """Return an expression in the type of a column; what does not fit is an error, or null."""
+    modes = catalyst(spark, "expressions.EvalMode")
+    mode = modes.TRY() if tries else modes.ANSI()
     made = catalyst(spark, "expressions.Cast")
     return made(expression, java_type(spark, wanted), option(spark, None), mode)
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+from filegroups.keys.keys import field_type, partition_paths
 from filegroups.schema.schema import META_COLUMNS
+from filegroups.settings.settings import WriteSettings
 from filegroups.writing.merge_clauses import MergeAction, When
+from filegroups.writing.stored_forms import with_stored_forms
 from filegroups.writing.write_request import CommitResult
 from hoodoo.spark.changed_columns import SparkClause, default_column, stored_column
+from hoodoo.spark.few_rows import collect_batches
 from hoodoo.spark.row_changes import MergeSource, SparkStatement, computed
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
+    attribute,
+    cast_to_store,
+    column_of,
     dataframe_of,
     first_line,
     has_field,
@@ -30,12 +39,16 @@ from hoodoo.spark.sql.catalyst import (
 from hoodoo.spark.sql.definitions import partitions_last
 from hoodoo.spark.sql.names import NamedTable, PinnedTable, names_in, served
 from hoodoo.spark.sql.statements import Statement, parts_of
+from hoodoo.write_requests import write_request_of
 from timeline.errors import InvalidInputError, counted
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.setting_enums import OverwriteMode
 
 _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
+_OPERATION = WriteSettings.options["operation"].key
 
+
+_NO_INSERTS = frozenset({WriteOperation.DELETE, WriteOperation.DELETE_PARTITION})
 
 # ---- UPDATE, DELETE, MERGE
 
@@ -50,7 +63,7 @@ def update(statement: Statement) -> Any:
     statement.shorten_columns(statement.plan.table())
     with statement.with_views(statement.plan.table(), loads=False):
         plan = statement.plan
-        values = _values(plan.assignments())
+        values = _values(plan.assignments(), _prefixes(statement, plan.table()))
         with _opened(statement, named, plan.table(), plan) as one:
             return statement.done(one.update(values, value_of(plan.condition())))
 
@@ -86,10 +99,11 @@ def merge(statement: Statement) -> Any:
             rows=lambda: dataframe_of(statement.spark, plan.sourceTable()),
             alias=_alias(plan.sourceTable(), "source"),
         )
+        prefixes = _prefixes(statement, plan.targetTable())
         clauses = [
-            *_clauses(When.MATCHED, plan.matchedActions()),
-            *_clauses(When.NOT_MATCHED, plan.notMatchedActions()),
-            *_clauses(When.NOT_MATCHED_BY_SOURCE, plan.notMatchedBySourceActions()),
+            *_clauses(When.MATCHED, plan.matchedActions(), prefixes),
+            *_clauses(When.NOT_MATCHED, plan.notMatchedActions(), prefixes),
+            *_clauses(When.NOT_MATCHED_BY_SOURCE, plan.notMatchedBySourceActions(), prefixes),
         ]
         with _opened(statement, named, plan.targetTable(), plan) as one:
             return statement.done(one.merge(source, plan.mergeCondition(), clauses))
@@ -128,25 +142,46 @@ def _alias(node: Any, default: str) -> str:
     return default if parts is None or "/" in parts[-1] else parts[-1]
 
 
-def _values(assignments: Any) -> dict[str, Any]:
+def _prefixes(statement: Statement, node: Any) -> set[tuple[str, ...]]:
+    """Return what may stand before the columns of the changed table, in lower case."""
+    return {(_alias(node, "target").lower(),), *statement.prefixes_of(node)}
+
+
+def _values(assignments: Any, prefixes: Collection[tuple[str, ...]]) -> dict[str, Any]:
+    """
+    Return the values by the columns that they are assigned to.
+
+    Raises:
+        InvalidInputError: A column is set twice (``expression``), or it is part of another column
+            or of another table (``unknown_column``).
+    """
     found: dict[str, Any] = {}
     for one in listed_seq(assignments):
-        name = [str(part) for part in listed_seq(one.key().nameParts())]
-        if name[-1] in found:
+        key = one.key()
+        is_name = kind_of(key) == "UnresolvedAttribute"
+        *around, name = [str(p) for p in listed_seq(key.nameParts())] if is_name else ["", ""]
+        if around and tuple(part.lower() for part in around) not in prefixes:
             raise InvalidInputError(
-                f"a column is set twice: {name[-1]!r}", kind="expression", column=name[-1]
+                f"a statement sets whole columns of its table, not {key.sql()}: set a column of "
+                f"structs by SET column = named_struct(...), an array or a map by its functions",
+                kind="unknown_column",
+                columns=[str(key.sql())],
             )
-        found[name[-1]] = one.value()
+        if name in found:
+            raise InvalidInputError(
+                f"a column is set twice: {name!r}", kind="expression", column=name
+            )
+        found[name] = one.value()
     return found
 
 
-def _clauses(when: When, actions: Any) -> list[SparkClause]:
+def _clauses(when: When, actions: Any, prefixes: Collection[tuple[str, ...]]) -> list[SparkClause]:
     found = []
     for one in listed_seq(actions):
         kind = kind_of(one)
         values = None
         if kind in ("UpdateAction", "InsertAction"):
-            values = _values(one.assignments())
+            values = _values(one.assignments(), prefixes)
         action = MergeAction.DELETE
         if kind.startswith("Update"):
             action = MergeAction.UPDATE
@@ -221,8 +256,9 @@ class Insertion:
 
 
 def insert_rows(table: SparkTable, rows: Any, how: Insertion) -> CommitResult:
-    """Insert rows into a table. Raises: as ``aligned_rows`` and ``Table.write``."""
+    """Insert rows. Raises: as ``aligned_rows``, ``partitions_matching`` and ``Table.write``."""
     fixed = {name: value for name, value in how.partitions.items() if value is not None}
+    replaced = partitions_matching(table, fixed) if fixed else []
     data = aligned_rows(table, rows, names=how.names, fixed=fixed, by_name=how.by_name)
     if not how.overwrites:
         return table.write(data, _insert_operation(table))
@@ -234,12 +270,25 @@ def insert_rows(table: SparkTable, rows: Any, how: Insertion) -> CommitResult:
         return table.insert_overwrite_table(data)
     if not fixed or (not is_static and len(fixed) < len(fields)):
         return table.insert_overwrite(data)
-    return table.insert_overwrite(data, partitions=partitions_matching(table, fixed))
+    return table.insert_overwrite(data, partitions=replaced)
 
 
 def _insert_operation(table: SparkTable) -> WriteOperation:
-    """Return the operation of INSERT INTO: with an ordering field an upsert, as Hudi documents it."""
+    """
+    Return the operation of INSERT INTO: with an ordering field an upsert, as Hudi documents it.
+
+    Raises:
+        InvalidInputError: The options name an operation that is no insert (``sql_statement``).
+    """
     given = table.settings.sql_insert_operation
+    if table.properties.get(_OPERATION) is not None:  # it wins in Java Hudi, too
+        given = table.settings.operation
+        if given in _NO_INSERTS:
+            raise InvalidInputError(
+                f"{_OPERATION}={given.value} is set, and INSERT INTO adds rows: RESET {_OPERATION}, "
+                "or use DELETE FROM",
+                kind="sql_statement",
+            )
     if given is not None:
         return given
     keyed = table.config.record_key_fields and table.config.ordering_fields
@@ -247,32 +296,88 @@ def _insert_operation(table: SparkTable) -> WriteOperation:
 
 
 def _overwrites_statically(table: SparkTable) -> bool:
+    if table.settings.operation.replaces and table.properties.get(_OPERATION) is not None:
+        return table.settings.operation is WriteOperation.INSERT_OVERWRITE_TABLE
     if table.properties.get(_OVERWRITE_MODE) is not None:
         return table.settings.overwrite_mode is not OverwriteMode.DYNAMIC
     mode = table.spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
     return str(mode).lower() != "dynamic"
 
 
-def partitions_matching(table: SparkTable, fixed: Mapping[str, str]) -> list[str]:
-    """Return the partition paths with the fixed values: existing ones, and a wholly named one."""
-    folded = {name.casefold(): value for name, value in fixed.items()}
-    fields = table.config.partition_fields
-    hive = table.config.hive_style_partitioning
-    wanted = [folded.get(name.casefold()) for name in fields]
-    parts = [
-        None if value is None else (f"{name}={value}" if hive else value)
-        for name, value in zip(fields, wanted, strict=True)
-    ]
-    if None not in parts:
-        return ["/".join(str(part) for part in parts)]
-    found = table.current_state().view.partition_paths()
-    return [
-        path
-        for path in found
-        if all(
-            part is None or part == own for part, own in zip(parts, path.split("/"), strict=False)
+def partitions_matching(
+    table: SparkTable, fixed: Mapping[str, str], *, of_folders: bool = False
+) -> list[str]:
+    """
+    Return the partition paths with the fixed values: existing ones, and a wholly named one.
+
+    Args:
+        table: The table.
+        fixed: Texts by partition columns; a cast makes them values, as in an INSERT.
+        of_folders: Whether a text may also be the folder's, as SHOW PARTITIONS shows it.
+
+    Raises:
+        InvalidInputError: A column is no partition column (``unknown_column``), a text is no value
+            of its column (``expression_value``), or as ``partition_paths``.
+    """
+    request = write_request_of(table.settings, table.config, WriteOperation.DELETE_PARTITION)
+    keys = with_stored_forms(table.context, table.context.snapshot(), request).rules.keys
+    texts = _by_partition_field(keys.partition_fields, fixed)
+    values = _cast_texts(table, texts)
+    levels: list[list[str]] = []
+    for number, name in enumerate(keys.partition_fields):
+        start = f"{name}=" if keys.hive_style else ""
+        if name not in texts:
+            count = keys.times.levels if keys.times is not None and keys.are_times[number] else 1
+            levels.append([re.escape(start) + "/".join(["[^/]+"] * count)])
+            continue
+        folders = [start + texts[name]] if of_folders else []
+        if not values.column(name).null_count:
+            types = keys.partition_types[number : number + 1]
+            one = replace(keys, partition_fields=(name,), partition_types=types)
+            folders.insert(0, partition_paths(values, one)[0].as_py())
+        elif not of_folders:
+            raise InvalidInputError(
+                f"a value of PARTITION does not fit its column: {name}={texts[name]!r}, the column "
+                f"has type {values.schema.field(name).type}",
+                kind="expression_value",
+                column=name,
+            )
+        levels.append([re.escape(folder) for folder in folders])
+    pattern = re.compile("/".join(f"(?:{'|'.join(each)})" for each in levels))
+    found = [one for one in table.current_state().view.partition_paths() if pattern.fullmatch(one)]
+    if found or len(texts) < len(levels):
+        return found
+    return ["/".join(re.sub(r"\\(.)", r"\1", each[0]) for each in levels)]
+
+
+def _by_partition_field(fields: Sequence[str], fixed: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of PARTITION by the table's partition fields."""
+    spelled = {name.casefold(): name for name in fields}
+    unknown = [name for name in fixed if name.casefold() not in spelled]
+    if unknown:
+        raise InvalidInputError(
+            f"PARTITION names no partition columns of the table: {unknown}; it has {list(fields)}",
+            kind="unknown_column",
+            columns=unknown,
         )
+    return {spelled[name.casefold()]: text for name, text in fixed.items()}
+
+
+def _cast_texts(table: SparkTable, texts: Mapping[str, str]) -> pa.Table:
+    """Return one row with the texts in the types of their columns; null for one that is no value."""
+    names = {f"_hoodoo_{number}": name for number, name in enumerate(texts)}
+    shape = [(name, field_type(table.schema, name) or pa.string()) for name in texts]
+    kinds = {each.name: each.dataType for each in spark_schema_of(pa.schema(shape))}
+    row = table.spark.range(1).select(*(F.lit(texts[name]).alias(n) for n, name in names.items()))
+    spark = table.spark
+    casts = [
+        column_of(spark, cast_to_store(spark, attribute(spark, n), kinds[name], tries=True)).alias(
+            name
+        )
+        for n, name in names.items()
     ]
+    batches = collect_batches(row.select(*casts)) or []
+    return pa.Table.from_batches(batches)
 
 
 def aligned_rows(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 import pyarrow as pa
@@ -59,6 +61,7 @@ _OPTIONS: Final = {
     "orderingfields": "hoodie.datasource.write.precombine.field",
     "type": "hoodie.datasource.write.table.type",
 }
+_NAMES_COLUMNS: Final = frozenset(_OPTIONS) - {"type"}
 #: Properties that a table keeps.
 FIXED_PROPERTIES: Final = frozenset(_OPTIONS)
 _TYPES: Final = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
@@ -68,6 +71,8 @@ _NAME, _DATABASE = "hoodie.table.name", "hoodie.database.name"
 _OPERATION = "hoodie.datasource.write.operation"
 _PLAIN_COLLATION = "UTF8_BINARY"
 _COMBINE = "hoodie.combine.before.insert"
+#: Properties of CREATE TABLE that the entry does not keep in their own spelling, as in Java Hudi.
+_NOT_KEPT: Final = frozenset({*_OPTIONS, _OPERATION, _NAME, _DATABASE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,25 @@ class TableDefinition:
         """Return the path of the table."""
         return self.path or default_path(spark, self.ident)
 
+    def spelled(self, columns: Sequence[str]) -> TableDefinition:
+        """Return the definition with columns as the table spells them: SQL ignores case."""
+        own = {name.casefold(): name for name in columns}
+
+        def one(name: str) -> str:
+            head, dot, rest = name.strip().partition(".")
+            return own.get(head.casefold(), head) + dot + rest
+
+        return replace(
+            self,
+            partitions=[one(name) for name in self.partitions],
+            properties={
+                key: ",".join(one(name) for name in value.split(","))
+                if key.lower() in _NAMES_COLUMNS
+                else value
+                for key, value in self.properties.items()
+            },
+        )
+
     def options(self, *, is_new: bool) -> dict[str, str]:
         """Return the options of a write that creates or opens the table."""
         found: dict[str, str] = {}
@@ -104,7 +128,8 @@ class TableDefinition:
                 found[known] = _TYPES.get(value.lower(), value) if key.lower() == "type" else value
             elif is_option(key):
                 found[key] = value
-        if self.partitions:
+        typed = [one.partition(":")[0].strip() for one in found.get(_PARTITIONS, "").split(",")]
+        if self.partitions and typed != [*self.partitions]:  # else they may have types
             found[_PARTITIONS] = ",".join(self.partitions)
         if is_new:
             folded = {key.lower() for key in found}
@@ -137,6 +162,25 @@ def create(statement: Statement) -> Any:
             f"there is no Hudi table at the location, and the statement has no columns: {path}",
             kind="table_not_found",
         )
+    create_new(spark, definition, columns)
+    return statement.done()
+
+
+def create_new(spark: Any, definition: TableDefinition, columns: Any) -> None:
+    """
+    Create a table and its entry.
+
+    Args:
+        spark: The session.
+        definition: The table.
+        columns: Its columns, as Spark's schema.
+
+    Raises:
+        InvalidInputError: A column has no type here, or the catalog refuses the name.
+        SettingError: A property is wrong.
+    """
+    definition = definition.spelled(columns.names)
+    path = definition.address(spark)
     partitions = partition_fields(spark, definition)
     _refuse_partition_defaults(declared_in(columns.fields), partitions)
     schema = partitions_last(columns, partitions)
@@ -147,7 +191,6 @@ def create(statement: Statement) -> Any:
     except InvalidInputError:
         delete_unwritten_table(path, layers)
         raise
-    return statement.done()
 
 
 def create_as_select(statement: Statement) -> Any:
@@ -166,6 +209,14 @@ def create_as_select(statement: Statement) -> Any:
                     f"Spark cannot resolve the query: {first_line(error)}", kind="expression"
                 ) from error
         own = rows.drop(*META_COLUMNS)
+        definition = definition.spelled(own.columns)
+        path = definition.address(spark)
+        if table_exists(path, layers_for(spark, definition.options(is_new=False), warns=False)):
+            raise InvalidInputError(
+                "the location has a Hudi table: CREATE TABLE without AS SELECT names it, then use "
+                f"INSERT: {path}",
+                kind="table_exists",
+            )
         order = partitions_last(own.schema, partition_fields(spark, definition)).names
         options = definition.options(is_new=True)
         settings = WriteSettings.from_properties(layers_for(spark, options, warns=False).load())
@@ -173,7 +224,7 @@ def create_as_select(statement: Statement) -> Any:
         defaults = {_OPERATION: "bulk_insert", _COMBINE: str(combines).lower()}
         result = save_dataframe(
             own.select(*(f"`{name}`" for name in order)),
-            definition.address(spark),
+            path,
             {**defaults, **options},
             mode="errorifexists",
         )
@@ -266,13 +317,23 @@ def _text(value: object) -> str:
 
 def _partition_column(transform: Any) -> str:
     if str(transform.name()) != "identity":
-        raise InvalidInputError(
-            "PARTITIONED BY takes columns; for folders of times set "
-            "hoodie.datasource.write.keygenerator.class to a TimestampBasedKeyGenerator: "
-            f"{transform.toString()}",
-            kind="sql_statement",
-        )
+        raise partition_transform(str(transform.toString()))
     return ".".join(transform.references()[0].fieldNames())
+
+
+def partition_transform(text: str) -> InvalidInputError:
+    """Return the error of a partition that is an expression, such as ``days(ts)``."""
+    instead = (
+        "for folders of times set hoodie.datasource.write.keygenerator.class to a "
+        "TimestampBasedKeyGenerator"
+    )
+    if text.startswith("bucket("):
+        instead = "for buckets set hoodie.index.type=BUCKET and hoodie.bucket.index.num.buckets"
+    elif text.startswith("cluster_by("):
+        instead = "for an order CALL run_clustering(table => '...', order => '...')"
+    return InvalidInputError(
+        f"a Hudi table is partitioned by columns; {instead}: {text}", kind="sql_statement"
+    )
 
 
 def _is_done(statement: Statement, definition: TableDefinition) -> bool:
@@ -360,6 +421,7 @@ def register(
         own = spark_schema_of(table.schema)
         config, properties = table.config, definition.properties
     _refuse_other_columns(given, own)
+    _warn_misspelled(properties)
     schema = partitions_last(own, config.partition_fields)
     meta = spark_schema_of(pa.schema(META_FIELDS)).fields
     names = set(schema.names)
@@ -368,7 +430,7 @@ def register(
         "primaryKey": ",".join(config.record_key_fields),
         "orderingFields": ",".join(config.ordering_fields),
         "type": next(k for k, v in _TYPES.items() if v == config.table_type.value),
-        **{key: value for key, value in properties.items() if key.lower() not in _OPTIONS},
+        **{key: value for key, value in properties.items() if key.lower() not in _NOT_KEPT},
     }
     whole = StructType([*(meta if config.populate_meta_fields else []), *schema.fields])
     kept = declared or {}
@@ -399,6 +461,21 @@ def _refuse_partition_defaults(declared: Declared, partitions: Sequence[str]) ->
             f"a partition column has no DEFAULT; give its value in each INSERT: {named}",
             kind="sql_statement",
         )
+
+
+def _warn_misspelled(properties: Iterable[str]) -> None:
+    """Warn of table properties that only the catalog keeps, and whose names are nearly Hudi's."""
+    known = {name.lower(): name for name in ("primaryKey", "preCombineField", "orderingFields")}
+    for key in properties:
+        if key.lower() in _OPTIONS or is_option(key):
+            continue
+        near = get_close_matches(key.lower(), known, n=1, cutoff=0.75)
+        if near:
+            warnings.warn(
+                f"only Spark's catalog keeps the table property {key}, did you mean "
+                f"{known[near[0]]}?",
+                stacklevel=4,
+            )
 
 
 def _refuse_other_columns(given: Any, own: Any) -> None:

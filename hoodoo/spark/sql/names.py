@@ -50,6 +50,7 @@ _RELATION = re.compile(r"Unresolved(?:Relation|TableOrView|Table) \[([^\]]*)\]")
 _ALL_HUDI = ("hudi", "hoodoo", "org.apache.hudi")
 _AS_READ_OPTIMIZED: Final = "hoodie.query.as.ro.table"  # Hudi's sync sets it
 _READ_OPTIMIZED: Final = {"hoodie.datasource.query.type": "read_optimized"}
+_GLOBAL_VIEWS: Final = "global_temp"
 _cached: Counter[tuple[int, str]] = Counter()
 _caching = threading.Lock()
 
@@ -118,7 +119,7 @@ def find_table(spark: Any, parts: Sequence[str]) -> NamedTable | None:
     options = {key: str(value) for key, value in kept.items() if is_option(key)}
     optimized = options.pop(_AS_READ_OPTIMIZED, "false").lower() == "true"
     return NamedTable(
-        path=str(location.toString()), entry=entry, options=options, is_read_optimized=optimized
+        path=_plain(spark, location), entry=entry, options=options, is_read_optimized=optimized
     )
 
 
@@ -292,6 +293,8 @@ def _names_in_view(spark: Any, parts: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the names in the text of a view, with its own database; empty for others."""
     catalog = session_catalog(spark)
     temporary = catalog.getRawTempView(parts[0]) if len(parts) == 1 else None
+    if len(parts) == 2 and parts[0].lower() == _GLOBAL_VIEWS:
+        temporary = catalog.getRawGlobalTempView(parts[1])
     if temporary is not None and temporary.isDefined():
         entry = temporary.get().tableMeta()
     else:
@@ -335,7 +338,12 @@ _SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 
 def default_path(spark: Any, ident: Any) -> str:
     """Return the path of a table in the warehouse, for a table without LOCATION."""
-    return str(session_catalog(spark).defaultTablePath(ident).toString())
+    return _plain(spark, session_catalog(spark).defaultTablePath(ident))
+
+
+def _plain(spark: Any, uri: Any) -> str:
+    """Return the path of a URI, in which spaces and letters are not percent-encoded."""
+    return str(java_class(spark, "org.apache.hadoop.fs.Path")(uri).toString())
 
 
 def new_entry(

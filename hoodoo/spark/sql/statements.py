@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark.errors import ParseException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.types import StructType
 
 from filegroups.schema.schema import META_COLUMNS
@@ -23,6 +23,7 @@ from hoodoo.spark.formats import has_hudi_bundle, remember_result
 from hoodoo.spark.sql.catalyst import (
     Node,
     constants,
+    first_line,
     kind_of,
     listed_map,
     listed_seq,
@@ -177,6 +178,15 @@ class Statement:
         """Return rows as the result of a command."""
         return self.spark.createDataFrame([tuple(row) for row in rows], schema)
 
+    def prefixes_of(self, node: Any) -> set[tuple[str, ...]]:
+        """Return what may stand before the columns of a table without an alias, in lower case."""
+        parts = None if kind_of(node) == "SubqueryAlias" else parts_of(node)
+        ident = None if parts is None else identifier(self.spark, parts)
+        if ident is None:
+            return set()
+        name = (str(value_of(ident.database())).lower(), str(ident.table()).lower())
+        return {name, (SESSION_CATALOG, *name)}
+
     def shorten_columns(self, *nodes: Any) -> None:
         """
         Replace ``database.table.column`` by ``table.column`` for tables without an alias.
@@ -186,13 +196,7 @@ class Statement:
         """
         if not _THREE_PARTS.search(self.text):
             return
-        prefixes: set[tuple[str, ...]] = set()
-        for node in nodes:
-            parts = None if kind_of(node) == "SubqueryAlias" else parts_of(node)
-            ident = None if parts is None else identifier(self.spark, parts)
-            if ident is not None:
-                name = (str(value_of(ident.database())).lower(), str(ident.table()).lower())
-                prefixes |= {name, (SESSION_CATALOG, *name)}
+        prefixes = {prefix for node in nodes for prefix in self.prefixes_of(node)}
         made: dict[tuple[int, int], str] = {}
         for one in nodes_of(self.spark, self.plan):
             if one.kind != "UnresolvedAttribute" or one.span is None:
@@ -288,7 +292,14 @@ class Statement:
                 )
             if name not in _SERVED_FUNCTIONS:
                 return None
-            arguments = constants(self.spark, listed_seq(one.node.functionArgs()))
+            try:
+                arguments = constants(self.spark, listed_seq(one.node.functionArgs()))
+            except AnalysisException as error:
+                raise InvalidInputError(
+                    f"the arguments of {name} are literals, such as 'db.orders' or '/path': "
+                    f"{first_line(error)}",
+                    kind="sql_argument",
+                ) from error
             values = [str(value) for value in arguments]
             parts = parts_of_text(values[0] if values else "")
             if has_hudi_bundle(self.spark) and find_table(self.spark, parts) is None:

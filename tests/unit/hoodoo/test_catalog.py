@@ -60,6 +60,25 @@ def test_a_table_is_created_and_opened_again(path: Path):
 
 
 @pytest.mark.parametrize(
+    "file", ["_delta_log/00000000000000000000.json", "metadata/v1.metadata.json"]
+)
+def test_a_folder_with_a_table_of_another_format_gets_no_table(path: Path, file: str):
+    (path / file).parent.mkdir(parents=True)
+    (path / file).write_text("{}")
+    with pytest.raises(InvalidInputError, match="another folder") as refused:
+        hoodoo.create_table(path, schema=SCHEMA, record_key="id")
+    assert refused.value.kind == "table_exists"
+    assert not (path / ".hoodie").exists()
+
+
+def test_marks_of_deletes_are_boolean(path: Path):
+    marked = SCHEMA.append(pa.field("_hoodie_is_deleted", pa.string()))
+    with pytest.raises(InvalidInputError, match="cast it") as refused:
+        hoodoo.create_table(path, schema=marked, record_key="id")
+    assert refused.value.kind == "unsupported_type"
+
+
+@pytest.mark.parametrize(
     ("times", "kind"),
     [
         ({}, "no_time_format"),
