@@ -276,11 +276,25 @@ def test_a_nested_partition_is_refused_after_its_files_were_written(spark: Any, 
     assert list(Path(path).rglob("*.parquet")) == []
 
 
+def new_groups(rows_per_file: int, bytes_per_file: int = 0) -> NewGroups:
+    """Return new file groups of this size."""
+    task = FileGroupTask(
+        requested_time="20260101000000000",
+        operation=WriteOperation.BULK_INSERT,
+        partition_path="",
+        file_id="",
+        write_token="",
+        task_number=0,
+        avro_json="",
+    )
+    return NewGroups(task=task, rows_per_file=rows_per_file, bytes_per_file=bytes_per_file)
+
+
 def test_many_bytes_of_several_partitions_become_smaller_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tasks, "_KEPT_BYTES_MAX", 10_000)
-    kept = tasks._RowsByPartition(1_000_000)
+    kept = tasks._RowsByPartition(new_groups(1_000_000))
     written: list[tuple[str, pa.Table]] = []
     for start in range(0, 3000, 300):
         numbers = np.arange(start, start + 300)
@@ -350,20 +364,10 @@ def test_the_rows_of_the_last_key_start_where_they_begin() -> None:
 
 
 def test_a_file_is_full_by_its_rows_and_by_their_bytes() -> None:
-    task = FileGroupTask(
-        requested_time="20260101000000000",
-        operation=WriteOperation.BULK_INSERT,
-        partition_path="",
-        file_id="",
-        write_token="",
-        task_number=0,
-        avro_json="",
-    )
     rows = pa.table({"v": range(50), PARTITION: ["a"] * 50})
 
     def files(rows_per_file: int, bytes_per_file: int) -> list[int]:
-        groups = NewGroups(task=task, rows_per_file=rows_per_file, bytes_per_file=bytes_per_file)
-        held = tasks._RowsByPartition(groups)
+        held = tasks._RowsByPartition(new_groups(rows_per_file, bytes_per_file))
         full = [one for _ in range(4) for one in held.add(rows)]
         made = [one for _, one in (*full, *held.rest())]
         found = [number for one in made for number in one.column("v").to_pylist()]
