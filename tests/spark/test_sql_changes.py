@@ -12,6 +12,7 @@ import hoodoo
 import hoodoo.spark
 from hoodoo.spark import row_changes
 from hoodoo.spark.row_changes import SparkStatement
+from hoodoo.spark.spark_table import SparkSnapshot
 from hoodoo.spark.sql import statements
 from hoodoo.spark.sql.names import load_pinned
 from tests.spark.conftest import DRIVER_BYTES, Sql
@@ -152,6 +153,36 @@ def test_a_merge_that_loses_rows_of_its_source_begins_again(
         (id_, 7.0) for id_ in ("a", "b", "m", "n")
     ]
     assert commits(spark, stays) == 2
+
+
+@pytest.mark.parametrize(
+    ("on", "update", "fares"),
+    [
+        ("t.id = s.id AND s.city = t.city", "*", [5.0, 20.0, 30.0, 40.0, 7.0]),
+        ("t.id = s.id", "SET ts = s.ts, fare = t.fare + s.fare", [15.0, 20.0, 30.0, 40.0, 7.0]),
+        ("t.id = s.id AND t.guest < s.guest", "SET guest = s.guest", [10.0, 20.0, 30.0, 40.0, 7.0]),
+    ],
+)
+def test_few_source_rows_find_their_keys_without_tasks_that_read_the_table(
+    sql: Sql, stays: str, monkeypatch: pytest.MonkeyPatch, on: str, update: str, fares: list[float]
+) -> None:
+    monkeypatch.setattr(SparkSnapshot, "to_df", lambda _: pytest.fail("a task reads the table"))
+    with pytest.raises(InvalidInputError) as refused:
+        sql(
+            "MERGE INTO stays t USING (SELECT 'a' id, 1D fare UNION ALL SELECT 'a', 2D) s "
+            "ON t.id = s.id WHEN MATCHED THEN UPDATE SET fare = s.fare"
+        )
+    assert refused.value.kind == "merge_row_twice"
+    inserts = "" if "guest" in on else "WHEN NOT MATCHED THEN INSERT *"
+    sql(
+        "MERGE INTO stays t USING (SELECT 9L ts, 'a' id, 'zoe' guest, 5D fare, 'rome' city UNION "
+        f"ALL SELECT 9L, 'n', 'nia', 7D, 'oslo') s ON {on} WHEN MATCHED THEN UPDATE {update} {inserts}"
+    )
+    monkeypatch.undo()
+    found = sql("SELECT id, fare, guest FROM stays")
+    assert [row[1] for row in found] == fares[: 5 if inserts else 4]
+    assert found[0][2] == ("ann" if "fare" in update else "zoe")
+    assert found[1] == ("b", 20.0, "bob")
 
 
 def test_a_row_matched_twice_is_refused_before_the_commit(spark: Any, sql: Sql, stays: str) -> None:

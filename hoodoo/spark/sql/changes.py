@@ -124,7 +124,7 @@ def _opened(
         uri = table.context.ports.storage.base_uri
         pinned = PinnedTable(base_uri=uri, rows=cache(state.to_df))
         statement.load_paths(pinned)
-        return served(spark, names_in(plan), pinned)
+        return served(spark, names_in(plan, besides=parts_of(node)), pinned)
 
     with SparkTable(spark, named.path, named.options, declared=named.declared) as table:
         yield SparkStatement(

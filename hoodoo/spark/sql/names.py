@@ -193,10 +193,12 @@ class PinnedTable:
 # ---- Queries over tables
 
 
-def names_in(plan: Any) -> list[tuple[str, ...]]:
-    """Return the names of relations in a parsed plan, also those in sub-queries."""
-    found = _RELATION.findall(str(plan.toString()))
-    return list(dict.fromkeys(tuple(text.split(", ")) for text in found))
+def names_in(plan: Any, besides: tuple[str, ...] | None = None) -> list[tuple[str, ...]]:
+    """Return the names of relations in a parsed plan, also in sub-queries; leave out one relation."""
+    found = [tuple(text.split(", ")) for text in _RELATION.findall(str(plan.toString()))]
+    if besides in found:
+        found.remove(besides)
+    return list(dict.fromkeys(found))
 
 
 @contextmanager
