@@ -158,7 +158,7 @@ def test_a_merge_that_loses_rows_of_its_source_begins_again(
 @pytest.mark.parametrize(
     ("on", "update", "fares"),
     [
-        ("t.id = s.id AND s.city = t.city", "*", [5.0, 20.0, 30.0, 40.0, 7.0]),
+        ("t.id = s.id AND s.city = t.city", "SET *", [5.0, 20.0, 30.0, 40.0, 7.0]),
         ("t.id = s.id", "SET ts = s.ts, fare = t.fare + s.fare", [15.0, 20.0, 30.0, 40.0, 7.0]),
         ("t.id = s.id AND t.guest < s.guest", "SET guest = s.guest", [10.0, 20.0, 30.0, 40.0, 7.0]),
     ],
