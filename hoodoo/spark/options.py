@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from filegroups.settings.known_keys import OWN_PREFIXES, SESSION_PREFIX
 from filegroups.settings.read_settings import ReadSettings
+from filegroups.settings.settings import WriteSettings
 from hoodoo.configuration import Layers
 from lockproviders.registry import SlotSettings
 from timeline.errors import InvalidInputError, SettingError
@@ -25,6 +26,7 @@ _OF_LOAD = frozenset({_MERGE_TYPE, _PATH_GLOB})
 _NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
 _AS_OF = ReadSettings.options["as_of"].key
 _BEGIN = ReadSettings.options["begin_time"].key
+_COMMIT_PREFIX = WriteSettings.options["commit_metadata_prefix"]
 #: Options of other formats that choose rows, in lower case, and Hudi's for the same.
 _CHOOSES_ROWS: Final = {
     "as-of-timestamp": _AS_OF,
@@ -194,7 +196,7 @@ def reader_properties(options: Mapping[str, object]) -> dict[str, object]:
 
 def check_others(options: Mapping[str, object], known: Container[str] = ()) -> None:
     """
-    Refuse or warn of options that are neither Hudi's nor Spark's own.
+    Refuse or warn of options that are neither Hudi's nor Spark's own, nor entries of the commit.
 
     Args:
         options: The options of a reader or writer.
@@ -204,6 +206,8 @@ def check_others(options: Mapping[str, object], known: Container[str] = ()) -> N
         SettingError: An option of another format chooses rows (``unsupported_setting``).
     """
     others = []
+    given = {key.lower(): value for key, value in options.items()}
+    of_commit = str(given.get(_COMMIT_PREFIX.key, _COMMIT_PREFIX.default)).lower()
     for key, value in options.items():
         folded = key.lower()
         instead = _CHOOSES_ROWS.get(folded)
@@ -219,6 +223,7 @@ def check_others(options: Mapping[str, object], known: Container[str] = ()) -> N
             )
         is_known = (
             folded.startswith((*OWN_PREFIXES, SESSION_PREFIX))
+            or (of_commit and folded.startswith(of_commit))
             or folded in _NOT_PROPERTIES
             or folded in _CHOOSES_ROWS  # with a value that chooses none
             or folded in known

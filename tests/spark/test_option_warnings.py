@@ -65,6 +65,11 @@ def test_a_save_and_a_load_each_report_ignored_options_once(save: Any, rows: Any
 
 
 def test_options_of_other_formats_are_refused_or_reported(save: Any, rows: Any) -> None:
+    prefixed = {"hoodie__datasource__write__commitmeta__key__prefix": "job.", "job__run": "7"}
+    with heard() as texts:
+        save(THREE, _run="7")
+        save(THREE, **prefixed)  # entries of the commit
+    assert texts == []
     with heard() as texts:
         save(THREE, mergeSchema="true", partitionOverwriteMode="static")
     assert len(texts) == 1
