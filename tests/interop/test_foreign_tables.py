@@ -32,7 +32,7 @@ ZONES = ("Asia/Kolkata", "America/New_York", "Pacific/Kiritimati", "UTC")
 
 @pytest.mark.parametrize(
     "release",
-    [pytest.param(one, marks=pytest.mark.slow) if one == "1.0.2" else one for one in TABLES],
+    ["1.2.0", *(pytest.param(one, marks=pytest.mark.slow) for one in ("1.0.2", "0.15.0"))],
 )
 def test_both_engines_take_the_same_steps_on_tables_made_by_java(
     java_oracle: Callable[..., JavaOracle],
