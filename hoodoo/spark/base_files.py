@@ -218,12 +218,12 @@ def _named_files(spark: Any, files: Sequence[SparkFile], paths: Sequence[Any]) -
 def _internal_rows(spark: Any, values: Sequence[tuple[Any, ...]], schema: Any) -> list[Any]:
     """Return partition values as rows inside Spark, by a query that needs no job."""
     kinds = [each.dataType.simpleString() for each in schema.fields]
-    rows = ", ".join("(" + ", ".join(map(_literal, one, kinds)) + ")" for one in values)
-    text = f"SELECT * FROM VALUES {rows}"  # noqa: S608 - hexadecimal digits and numbers
+    texts = ", ".join("(" + ", ".join(map(_literal, one, kinds)) + ")" for one in values)
+    text = f"SELECT * FROM VALUES {texts}"  # noqa: S608 - hexadecimal digits and numbers
     query = spark._jsparkSession.sql(text).queryExecution()  # noqa: SLF001
-    rows = query.analyzed().collectLeaves().apply(0)
-    if kind_of(rows) == "LocalRelation":  # not in each version
-        return listed_seq(rows.data())
+    leaf = query.analyzed().collectLeaves().apply(0)
+    if kind_of(leaf) == "LocalRelation":  # not in each version
+        return listed_seq(leaf.data())
     return list(query.executedPlan().executeCollect())
 
 

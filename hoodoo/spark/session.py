@@ -315,10 +315,12 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         overwrites = (
             str(self._given_mode).lower() == "overwrite" if overwrite is None else overwrite
         )
-        if self._given_partitions:  # refused by Spark, too
-            super().insertInto(tableName, overwrite)
         how = Insertion(overwrites=overwrites)
-        if not insert_into(self._df, tableName, self._options({}), how):
+        # Spark refuses insertInto after partitionBy, with any format.
+        is_done = not self._given_partitions and insert_into(
+            self._df, tableName, self._options({}), how
+        )
+        if not is_done:
             super().insertInto(tableName, overwrite)
 
 

@@ -25,7 +25,7 @@ from hoodoo.spark.sql.catalyst import (
     listed_seq,
     value_of,
 )
-from hoodoo.spark.sql.changes import partitions_matching
+from hoodoo.spark.sql.changes import FixedPartitions
 from hoodoo.spark.sql.declared import (
     COMMENT,
     DEFAULT,
@@ -309,7 +309,7 @@ def _drop_partitions(statement: Statement, named: NamedTable, table: SparkTable)
 
 def _paths(table: SparkTable, spec: Any) -> list[str]:
     given = {key: str(value) for key, value in listed_map(spec.spec()).items()}
-    return partitions_matching(table, given, of_folders=True)
+    return FixedPartitions.of(table, given, of_folders=True).paths(table)
 
 
 def _partitions(table: SparkTable) -> list[str]:

@@ -46,9 +46,8 @@ from timeline.properties.setting_enums import OverwriteMode
 
 _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
 _OPERATION = WriteSettings.options["operation"].key
-
-
 _NO_INSERTS = frozenset({WriteOperation.DELETE, WriteOperation.DELETE_PARTITION})
+
 
 # ---- UPDATE, DELETE, MERGE
 
@@ -256,9 +255,9 @@ class Insertion:
 
 
 def insert_rows(table: SparkTable, rows: Any, how: Insertion) -> CommitResult:
-    """Insert rows. Raises: as ``aligned_rows``, ``partitions_matching`` and ``Table.write``."""
+    """Insert rows. Raises: as ``aligned_rows``, ``FixedPartitions.of`` and ``Table.write``."""
     fixed = {name: value for name, value in how.partitions.items() if value is not None}
-    replaced = partitions_matching(table, fixed) if fixed else []
+    named = FixedPartitions.of(table, fixed) if fixed else None
     data = aligned_rows(table, rows, names=how.names, fixed=fixed, by_name=how.by_name)
     if not how.overwrites:
         return table.write(data, _insert_operation(table))
@@ -268,9 +267,9 @@ def insert_rows(table: SparkTable, rows: Any, how: Insertion) -> CommitResult:
     fields = table.config.partition_fields
     if not fields or (not fixed and is_static):
         return table.insert_overwrite_table(data)
-    if not fixed or (not is_static and len(fixed) < len(fields)):
+    if named is None or (not is_static and len(fixed) < len(fields)):
         return table.insert_overwrite(data)
-    return table.insert_overwrite(data, partitions=replaced)
+    return table.insert_overwrite(data, partitions=named.paths(table))
 
 
 def _insert_operation(table: SparkTable) -> WriteOperation:
@@ -304,50 +303,70 @@ def _overwrites_statically(table: SparkTable) -> bool:
     return str(mode).lower() != "dynamic"
 
 
-def partitions_matching(
-    table: SparkTable, fixed: Mapping[str, str], *, of_folders: bool = False
-) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class FixedPartitions:
     """
-    Return the partition paths with the fixed values: existing ones, and a wholly named one.
+    The partitions with some fixed values.
 
     Args:
-        table: The table.
-        fixed: Texts by partition columns; a cast makes them values, as in an INSERT.
-        of_folders: Whether a text may also be the folder's, as SHOW PARTITIONS shows it.
-
-    Raises:
-        InvalidInputError: A column is no partition column (``unknown_column``), a text is no value
-            of its column (``expression_value``), or as ``partition_paths``.
+        pattern: What a partition path matches wholly.
+        path: The path, if all partition columns have a value.
     """
-    request = write_request_of(table.settings, table.config, WriteOperation.DELETE_PARTITION)
-    keys = with_stored_forms(table.context, table.context.snapshot(), request).rules.keys
-    texts = _by_partition_field(keys.partition_fields, fixed)
-    values = _cast_texts(table, texts)
-    levels: list[list[str]] = []
-    for number, name in enumerate(keys.partition_fields):
-        start = f"{name}=" if keys.hive_style else ""
-        if name not in texts:
-            count = keys.times.levels if keys.times is not None and keys.are_times[number] else 1
-            levels.append([re.escape(start) + "/".join(["[^/]+"] * count)])
-            continue
-        folders = [start + texts[name]] if of_folders else []
-        if not values.column(name).null_count:
-            types = keys.partition_types[number : number + 1]
-            one = replace(keys, partition_fields=(name,), partition_types=types)
-            folders.insert(0, partition_paths(values, one)[0].as_py())
-        elif not of_folders:
-            raise InvalidInputError(
-                f"a value of PARTITION does not fit its column: {name}={texts[name]!r}, the column "
-                f"has type {values.schema.field(name).type}",
-                kind="expression_value",
-                column=name,
-            )
-        levels.append([re.escape(folder) for folder in folders])
-    pattern = re.compile("/".join(f"(?:{'|'.join(each)})" for each in levels))
-    found = [one for one in table.current_state().view.partition_paths() if pattern.fullmatch(one)]
-    if found or len(texts) < len(levels):
-        return found
-    return ["/".join(re.sub(r"\\(.)", r"\1", each[0]) for each in levels)]
+
+    pattern: re.Pattern[str]
+    path: str | None
+
+    @classmethod
+    def of(
+        cls, table: SparkTable, fixed: Mapping[str, str], *, of_folders: bool = False
+    ) -> FixedPartitions:
+        """
+        Return the partitions of fixed values; it lists none.
+
+        Args:
+            table: The table.
+            fixed: Texts by partition columns; a cast makes them values, as in an INSERT.
+            of_folders: Whether a text may also be the folder's, as SHOW PARTITIONS shows it.
+
+        Raises:
+            InvalidInputError: A column is no partition column (``unknown_column``), a text is no
+                value of its column (``expression_value``), or as ``partition_paths``.
+        """
+        request = write_request_of(table.settings, table.config, WriteOperation.DELETE_PARTITION)
+        keys = with_stored_forms(table.context, table.context.snapshot(), request).rules.keys
+        texts = _by_partition_field(keys.partition_fields, fixed)
+        values = _cast_texts(table, texts)
+        named: list[str] = []
+        patterns: list[str] = []
+        for number, name in enumerate(keys.partition_fields):
+            start = f"{name}=" if keys.hive_style else ""
+            if name not in texts:
+                times = keys.times if keys.are_times[number] else None
+                count = 1 if times is None else times.levels
+                patterns.append(re.escape(start) + "/".join(["[^/]+"] * count))
+                continue
+            folders = [start + texts[name]] if of_folders else []
+            if not values.column(name).null_count:
+                types = keys.partition_types[number : number + 1]
+                one = replace(keys, partition_fields=(name,), partition_types=types)
+                folders.insert(0, partition_paths(values, one)[0].as_py())
+            elif not of_folders:
+                raise InvalidInputError(
+                    f"a value of PARTITION does not fit its column: {name}={texts[name]!r}, the "
+                    f"column has type {values.schema.field(name).type}",
+                    kind="expression_value",
+                    column=name,
+                )
+            named.append(folders[0])
+            patterns.append(f"(?:{'|'.join(map(re.escape, folders))})")
+        is_whole = len(named) == len(patterns)
+        return cls(re.compile("/".join(patterns)), "/".join(named) if is_whole else None)
+
+    def paths(self, table: SparkTable) -> list[str]:
+        """Return the existing partition paths; else the wholly named one."""
+        existing = table.current_state().view.partition_paths()
+        found = [one for one in existing if self.pattern.fullmatch(one)]
+        return found if found or self.path is None else [self.path]
 
 
 def _by_partition_field(fields: Sequence[str], fixed: Mapping[str, str]) -> dict[str, str]:
