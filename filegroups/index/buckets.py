@@ -495,11 +495,15 @@ def find_buckets(
 
 
 def _numbered(count: int, groups: Iterable[FileGroupId]) -> dict[tuple[str, int], FileGroupId]:
-    known: dict[tuple[str, int], FileGroupId] = {}
+    numbers: dict[FileGroupId, int] = {}
     for group in groups:
         number = bucket_of(group.file_id)
         if number is None:
             raise _foreign(group)
+        numbers[group] = number
+    known: dict[tuple[str, int], FileGroupId] = {}
+    # Only now the count: a random file id that begins with eight digits passes for a bucket.
+    for group, number in numbers.items():
         if number >= count:
             raise SettingError(
                 "the table has more buckets than configured: set the number that the table was "

@@ -15,6 +15,7 @@ from hoodoo.writer import unregister_writer
 from tests.unit.timeline.engine import Meddled
 from timeline.errors import SettingError, WriterDisagreementError
 from timeline.model.commit_metadata import WriteOperation
+from timeline.system import SystemIds
 from timeline.writer_registry import registered_writers
 
 MANY = {
@@ -53,13 +54,21 @@ def test_a_refused_writer_leaves_no_buckets_in_the_table(path: Path) -> None:
         assert later.upsert(ROWS).rows_updated == 1
 
 
-def test_a_refused_writer_with_other_buckets_blocks_no_writer(path: Path) -> None:
+def test_a_refused_writer_with_other_buckets_blocks_no_writer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A random file id may begin with eight digits, as the ids of buckets do; the reason stays."""
+    drawn = iter(("12345678-0000-4000-8000-000000000000", "12345679-0000-4000-8000-000000000000"))
     with (
         hoodoo.open_table(path, properties=MANY) as first,
         hoodoo.open_table(path, properties=BUCKETS) as other,
     ):
-        for number in range(9):  # a random file id may begin like that of a bucket
+        monkeypatch.setattr(
+            SystemIds, "uuid", lambda _: next(drawn, "beefcafe-0000-4000-8000-000000000000")
+        )
+        for number in range(9):
             first.upsert(ROWS.set_column(1, "p", pa.array([f"x{number}"])))
+        monkeypatch.undo()
         unregister_writer(first.context)
         with pytest.raises(SettingError) as refused:
             other.upsert(ROWS)
