@@ -8,6 +8,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import islice
@@ -222,6 +223,55 @@ FORMATS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson", ".avro", ".arrow")
 _BLOCK_BYTES = 16 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvForm:
+    """
+    The form of a CSV file.
+
+    Args:
+        separator: The character between fields.
+        quote: The character around fields; empty for none.
+        escape: The character before a quote inside a field; empty if the quote is doubled.
+        null_text: The text of a null without quotes, besides an empty field.
+        encoding: The encoding, by its name in Python.
+        has_header: Whether the first line has the names of the columns.
+        columns: The names without a header; empty for ``_c0``, ``_c1`` and so on, as in Spark.
+    """
+
+    separator: str = ","
+    quote: str = '"'
+    escape: str = ""
+    null_text: str = ""
+    encoding: str = "utf-8"
+    has_header: bool = True
+    columns: tuple[str, ...] = ()
+
+    def names(self, path: Path) -> list[str]:
+        """Return the names of a file's columns."""
+        with self.cells(path) as lines:
+            first: list[str] = next(filter(None, lines), [])
+        if self.has_header:
+            return first
+        return list(self.columns) or [f"_c{number}" for number in range(len(first))]
+
+    @contextmanager
+    def cells(self, path: Path) -> Iterator[Any]:
+        """Yield Python's reader of the file, which gives the cells of each row."""
+        encoding = "utf-8-sig" if self.encoding.lower() in ("utf-8", "utf8") else self.encoding
+        with path.open(encoding=encoding, errors="replace", newline="") as opened:
+            yield csv.reader(
+                opened,
+                delimiter=self.separator,
+                quotechar=self.quote or None,
+                quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
+                escapechar=self.escape or None,
+                doublequote=not self.escape,
+            )
+
+
+_CSV: Final = CsvForm()
+
+
 def read_files(paths: Sequence[Path], schema: pa.Schema | None = None) -> pa.Table:
     """
     Return the rows of all files, in their order.
@@ -269,7 +319,11 @@ def join_rows(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
 
 
 def read_rows(
-    path: Path, schema: pa.Schema | None = None, *, ending: str | None = None
+    path: Path,
+    schema: pa.Schema | None = None,
+    *,
+    ending: str | None = None,
+    csv_form: CsvForm = _CSV,
 ) -> pa.Table:
     """
     Return all rows of a file.
@@ -278,6 +332,7 @@ def read_rows(
         path: The file.
         schema: The table's columns; None without a table.
         ending: The ending that gives the format; None for that of the file.
+        csv_form: The form of a CSV file.
 
     Raises:
         InvalidInputError: The file is missing, has another ending or is not readable, or a value
@@ -293,7 +348,7 @@ def read_rows(
         if ending == ".parquet":
             return pq.ParquetFile(path).read()
         if ending == ".csv":
-            return _csv(path, schema)
+            return _csv(path, schema, csv_form)
         if ending == ".arrow":
             return _arrow(path)
         if ending == ".avro":
@@ -363,16 +418,16 @@ def _avro(opened: IO[bytes]) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
-def _csv(path: Path, schema: pa.Schema | None) -> pa.Table:
+def _csv(path: Path, schema: pa.Schema | None, form: CsvForm) -> pa.Table:
     if path.stat().st_size == 0:
         return pa.table({})
     types = {field.name: field.type for field in (*META_FIELDS, *(schema or ()))}
     nested = {name: kind for name, kind in types.items() if pa.types.is_nested(kind)}
     columns = types | dict.fromkeys(nested, pa.string())
     try:
-        rows = _read_csv(path, columns)
+        rows = _read_csv(path, columns, form)
     except pa.ArrowInvalid as error:
-        raise _csv_error(path, columns, error) from error
+        raise _csv_error(path, columns, form, error) from error
     for name in nested.keys() & set(rows.column_names):  # JSON, because CSV has no nested form
         values, kind = rows.column(name).to_pylist(), nested[name]
         try:
@@ -380,21 +435,34 @@ def _csv(path: Path, schema: pa.Schema | None) -> pa.Table:
         except ValueError as error:
             kept = error if isinstance(error, InvalidInputError) else None
             number = _first_bad(partial(_of_json, kind=kind, name=name), values)
-            where = None if number is None else _csv_place(path, number + 2)
+            where = None if number is None else _csv_place(path, number + 1 + form.has_header, form)
             shown = None if number is None else values[number]
             raise _value_error(path, where, name, shown, kind, error=kept) from error
         rows = rows.set_column(rows.schema.get_field_index(name), name, made)
     return rows
 
 
-def _read_csv(path: Path, types: Mapping[str, pa.DataType], *, threads: bool = True) -> pa.Table:
+def _read_csv(
+    path: Path, types: Mapping[str, pa.DataType], form: CsvForm, *, threads: bool = True
+) -> pa.Table:
     return pacsv.read_csv(
         path,
-        read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads),
-        parse_options=pacsv.ParseOptions(newlines_in_values=True),
+        read_options=pacsv.ReadOptions(
+            block_size=_BLOCK_BYTES,
+            use_threads=threads,
+            encoding=form.encoding,
+            column_names=None if form.has_header else form.names(path),
+        ),
+        parse_options=pacsv.ParseOptions(
+            newlines_in_values=True,
+            delimiter=form.separator,
+            quote_char=form.quote or False,
+            double_quote=not form.escape,
+            escape_char=form.escape or False,
+        ),
         convert_options=pacsv.ConvertOptions(
             column_types=types,
-            null_values=[""],
+            null_values=["", form.null_text],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
@@ -497,34 +565,34 @@ def _new_column_error(
     )
 
 
-def _csv_error(path: Path, types: Mapping[str, pa.DataType], error: pa.ArrowInvalid) -> Exception:
+def _csv_error(
+    path: Path, types: Mapping[str, pa.DataType], form: CsvForm, error: pa.ArrowInvalid
+) -> Exception:
     """Return the error of a CSV file with its line; Arrow counts rows only without threads."""
     text = str(error)
     try:
-        _read_csv(path, types, threads=False)
+        _read_csv(path, types, form, threads=False)
     except pa.ArrowInvalid as second:
         text = str(second)
     if (found := _CSV_VALUE.fullmatch(text)) is not None:
         column, row, kind, value = found.groups()
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
-            names = next(filter(None, csv.reader(opened)), [])
+        names = form.names(path)
         name = names[int(column)] if int(column) < len(names) else f"number {int(column) + 1}"
-        return _value_error(path, _csv_place(path, int(row)), name, value, kind, error=None)
+        return _value_error(path, _csv_place(path, int(row), form), name, value, kind, error=None)
     if (found := _CSV_ROW.match(text)) is not None:
         return InvalidInputError(
-            f"{path} {_csv_place(path, int(found[1]))}: {found[2][:300]}; correct the line",
+            f"{path} {_csv_place(path, int(found[1]), form)}: {found[2][:300]}; correct the line",
             kind="input_file",
             path=str(path),
         )
     return ValueError(text)
 
 
-def _csv_place(path: Path, row: int) -> str:
-    """Return the line on which a row begins; the header is row 1, and empty lines are no rows."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
-        lines = csv.reader(opened)
+def _csv_place(path: Path, row: int, form: CsvForm) -> str:
+    """Return the line on which a row begins; a header is row 1, and empty lines are no rows."""
+    with form.cells(path) as lines:
         try:
-            cells = next(islice(filter(None, lines), row - 1, None), [])
+            cells: list[str] = next(islice(filter(None, lines), row - 1, None), [])
         except csv.Error:  # a field is too long for Python's reader
             return f"row {row}"
         return f"line {lines.line_num - sum(cell.count(chr(10)) for cell in cells)}"

@@ -20,7 +20,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import create_table, delete_unwritten_table, new_table_config, open_table
 from hoodoo.configuration import Layers
-from hoodoo.input_files import join_rows, read_rows, read_stored_rows
+from hoodoo.input_files import CsvForm, join_rows, read_rows, read_stored_rows
 from hoodoo.inputs import to_arrow_table
 from hoodoo.streamer.bad_records import BadRecord, parse_json, read_good, without_keys
 from hoodoo.streamer.queries import conform, flatten, run_query
@@ -44,10 +44,12 @@ class FileFormat:
     Args:
         ending: The format, as an ending of ``input_files.FORMATS``; names of files do not count.
         leaves_out_bad: Whether lines of JSON that cannot be read are left out.
+        csv_form: The form of CSV files.
     """
 
     ending: str
     leaves_out_bad: bool = False
+    csv_form: CsvForm = field(default_factory=CsvForm)
 
     def rows(
         self, storage: Storage, path: str, schema: pa.Schema | None
@@ -57,7 +59,8 @@ class FileFormat:
         if root is None:
             return read_stored_rows(storage.open_input(path), where, ending=self.ending), []
         if not self.leaves_out_bad:
-            return read_rows(Path(root) / path, schema, ending=self.ending), []
+            file = Path(root) / path
+            return read_rows(file, schema, ending=self.ending, csv_form=self.csv_form), []
         lines = (Path(root) / path).read_bytes().splitlines()
         numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
         rows, bad = read_good([lines[one - 1] for one in numbers], schema, parse_json(where))

@@ -113,6 +113,43 @@ class StreamerSettings(LayeredSettings):
         "Age from which a file counts. The checkpoint is a time of files, so a younger file must "
         "not appear at a time that was read.",
     )
+    csv_separator: Annotated[str, Field(pattern=r"^([\t -~]|\\t)$")] = option(
+        "hoodie.streamer.csv.sep",
+        ",",
+        "The character between the fields of CSV files; `\\t` is a tab.",
+        aliases=_old("hoodie.streamer.csv.sep"),
+    )
+    csv_header: bool = option(
+        "hoodie.streamer.csv.header",
+        True,
+        "Whether CSV files begin with a line of column names. Otherwise the columns are those of the "
+        "source's schema in their order, or `_c0`, `_c1` and so on.",
+        aliases=_old("hoodie.streamer.csv.header"),
+    )
+    csv_quote: Annotated[str, Field(pattern=r"^[ -~]?$")] = option(
+        "hoodie.streamer.csv.quote",
+        '"',
+        "The character around fields of CSV files; empty for none.",
+        aliases=_old("hoodie.streamer.csv.quote"),
+    )
+    csv_escape: Annotated[str, Field(pattern=r"^[ -~]?$")] = option(
+        "hoodie.streamer.csv.escape",
+        "",
+        "The character before a quote inside a field of CSV files; if empty, the quote is doubled.",
+        aliases=_old("hoodie.streamer.csv.escape"),
+    )
+    csv_null: str = option(
+        "hoodie.streamer.csv.nullValue",
+        "",
+        "The text of a null in CSV files, besides an empty field.",
+        aliases=_old("hoodie.streamer.csv.nullValue"),
+    )
+    csv_encoding: str = option(
+        "hoodie.streamer.csv.encoding",
+        "UTF-8",
+        "The encoding of CSV files.",
+        aliases=_old("hoodie.streamer.csv.encoding"),
+    )
     kafka_topic: str | None = option(
         "hoodie.streamer.source.kafka.topic",
         None,

@@ -136,7 +136,7 @@ class PropertySet(Mapping[str, str]):
         """
         Return the same properties with one more layer on top.
 
-        Texts are trimmed; booleans become ``true`` or ``false``, numbers their digits.
+        Texts are trimmed, but for a tab alone; booleans become ``true`` or ``false``, numbers their digits.
 
         Raises:
             SettingError: A value is None or not a plain value, or the layer has one key twice, in
@@ -265,7 +265,7 @@ def parse_option(
     if kind is OptionKind.LIST:
         return _parse_list(text)
     if kind is OptionKind.TEXT:
-        return text
+        return _trimmed(value)
     if not text:
         return None
     if kind is OptionKind.BOOL and text.casefold() in _TRUE_FALSE:
@@ -280,6 +280,11 @@ def parse_option(
         if choice.casefold() == text.casefold():
             return choice
     return _refuse_text(key or option.key, text, layer, option.accepted)
+
+
+def _trimmed(text: str) -> str:
+    """Return the text without blanks around it; a tab alone is a separator, and stays."""
+    return "\t" if set(text) == {"\t"} else text.strip()
 
 
 def _parse_list(text: str) -> tuple[str, ...]:
@@ -300,7 +305,7 @@ def _as_text(key: str, value: object, layer: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str) and "\0" not in value:
-        return value.strip()
+        return _trimmed(value)
     if isinstance(value, int | float):
         return str(value)
     if (text := time_argument_text(value)) is not None:

@@ -6,10 +6,12 @@ A source is chosen by the name of Hudi's class, which is never imported (SEC4).
 
 from __future__ import annotations
 
+import codecs
 from difflib import get_close_matches
 from functools import partial
 
 from hoodoo.catalog import open_table
+from hoodoo.input_files import CsvForm
 from hoodoo.streamer.bad_records import Parse, parse_json
 from hoodoo.streamer.engine import Engine, FileFormat
 from hoodoo.streamer.schema import Schemas, registry_login, schema_of_id
@@ -73,6 +75,7 @@ def open_source(
             FileFormat(
                 ending=_FILES[name],
                 leaves_out_bad=settings.leaves_out_bad and _FILES[name] == ".json",
+                csv_form=_csv_form(settings, properties, schemas),
             ),
             bytes_max=settings.source_limit,
             settle_ms=settings.files_settle_ms,
@@ -99,6 +102,24 @@ def open_source(
     near = get_close_matches(name, NAMES, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}" if near else f"use one of {', '.join(NAMES)}"
     raise StreamerSettings.refusal(properties, "source_class", f"hoodoo has no such source; {hint}")
+
+
+def _csv_form(settings: StreamerSettings, properties: PropertySet, schemas: Schemas) -> CsvForm:
+    try:
+        codecs.lookup(settings.csv_encoding)
+    except LookupError:
+        raise StreamerSettings.refusal(
+            properties, "csv_encoding", "this encoding is unknown; use UTF-8, ISO-8859-1, ..."
+        ) from None
+    return CsvForm(
+        separator="\t" if settings.csv_separator == r"\t" else settings.csv_separator,
+        quote=settings.csv_quote,
+        escape=settings.csv_escape,
+        null_text=settings.csv_null,
+        encoding=settings.csv_encoding,
+        has_header=settings.csv_header,
+        columns=() if schemas.source is None else tuple(schemas.source.names),
+    )
 
 
 def _parse_avro(

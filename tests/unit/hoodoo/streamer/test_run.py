@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import hoodoo
+from hoodoo.cli.app import main
 from hoodoo.streamer.run import Streamer, StreamerReport
 from hoodoo.table import Table
 from tableservices.worker import StopFlag
@@ -107,6 +110,40 @@ def test_each_format_is_read(folder: Path, name: str) -> None:
     full = f"org.apache.hudi.utilities.sources.{name}"
     stream({**options(folder), "hoodoo.streamer.source.class": full})
     assert rows_of(folder / "t") == [(1, "a"), (2, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("id\tv\n1\ta,b\n2\t\n", {"sep": r"\t"}),
+        ("id\tv\n1\ta,b\n2\t\n", {"sep": "\t", "header": "true"}),
+        ("1|a,b\n2|NA\n", {"sep": "|", "header": "false", "nullValue": "NA"}),
+        ("id,v\n1,'a,b'\n2,\n", {"quote": "'"}),
+        ('id,v\n1,"a\\,b"\n2,\n', {"escape": "\\"}),
+    ],
+)
+def test_a_csv_file_has_the_form_of_hudis_options(
+    folder: Path, text: str, form: Mapping[str, str]
+) -> None:
+    (folder / "in" / "rows").write_text(text)
+    fields = [{"name": "id", "type": "long"}, {"name": "v", "type": ["null", "string"]}]
+    (folder / "s.avsc").write_text(json.dumps({"type": "record", "name": "r", "fields": fields}))
+    stream(
+        options(folder)
+        | {f"hoodie.deltastreamer.csv.{key}": value for key, value in form.items()}
+        | {
+            "hoodoo.streamer.source.class": "CsvDFSSource",
+            "hoodie.streamer.schemaprovider.source.schema.file": str(folder / "s.avsc"),
+        }
+    )
+    assert rows_of(folder / "t") == [(1, "a,b"), (2, None)]
+
+
+def test_a_bad_line_of_a_csv_file_without_a_header_is_named(folder: Path) -> None:
+    (folder / "in" / "rows").write_text("1;2\n3;4;5\n")
+    form = {"hoodie.streamer.csv.sep": ";", "hoodie.streamer.csv.header": "false"}
+    with pytest.raises(InvalidInputError, match="line 2: Expected 2 columns, got 3"):
+        stream(options(folder) | form | {"hoodoo.streamer.source.class": "CsvDFSSource"})
 
 
 def test_named_streamers_have_checkpoints_of_their_own(folder: Path) -> None:
@@ -236,6 +273,7 @@ def test_an_unreadable_source_makes_no_table(folder: Path) -> None:
         ("hoodie.streamer.ingestion.targetBasePath", "", "to the table's path"),
         ("hoodie.datasource.write.operation", "delete_partition", "a streamer writes rows"),
         ("hoodoo.streamer.identifier", "a.b", "hoodoo.streamer.identifier=a.b"),
+        ("hoodie.streamer.csv.sep", "||", "hoodie.streamer.csv.sep=||"),
     ],
 )
 def test_a_missing_or_wrong_option_is_refused_by_name(
@@ -251,6 +289,31 @@ def test_an_unknown_key_of_the_streamer_is_told(folder: Path) -> None:
     more = {"hoodie.streamer.source.gcs.project.id": "p"}
     with pytest.warns(UserWarning, match=r"hoodie\.streamer\.source\.gcs\.project\.id"):
         stream(options(folder) | more)
+
+
+def test_the_command_takes_the_flags_of_javas_streamer(folder: Path) -> None:
+    put(folder, "a.json", [{"id": 1, "v": "a", "n": 5}], at_s=100)
+    flags = (
+        "--source-class JsonDFSSource --source-ordering-field n --spark-master yarn --payload-class"
+    )
+    payload = "org.apache.hudi.common.model.PartialUpdateAvroPayload"
+    props = folder / "p.properties"
+    props.write_text(
+        f"hoodie.streamer.source.dfs.root={folder / 'in'}\n"
+        "hoodie.datasource.write.recordkey.field=id\n"
+    )
+    words = ["streamer", "--target-base-path", str(folder / "t"), "--props", str(props)]
+    words += [*flags.split(), payload]
+    ran = CliRunner().invoke(main, words)
+    assert (ran.exit_code, rows_of(folder / "t")) == (0, [(1, "a", 5)])
+    assert "no effect here, the Spark session decides that: --spark-master" in ran.stderr
+    put(folder, "b.json", [{"id": 1, "v": None, "n": 6}], at_s=200)
+    assert CliRunner().invoke(main, [*words, "--disable-compaction"]).exit_code == 0
+    put(folder, "c.json", [{"id": 1, "v": "z", "n": 7}, {"id": 2, "v": "b", "n": 1}], at_s=300)
+    ran = CliRunner().invoke(main, [*words, "--filter-dupes", "--op", "INSERT"])
+    assert (ran.exit_code, rows_of(folder / "t")) == (0, [(1, "a", 6), (2, "b", 1)])
+    ran = CliRunner().invoke(main, [*words, "--commit-on-errors"])
+    assert (ran.exit_code, "set hoodie.errortable.enable=true" in ran.stderr) == (2, True)
 
 
 def test_a_continuous_streamer_stops_between_batches_and_compacts_in_the_background(
