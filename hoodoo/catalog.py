@@ -18,7 +18,7 @@ from filegroups.metadata_table.new_partitions import (
     with_needed,
 )
 from filegroups.schema.new_table import new_table_properties
-from filegroups.schema.schema import TableSchema, missing_fields
+from filegroups.schema.schema import TableSchema, missing_fields, refuse_nested_fields
 from filegroups.settings.key_settings import (
     key_properties_of,
     key_spec_of,
@@ -351,3 +351,4 @@ def _refuse_missing(settings: WriteSettings, schema: pa.Schema) -> None:
             kind="missing_key_column",
             columns=missing,
         )
+    refuse_nested_fields(schema, wanted)

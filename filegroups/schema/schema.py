@@ -198,14 +198,38 @@ def missing_fields(schema: pa.Schema, names: Iterable[str]) -> list[str]:
     return [name for name in names if not _has_field(schema, name)]
 
 
+def refuse_nested_fields(schema: pa.Schema, names: Iterable[str]) -> None:
+    """
+    Refuse columns of several values as key, partition or ordering fields.
+
+    Raises:
+        InvalidInputError: A field is a struct, an array or a map (``unsupported_key_type``).
+    """
+    for name in names:
+        kind = _field_type(schema, name)
+        if kind is not None and pa.types.is_nested(kind):
+            raise InvalidInputError(
+                "a key, partition or ordering field has one value: name a field inside of the "
+                f"struct, or another column: column={name!r} type={kind}",
+                kind="unsupported_key_type",
+                column=name,
+                type=str(kind),
+            )
+
+
 def _has_field(schema: pa.Schema, name: str) -> bool:
+    # A name that occurs twice is there; it is refused by its own error.
+    return name in schema.names or _field_type(schema, name) is not None
+
+
+def _field_type(schema: pa.Schema, name: str) -> pa.DataType | None:
     head, *rest = [name] if name in schema.names else name.split(".")
     kind = _type_in(schema, head)
     for step in rest:
         if kind is None or not pa.types.is_struct(kind):
-            return False
+            return None
         kind = kind.field(step).type if kind.get_field_index(step) >= 0 else None
-    return kind is not None
+    return kind
 
 
 @lru_cache(maxsize=64)

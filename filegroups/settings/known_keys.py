@@ -176,7 +176,7 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
             "custom partitioners are not run"
         ),
         "hoodie.precommit.validators": _unset(
-            "checks before a commit are not run, so they would pass unnoticed"
+            "checks before a commit are not run; check the rows before the write, and omit the option"
         ),
     }
 )

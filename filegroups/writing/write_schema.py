@@ -24,6 +24,7 @@ from filegroups.schema.schema import (
     drop_meta,
     missing_fields,
     reconcile_schema,
+    refuse_nested_fields,
 )
 from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import WriteRequest
@@ -285,3 +286,4 @@ def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
             kind="missing_key_column",
             columns=missing,
         )
+    refuse_nested_fields(incoming, named)

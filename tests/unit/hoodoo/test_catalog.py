@@ -625,3 +625,20 @@ def test_a_table_without_a_commit_has_its_timeline_folder(tmp_path: Path) -> Non
     schema = pa.schema([("id", pa.int64())])
     hoodoo.create_table(tmp_path / "t", schema=schema, record_key="id").close()
     assert list((tmp_path / "t" / ".hoodie" / "timeline").iterdir()) == []
+
+
+@pytest.mark.parametrize("role", ["record_key", "partition_by", "ordering"])
+@pytest.mark.parametrize(
+    "kind", [pa.struct([("a", pa.int32())]), pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64())]
+)
+def test_a_field_of_several_values_has_no_role(path: Path, role: str, kind: pa.DataType) -> None:
+    roles = {"record_key": "id", role: "v"}
+    with pytest.raises(InvalidInputError, match="name a field inside") as caught:
+        hoodoo.create_table(path, schema=SCHEMA.append(pa.field("v", kind)), **roles)
+    assert (caught.value.kind, caught.value.fields["column"]) == ("unsupported_key_type", "v")
+    assert not path.exists()
+
+
+def test_a_key_that_occurs_twice_is_not_called_missing(path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="'id' occurs twice|occurs twice .* column='id'"):
+        hoodoo.create_table(path, schema=SCHEMA.append(SCHEMA.field("id")), record_key="id")
