@@ -12,6 +12,7 @@ Only this module reads configuration files and their environment variables. All 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,8 @@ SESSION_LAYER: Final = "spark session"
 CONF_FOLDER_VARIABLE: Final = "HUDI_CONF_DIR"
 CONF_FILE: Final = "hudi-defaults.conf"
 CONF_FOLDER: Final = Path("/etc/hudi/conf")  # Hudi's default folder; optional
+_INCLUDE: Final = re.compile(r"^[ \t]*include[ \t]*[=:][ \t]*(\S[^\r\n]*)", re.MULTILINE)
+_INCLUDES_MAX: Final = 20  # one inside the other
 FILE_BYTES_MAX: Final = 1 << 20  # SEC14; real files have a few hundred lines
 
 #: Spellings of the options that a table's own file cannot set, in lower case.
@@ -354,7 +357,11 @@ def _defaults_file(environment: Mapping[str, str] | None) -> Path | None:
     return usual if usual.is_file() else None
 
 
-def _read_file(path: Path) -> dict[str, str]:
+def _read_file(path: Path, including: tuple[Path, ...] = ()) -> dict[str, str]:
+    """Return the keys of a file and of those that its ``include`` lines name; its own keys win."""
+    path = Path(str(path).removeprefix("file:")) if str(path).startswith("file:/") else path
+    if path.resolve() in including or len(including) > _INCLUDES_MAX:
+        _refuse_file(path, "the file includes itself, remove the include line", None)
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -372,9 +379,11 @@ def _read_file(path: Path) -> dict[str, str]:
         found = parse_properties(ascii_text, path=str(path), bytes_max=8 * FILE_BYTES_MAX)
     except (UnicodeDecodeError, CorruptTableError) as error:
         _refuse_file(path, "the properties file is damaged, write it as key=value lines", error)
-    if "include" in found:
-        _refuse_file(path, "include lines are not read, name each file in --props", None)
-    return found
+    found.pop("include", None)
+    included: dict[str, str] = {}
+    for name in _INCLUDE.findall(text):
+        included |= _read_file(path.parent / name.strip(), (*including, path.resolve()))
+    return included | found
 
 
 def _escape(text: str) -> bytes:

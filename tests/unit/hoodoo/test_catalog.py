@@ -640,5 +640,5 @@ def test_a_field_of_several_values_has_no_role(path: Path, role: str, kind: pa.D
 
 
 def test_a_key_that_occurs_twice_is_not_called_missing(path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="'id' occurs twice|occurs twice .* column='id'"):
+    with pytest.raises(InvalidInputError, match="occurs twice"):
         hoodoo.create_table(path, schema=SCHEMA.append(SCHEMA.field("id")), record_key="id")

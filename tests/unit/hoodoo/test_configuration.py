@@ -95,13 +95,25 @@ def test_a_missing_defaults_file_is_refused_when_its_folder_was_named(tmp_path: 
 
 @pytest.mark.parametrize(
     "content",
-    [b"a=1\0", b"a=\xff\xfe", b"a=\\u12", b"include=other.properties\n", b"a" * ((1 << 20) + 1)],
+    [b"a=1\0", b"a=\xff\xfe", b"a=\\u12", b"include=bad.properties\n", b"a" * ((1 << 20) + 1)],
 )
 def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, content: bytes) -> None:
     path = file(tmp_path, "bad.properties", content)
     error = refusal(props=(path,))
     assert error.kind == "settings_file"
     assert str(path) in error.message
+
+
+def test_a_file_includes_others_as_in_java_and_its_own_keys_win(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "base.properties").write_text("a=1\nb=1\ninclude = more/far.properties\n")
+    (tmp_path / "more" / "far.properties").write_text("b=0\nc=Zürich\n", encoding="utf-8")
+    path = file(tmp_path, "kafka.properties", b"include=base.properties\n# text\na=2\n")
+    for named in (str(path), f"file://{path}"):
+        found = dict(Layers(environment={}, props=(named,)).load())
+        assert found == {"a": "2", "b": "1", "c": "Zürich"}
+    (tmp_path / "more" / "far.properties").unlink()
+    assert "far.properties" in refusal(props=(path,)).message
 
 
 def test_a_missing_or_unreadable_file_is_refused_by_its_name(tmp_path: Path) -> None:
