@@ -29,7 +29,7 @@ class LimitSettings(LayeredSettings):
     timeline_instants_max: _Positive = option(
         "hoodoo.limits.timeline.instants.max",
         1_000_000,
-        "Refuse a timeline with more instants (SEC14).",
+        "Refuse a timeline with more instants.",
         caller_only=True,
     )
 

@@ -442,7 +442,7 @@ class WriteSettings(KeySettings, LimitSettings):
     foreign_writers: ForeignWriters = option(
         "hoodoo.foreign.writers",
         ForeignWriters.NONE,
-        "Whether other engines (Java Hudi) also write this table (FOR-1).",
+        "Whether other engines (Java Hudi) also write this table.",
     )
     clustering_updates: ClusteringUpdates | None = option(
         "hoodie.clustering.updates.strategy",

@@ -410,7 +410,7 @@ def run(
     """
     Run one round of a service now, due or not.
 
-    Services: archive, clean, cluster, compact, logcompact, metadata, ttl, and those of plug-ins.
+    Services: archive, clean, cluster, compact, logcompact, metadata, sync, ttl, and those of plug-ins.
     """
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     given = _given_options(executor=executor, file_groups_max=file_groups_max, wait_ms=wait_ms)

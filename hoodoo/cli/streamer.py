@@ -130,7 +130,7 @@ def _flags_of_java(command: Callable[..., Any]) -> Callable[..., Any]:
     is_flag=True,
     help="Register the table in a catalog.",
 )
-@click.option("--continuous", is_flag=True, default=None, help="Go on until a signal.")
+@click.option("--continuous", is_flag=True, default=None, help="Run until a signal.")
 @click.option(
     "--min-sync-interval-seconds",
     "interval_s",

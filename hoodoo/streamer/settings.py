@@ -83,7 +83,7 @@ class StreamerSettings(LayeredSettings):
     continuous: bool = option(
         "hoodoo.streamer.continuous",
         False,
-        "Go on until stopped. Otherwise the streamer ends when the source has nothing new.",
+        "Run until stopped. Otherwise the streamer ends when the source has nothing new.",
     )
     interval_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=86_400_000)] = option(
         "hoodoo.streamer.interval.ms",

@@ -114,7 +114,7 @@ class DynamoOptions(OptionSettings):
     allow_insecure: bool = option(
         _OURS + "endpoint.allow.insecure",
         False,
-        "Accept an http:// endpoint on another machine (SEC11).",
+        "Accept an http:// endpoint on another machine.",
     )
 
 

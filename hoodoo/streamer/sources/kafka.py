@@ -194,7 +194,7 @@ class KafkaSource:
             raise unreadable(
                 self.address,
                 f"because the topic no longer has offsets after the checkpoint ({where}); begin at "
-                f"the first ones by --checkpoint, or set {key} to false to go on there",
+                f"the first ones by --checkpoint, or set {key} to false to continue there",
             )
         warnings.warn(
             f"messages are lost: {self.address} no longer has offsets after the checkpoint, and the "
