@@ -44,6 +44,11 @@ class Lag:
     removing: tuple[InstantTime, ...] = ()
 
     @property
+    def differing(self) -> tuple[InstantTime, ...]:
+        """The instants that only one of the timelines has, oldest first."""
+        return tuple(sorted((*self.behind, *self.unknown)))
+
+    @property
     def is_trusted(self) -> bool:
         """Whether the metadata table has all of the table, and nothing else."""
         return not (self.behind or self.unknown or self.removing)

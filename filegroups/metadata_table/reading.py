@@ -85,7 +85,7 @@ from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import ObjectMissingError, Ports, Storage
 from timeline.properties.properties_file import parse_properties
-from timeline.snapshot import CommitReader, Snapshot, TimelineReader
+from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
 from timeline.storage.subfolder import SubfolderStorage
 from timeline.system import NullEvents
 
@@ -540,12 +540,7 @@ def open_metadata_table(
     calls = (partial(_check_version, storage, config), reader.read)
     ports.concurrently(*calls) if ports is not None else [call() for call in calls]
     active = reader.last or reader.read()
-    own = Snapshot(
-        active=active,
-        head=0,
-        commits=CommitReader(below),
-        history=ArchivedTimeline(below, NullEvents()),
-    )
+    own = _own_snapshot(below, active)
     hidden = hidden_instants(storage, own, snapshot)
     done = {one.requested_time for one in active.instants if one.completed}
     first_hidden = min((own.completions[time] for time in hidden), default=None)
@@ -559,6 +554,26 @@ def open_metadata_table(
         lag=lag_of(own, snapshot, hidden),
         is_newer=first_hidden is not None and first_hidden < newest_merge(active),
         ports=ports,
+    )
+
+
+def lag_of_timelines(storage: Storage, own: ActiveTimeline, snapshot: Snapshot) -> Lag:
+    """
+    Return how the metadata table's timeline differs from a snapshot of its table.
+
+    Outside: 1 list more if the metadata table has instants that are unknown to the snapshot; the
+    archived timelines if instants are older than the active ones.
+    """
+    whole = _own_snapshot(SubfolderStorage(storage, METADATA_TABLE), own)
+    return lag_of(whole, snapshot, hidden_instants(storage, whole, snapshot))
+
+
+def _own_snapshot(below: Storage, active: ActiveTimeline) -> Snapshot:
+    return Snapshot(
+        active=active,
+        head=0,
+        commits=CommitReader(below),
+        history=ArchivedTimeline(below, NullEvents()),
     )
 
 

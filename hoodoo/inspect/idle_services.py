@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from filegroups.metadata_table.reading import lag_of_timelines
 from hoodoo.sync.service import CatalogSyncService
 from tableservices.archiving.execute import ArchivingService
-from tableservices.archiving.plan import NO_METADATA_COMPACTION
+from tableservices.archiving.plan import NO_METADATA_COMPACTION, differing_from_metadata_table
 from tableservices.cleaning.execute import CleaningService
 from tableservices.cleaning.plan import is_due as cleaning_is_due
 from tableservices.clustering.execute import ClusteringService
@@ -71,12 +72,19 @@ def idle_reason(context: TableContext, service: TableService, *, now: bool = Fal
 
 
 def _what_holds_archive(context: TableContext) -> str:
-    """Return which instant is still needed. Outside: 1 get; with a metadata table 1 list."""
-    storage, timeline = context.ports.storage, context.cached_snapshot().active
+    """
+    Return which instant is still needed.
+
+    Outside: 1 get; with a metadata table 1 list, and the calls of ``lag_of_timelines``.
+    """
+    storage, snapshot = context.ports.storage, context.cached_snapshot()
+    timeline = snapshot.active
     if load_config(storage).metadata_table_on:
-        compaction = newest_compaction(read_metadata_timeline(storage))
-        if compaction is None:
+        own = read_metadata_timeline(storage)
+        if newest_compaction(own) is None:
             return NO_METADATA_COMPACTION
+        if differing := lag_of_timelines(storage, own, snapshot).differing:
+            return differing_from_metadata_table(differing[0])
     pending = next(iter(timeline.pending), None)
     if pending is not None and pending.requested_time <= timeline.completed_writes[0].newest_time:
         if pending.action in PLANS:

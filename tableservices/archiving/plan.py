@@ -8,6 +8,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field
 
+from filegroups.metadata_table.reading import lag_of_timelines
 from filegroups.writing.idempotency import batches_of
 from tableservices.archiving.batch_ids import RememberedBatches
 from tableservices.cleaning.plan import (
@@ -90,7 +91,7 @@ def archival_limits(
     """
     Return the limits set by every reader, writer and service that may need an old instant.
 
-    Outside: the registry; 1 get, with a metadata table 1 list more; 1 get of the last clean where the settings ask for it; 1 stat per ended
+    Outside: the registry; as ``_metadata_limit``; 1 get of the last clean where the settings ask for it; 1 stat per ended
     instant; and while there is something to move, 1 list per partition with replaced file groups,
     with 1 stat per plan completed just now.
 
@@ -107,7 +108,7 @@ def archival_limits(
         _cleaning_limit(context, active, rules.cleaning),
         _clean_retained(context, active) if rules.archiving.not_past_clean else None,
         _compaction_limit(context, active, rules.compaction),
-        _metadata_limit(context, active),
+        _metadata_limit(context, snapshot),
     )
     going = choose_instants(active, rules.archiving, lines.times, rules.released)
     if not going:
@@ -143,15 +144,35 @@ def _compaction_limit(
     return compaction_limit(active, compaction.commits_max)
 
 
-def _metadata_limit(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
-    """Return the limit of the metadata table (MDT-8). Outside: 1 get; 1 list if there is one."""
-    storage = context.ports.storage
+def _metadata_limit(context: TableContext, snapshot: Snapshot) -> InstantTime | None:
+    """
+    Return the limit of the metadata table (MDT-8).
+
+    Outside: 1 get; with a metadata table 1 list, and the calls of ``lag_of_timelines``.
+    """
+    storage, active = context.ports.storage, snapshot.active
     if not load_config(storage).metadata_table_on:
         return None
-    compaction = newest_compaction(read_metadata_timeline(storage))
+    own = read_metadata_timeline(storage)
+    compaction = newest_compaction(own)
     if compaction is None:
         context.ports.events.emit("archiving.held_by_metadata_table", why=NO_METADATA_COMPACTION)
-    return truncation_limit(active, compaction)
+        return truncation_limit(active, None)
+    limits = [truncation_limit(active, compaction)]
+    # Readers compare the active timelines. What differs stays there, or they would use the list.
+    lag = lag_of_timelines(storage, own, snapshot)
+    for time in lag.differing[:1]:
+        limits.append(time if time in lag.behind else _newest_write_below(active, time))
+        why = differing_from_metadata_table(time)
+        context.ports.events.emit("archiving.held_by_metadata_table", why=why)
+    return min(filter(None, limits), default=None)
+
+
+def _newest_write_below(active: ActiveTimeline, time: InstantTime) -> InstantTime | None:
+    """Return the write that keeps a time from counting as archived; None without one."""
+    saved = {one.requested_time for one in active.instants if one.action is Action.SAVEPOINT}
+    times = {one.requested_time for one in active.completed_writes} - saved
+    return max((one for one in times if one < time), default=None)
 
 
 def _clean_retained(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
@@ -259,6 +280,15 @@ def _is_aged(context: TableContext, slot: Slot) -> bool:
 NO_METADATA_COMPACTION: Final = (
     "the metadata table has no compaction yet: run 'hoodoo services run TABLE --service metadata'"
 )
+
+
+def differing_from_metadata_table(time: InstantTime) -> str:
+    """Return why archiving stops at an instant that only one of the two timelines has."""
+    return (
+        f"instant {time} is on only one of the timelines of the table and of its metadata table: "
+        "run 'hoodoo metadata repair TABLE'"
+    )
+
 
 #: So many instants move at a time; the next truncation moves more.
 TRUNCATE_INSTANTS_MAX = 500

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.metadata_table.reading import lag_of_timelines, open_metadata_table
 from tableservices.archiving.archived_timeline import merge_levels, move_instants
 from tableservices.archiving.plan import ArchivingSettings
 from tableservices.metadata_table.plan import (
@@ -74,15 +74,16 @@ def archive_metadata_table(
 
     One process completes a compaction, so two rarely archive at the same time. If they do, a row may
     be in two files of the archived timeline, which readers accept. Outside: 2 lists; as
-    ``move_instants`` and ``merge_levels``.
+    ``lag_of_timelines``, ``move_instants`` and ``merge_levels``.
     """
     storage = context.ports.storage
-    own = read_metadata_timeline(storage)
+    own, snapshot = read_metadata_timeline(storage), context.snapshot()
     going = archivable(
         own,
-        context.active(),
+        snapshot.active,
         kept_min=archiving.commits_kept_min,
         kept_max=archiving.commits_kept_max,
+        unknown=lag_of_timelines(storage, own, snapshot).unknown,
     )
     if not going:
         return 0

@@ -279,7 +279,12 @@ def stale_files(
 
 
 def archivable(
-    own: ActiveTimeline, table: ActiveTimeline, *, kept_min: int, kept_max: int
+    own: ActiveTimeline,
+    table: ActiveTimeline,
+    *,
+    kept_min: int,
+    kept_max: int,
+    unknown: Iterable[InstantTime] = (),
 ) -> tuple[Instant, ...]:
     """
     Return the completed instants of the metadata table to archive, ascending by requested time.
@@ -293,12 +298,14 @@ def archivable(
         table: The timeline of the table.
         kept_min: Commits of the table that remain after archiving.
         kept_max: Number of commits above which archiving begins.
+        unknown: Instants that only the metadata table has; while they are there, no reader uses it.
     """
     writes, last = own.completed_writes, newest_compaction(own)
     if last is None or len(writes) <= kept_max + _KEPT_MORE:
         return ()
     end = min(
         last.requested_time,
+        *unknown,
         *(one.requested_time for one in (*own.pending, *table.pending)),
         *(one.requested_time for one in table.instants if one.action.completes_as in _RECORDED),
     )

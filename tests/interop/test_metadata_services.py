@@ -239,7 +239,7 @@ def completed(path: Path) -> set[str]:
         "v9_mor_ri",
         *(
             pytest.param(one, marks=pytest.mark.slow)
-            for one in ("v9_mor_secondary", "v9a_cow_all", "v8_cow_all")
+            for one in ("v9_mor_secondary", "v9a_cow_all", "v8_cow_all", "v8_mor_services")
         ),
     ],
 )
@@ -267,10 +267,10 @@ def test_java_goes_on_over_our_log_compaction_and_we_over_its(
             table.upsert([row("ours", "p9", number), row("theirs", "p9", 50 + number)])
     assert completed(path) - ours - theirs, "we merged them again"
     before = listed(path), indexed(path), statistics(path)
-    compactions = len(of_compactions(path))
+    compactions = set(of_compactions(path))
     whole = {**conf, "hoodie.metadata.compact.max.delta.commits": "1"}
     java.write(path, [for_java(row("last", "p9", 9))], conf=whole)
-    assert len(of_compactions(path)) > compactions, "java compacted above them"
+    assert set(of_compactions(path)) - compactions, "java compacted above them"
     assert java.properties(path)[PARTITIONS] == partitions
     files, keys, bounds = listed(path), indexed(path), statistics(path)
     assert files >= before[0]

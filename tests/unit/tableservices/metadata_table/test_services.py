@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -441,6 +442,49 @@ def test_archiving_does_not_pass_what_no_compaction_merged() -> None:
     assert len(left) == 6
     assert all(one.newest_time > result.requested_time for one in left)
     check(table)
+
+
+def delta_commits_of(table: TableReader) -> list[str]:
+    names = table.context.ports.storage.names(METADATA_TIMELINE)
+    return sorted(name for name in names if name.endswith(".deltacommit") and name < "9")
+
+
+def lose_one(table: TableReader) -> str:
+    """Lose an instant of the metadata table, as with an older copy of its folder."""
+    time = table.context.active().completed_writes[-1].requested_time
+    for name in table.context.ports.storage.names(METADATA_TIMELINE):
+        if name.startswith(time):
+            table.context.ports.storage.delete(f"{METADATA_TIMELINE}/{name}")
+    return time
+
+
+def add_one(table: TableReader) -> str:
+    """Add an instant that the table lacks, as with an older copy of its own timeline."""
+    storage, last = table.context.ports.storage, delta_commits_of(table)[-1]
+    time, ended = last.removesuffix(".deltacommit").split("_")
+    new = f"{int(time) + 1}"
+    content = storage.read(f"{METADATA_TIMELINE}/{last}")
+    storage.create(f"{METADATA_TIMELINE}/{new}_{int(ended) + 1}.deltacommit", content)
+    return new
+
+
+@pytest.mark.spec("MDT-8")
+@pytest.mark.parametrize("damage", [lose_one, add_one])
+def test_a_difference_of_the_timelines_stays_visible_until_it_is_repaired(
+    damage: Callable[[TableReader], str],
+) -> None:
+    table = with_metadata_table()
+    for value in range(3):
+        put(table, WriteOperation.UPSERT, rows(KEYS[:2], value))
+    time = damage(table)
+    for value in range(3, 12):
+        put(table, WriteOperation.UPSERT, rows(KEYS[:2], value))
+        maintained(opened(table))
+        archive(opened(table).context, RULES)
+    assert metadata_table(table).lag.differing == (time,)
+    assert not metadata_table(table).lag.is_trusted
+    again = opened(table)
+    assert time in idle_reason(again.context, ArchivingService(rules=RULES))
 
 
 # ---- The service
