@@ -78,6 +78,11 @@ def refuse_old_version(config: TableConfig) -> None:
 _MAINTAINED = frozenset(PartitionKind) - {PartitionKind.EXPRESSION_INDEX}
 
 
+def is_maintained(partition: str) -> bool:
+    """Return whether this release keeps a partition of the metadata table up to date."""
+    return kind_of(partition) in _MAINTAINED
+
+
 def refuse_unmaintained(config: TableConfig) -> None:
     """
     Refuse a write to a table whose metadata table has a partition that this release cannot maintain.
@@ -85,7 +90,7 @@ def refuse_unmaintained(config: TableConfig) -> None:
     Raises:
         MetadataTableOnError: It has one (MDT-6).
     """
-    strange = [one for one in config.metadata_partitions if kind_of(one) not in _MAINTAINED]
+    strange = [one for one in config.metadata_partitions if not is_maintained(one)]
     if strange:
         raise MetadataTableOnError(
             "the metadata table has partitions that this release cannot keep up to date, and a "

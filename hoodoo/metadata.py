@@ -12,6 +12,7 @@ from filegroups.metadata_table.new_partitions import (
     planned_partitions,
     with_needed,
 )
+from filegroups.metadata_table.reading import open_metadata_table
 from filegroups.settings.metadata_settings import MetadataTableSettings
 from hoodoo.inspect.metadata_table import MetadataStatus, metadata_status
 from hoodoo.verify.metadata_table import check_metadata_table
@@ -62,7 +63,10 @@ class MetadataPartitions:
             rows={},
             columns=self._columns(wanted, column),
         )
-        return tuple(sorted(set(wanted) - set(config.complete_metadata_partitions)))
+        missing = tuple(sorted(set(wanted) - set(config.complete_metadata_partitions)))
+        if not missing:
+            self._refuse_lost(wanted)
+        return missing
 
     def create(self, *partitions: str, column: str | None = None) -> MetadataBuild | None:
         """
@@ -80,12 +84,16 @@ class MetadataPartitions:
         Raises:
             InvalidInputError: A partition of this name cannot be built, or not on this table.
             TableChangedError: Another process dropped the partition meanwhile; build it again.
-            CorruptTableError: A data file is damaged.
+            CorruptTableError: A data file is damaged, or all partitions are complete by the
+                properties and one has no files.
         """
         self._register()
         wanted = partitions or self._default(self._config())
         columns = self._columns(wanted, column)
-        return build_partitions(self._context, wanted, self.settings, columns=columns)
+        built = build_partitions(self._context, wanted, self.settings, columns=columns)
+        if built is None:
+            self._refuse_lost(wanted)
+        return built
 
     def to_rebuild(self, *partitions: str) -> tuple[str, ...]:
         """Return what ``rebuild`` would build again. Errors: as there. Outside: 1 get."""
@@ -166,6 +174,8 @@ class MetadataPartitions:
         for one in self.verify():
             named = one.path.removeprefix(f"{METADATA_TABLE}/").partition("/")[0]
             wrong.add(named if named in present else PartitionKind.FILES.value)
+        if not wrong <= present:  # the list of files is missing
+            return self.to_rebuild()
         return self.to_rebuild(*sorted(wrong)) if wrong else ()
 
     def repair(self) -> tuple[str, ...]:
@@ -213,6 +223,14 @@ class MetadataPartitions:
         """Return the partition of an index. Outside: 1 get."""
         secondary = f"{PartitionKind.SECONDARY_INDEX.value}{name}"
         return secondary if secondary in self._config().metadata_partitions else name
+
+    def _refuse_lost(self, complete: Iterable[str]) -> None:
+        """Refuse partitions without files. Outside: as ``open_metadata_table``, 1 list for each."""
+        context = self._context
+        table = open_metadata_table(context.ports.storage, self._config(), context.snapshot())
+        if table is not None:
+            for name in complete:
+                table.slices(name)
 
     def _default(self, config: TableConfig) -> tuple[str, ...]:
         """Return the partitions that the options ask for. Outside: 1 get."""

@@ -34,7 +34,7 @@ from timeline.codecs.log_blocks import (
 )
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.model.commit_metadata import MergeMode
-from timeline.model.file_names import LogFile
+from timeline.model.file_names import METADATA_TABLE, LogFile
 from timeline.model.instant import InstantTime
 from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import EventSink, ObjectMissingError, Storage
@@ -319,9 +319,11 @@ def _selected(
 ) -> SelectedBlocks:
     damaged = find_corrupt_log(logs, blocks, visible, base_time)
     if damaged is not None:
+        step = f"or restore the table to an instant before {damaged.instant_time}"
+        if damaged.path.startswith(f"{METADATA_TABLE}/"):  # it has copies only
+            step = "or run 'hoodoo metadata repair TABLE'"
         raise CorruptTableError(
-            "a log file lost committed changes: restore it from a backup, or restore the table "
-            f"to an instant before {damaged.instant_time}: {damaged.path}",
+            f"a log file lost committed changes: restore it from a backup, {step}: {damaged.path}",
             kind="log_torn",
             path=damaged.path,
         )

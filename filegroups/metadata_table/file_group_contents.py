@@ -115,7 +115,7 @@ class IndexedTable:
     def _secondary_column(self, name: str) -> str:
         defined = self.definitions.get(name)
         if defined is None or not defined.source_fields:
-            raise bad_definitions_error(f"it does not name the column of the index {name!r}")
+            raise bad_definitions_error(f"it does not name the column of the index {name!r}", name)
         return defined.source_fields[0]
 
 

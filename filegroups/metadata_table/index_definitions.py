@@ -10,6 +10,7 @@ from typing import Any
 from filegroups.metadata_table.keys import IndexVersion
 from timeline.errors import CorruptTableError
 from timeline.model.file_names import INDEX_DEFINITIONS
+from timeline.model.metadata_table import PartitionKind
 from timeline.ports.ports import ObjectMissingError, Storage
 
 
@@ -66,22 +67,30 @@ def parse_index_definitions(data: bytes) -> dict[str, IndexDefinition]:
 
 
 def write_index_definitions(
-    storage: Storage, added: Iterable[IndexDefinition], removed: Iterable[str] = ()
+    storage: Storage,
+    added: Iterable[IndexDefinition],
+    removed: Iterable[str] = (),
+    *,
+    is_all: bool = False,
 ) -> None:
     """
     Change the definitions of some indexes; all others stay as they are. The caller holds the lock.
 
+    ``is_all``: no other index is left, so a damaged file is replaced.
+
     Outside: 1 read, 1 write. Raises: as ``read_index_definitions``.
     """
+    document: dict[str, Any] = {"indexDefinitions": {}}
     try:
         document = json.loads(storage.read(INDEX_DEFINITIONS))
-        listed = document["indexDefinitions"]
-        listed.keys()
+        document["indexDefinitions"].keys()
     except ObjectMissingError:
-        document = {"indexDefinitions": {}}
-        listed = document["indexDefinitions"]
+        pass
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise bad_definitions_error(str(error)[:200]) from error
+        if not is_all:
+            raise bad_definitions_error(str(error)[:200]) from error
+        document = {"indexDefinitions": {}}
+    listed = document["indexDefinitions"]
     for name in removed:
         listed.pop(name, None)
     listed.update((one.name, _entry(one)) for one in added)
@@ -100,11 +109,18 @@ def _entry(one: IndexDefinition) -> dict[str, Any]:
     return entry | ({"version": one.version.value} if one.has_version else {})
 
 
-def bad_definitions_error(why: str) -> CorruptTableError:
-    """Return the error for index definitions that cannot be used."""
+def bad_definitions_error(why: str, index: str = "") -> CorruptTableError:
+    """Return the error for index definitions that cannot be used, or that lack one index."""
+    steps = "'hoodoo metadata drop TABLE', then 'hoodoo metadata create TABLE'"
+    if index:
+        short = index.removeprefix(PartitionKind.SECONDARY_INDEX.value)
+        steps = (
+            f"'hoodoo metadata drop TABLE {index}', then 'hoodoo metadata create-index TABLE "
+            f"{short} --column COLUMN'"
+        )
     return CorruptTableError(
-        "the index definitions cannot be read: restore the file from a backup, or let Java Hudi "
-        f"create the indexes again: {INDEX_DEFINITIONS} ({why})",
+        "the index definitions cannot be read: restore the file from a backup, or run "
+        f"{steps}: {INDEX_DEFINITIONS} ({why})",
         kind="bad_index_definitions",
         path=INDEX_DEFINITIONS,
     )

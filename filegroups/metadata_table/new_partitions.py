@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from filegroups.metadata_table.column_stats import ALWAYS_INDEXED, columns_to_index
-from filegroups.metadata_table.index_definitions import IndexDefinition
+from filegroups.metadata_table.index_definitions import IndexDefinition, bad_definitions_error
 from filegroups.metadata_table.keys import IndexVersion, file_group_id
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.metadata_settings import MetadataTableSettings
@@ -198,6 +198,13 @@ def with_needed(names: Iterable[str], config: TableConfig) -> tuple[str, ...]:
     while left:
         name = left.pop()
         kind = kind_of(name)
+        if kind not in _ORDER and name in config.metadata_partitions:
+            raise InvalidInputError(
+                f"this release does not build this partition of the metadata table: drop it with "
+                f"'hoodoo metadata drop TABLE {name}', or let Java Hudi build it",
+                kind="metadata_partition_name",
+                partition=name,
+            )
         if kind not in _ORDER:
             known = ", ".join(one.value + ("NAME" if one.is_named else "") for one in _ORDER)
             raise InvalidInputError(
@@ -226,7 +233,7 @@ def dependents(name: str, present: Iterable[str]) -> tuple[str, ...]:
     """Return the present partitions that have no meaning without one, itself included, sorted."""
     gone = {name}
     while True:
-        kinds = {kind_of(one) for one in gone}
+        kinds = {kind_of(one) for one in gone} - {None}  # nothing needs an unknown one
         more = {
             one
             for one in present
@@ -236,6 +243,34 @@ def dependents(name: str, present: Iterable[str]) -> tuple[str, ...]:
         if more <= gone:
             return tuple(sorted(gone.intersection({*present, name})))
         gone |= more
+
+
+def settings_as_built(
+    settings: MetadataTableSettings,
+    present: Mapping[str, IndexDefinition],
+    avro_json: str | None,
+) -> MetadataTableSettings:
+    """
+    Return the settings for a build of present partitions again: without an option, they stay alike.
+
+    A record index keeps its scope, and statistics keep columns that were chosen by name.
+
+    Args:
+        settings: Of the caller.
+        present: The definitions of the partitions that the metadata table has.
+        avro_json: The table's schema without meta columns; None if it has none yet.
+    """
+    changes: dict[str, object] = {}
+    index = present.get(PartitionKind.RECORD_INDEX.value)
+    if index is not None and index.is_per_partition and not settings.record_index:
+        changes["partitioned_record_index"] = True
+    stats = present.get(PartitionKind.COLUMN_STATS.value)
+    if stats is not None and avro_json is not None and not settings.column_stats_columns:
+        default = set(columns_to_index(avro_json, stats.version))
+        if stats.source_fields and not default <= set(stats.source_fields):
+            named = [one for one in stats.source_fields if one not in ALWAYS_INDEXED]
+            changes["column_stats_columns"] = tuple(named)
+    return settings.model_copy(update=changes)
 
 
 def planned_partitions(
@@ -261,6 +296,7 @@ def planned_partitions(
     Raises:
         InvalidInputError: A secondary index has no column (``secondary_index_column``), or the
             table has record keys in no file (``metadata_partition_unfit``).
+        CorruptTableError: The definition of a secondary index is lost (``bad_index_definitions``).
     """
     found = []
     for name in names:
@@ -379,6 +415,8 @@ def _secondary(
     column: str | None,
     known: Sequence[str] | None,
 ) -> NewPartition:
+    if not column and name in config.metadata_partitions:
+        raise bad_definitions_error(f"it does not name the column of the index {name!r}", name)
     if not column or (known is not None and column not in known):
         raise InvalidInputError(
             "a secondary index needs a column of the table: name it by --column, or column= in "

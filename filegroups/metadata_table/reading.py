@@ -323,7 +323,7 @@ class MetadataTable:
     def _definition(self, partition: str) -> IndexDefinition:
         found = self.definitions.get(partition)
         if found is None:
-            raise bad_definitions_error(f"it does not define the index {partition!r}")
+            raise bad_definitions_error(f"it does not define the index {partition!r}", partition)
         return found
 
     def _found(

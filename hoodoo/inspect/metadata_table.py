@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.supported import is_maintained
 from filegroups.writing.metadata_update import file_ids_of
 from tableservices.metadata_table.execute import held_reason
 from tableservices.metadata_table.plan import delta_commits, newest_compaction
@@ -72,8 +73,8 @@ def metadata_status(context: TableContext) -> MetadataStatus:
         for name in sorted(config.metadata_partitions)
     )
     remarks = [
-        f"{one.name} is being built; if no process builds it, run 'hoodoo metadata create TABLE "
-        f"{one.name}'"
+        f"{one.name} is being built; if no process builds it, run 'hoodoo metadata "
+        f"{'create' if is_maintained(one.name) else 'drop'} TABLE {one.name}'"
         for one in partitions
         if one.state != "complete"
     ]

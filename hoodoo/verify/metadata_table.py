@@ -58,7 +58,7 @@ def check_metadata_table(
         if not (table.lag.behind or (table.lag.unknown and table.is_newer)):
             yield from _records(context, table, snapshot)
     except (CorruptTableError, UnsupportedTableError) as error:
-        yield error.kind, str(error.fields.get("path", METADATA_TABLE)), error.message
+        yield _problem(error)
         return
     for path, size in sorted(listed.items()):
         if path not in sizes:
@@ -110,12 +110,22 @@ def _records(context: TableContext, table: MetadataTable, snapshot: Snapshot) ->
         }
     )
     for name in names:
-        here = [table.records_shape(name).empty_table(), *table.read(name)]
-        found = pa.concat_tables(here)
-        if _may_have_nulls(table, name):
-            values, _ = split_secondary_keys(found.column("key"), path=join(METADATA_TABLE, name))
-            found = found.filter(pc.is_valid(values))
-        yield from _compare(name, expected[name], found, places)
+        try:
+            yield from _compare(name, expected[name], _found(table, name), places)
+        except (CorruptTableError, UnsupportedTableError) as error:
+            yield _problem(error)  # the other partitions may have more
+
+
+def _found(table: MetadataTable, name: str) -> pa.Table:
+    found = pa.concat_tables([table.records_shape(name).empty_table(), *table.read(name)])
+    if _may_have_nulls(table, name):
+        values, _ = split_secondary_keys(found.column("key"), path=join(METADATA_TABLE, name))
+        found = found.filter(pc.is_valid(values))
+    return found
+
+
+def _problem(error: CorruptTableError | UnsupportedTableError) -> Problem:
+    return error.kind, str(error.fields.get("path", METADATA_TABLE)), error.message
 
 
 def _may_have_nulls(table: MetadataTable, name: str) -> bool:

@@ -42,7 +42,12 @@ from filegroups.metadata_table.index_definitions import (
 )
 from filegroups.metadata_table.keys import IndexVersion, parse_file_group_id, shards
 from filegroups.metadata_table.log_files import RECORD_TYPES
-from filegroups.metadata_table.new_partitions import NewPartition, planned_partitions, with_needed
+from filegroups.metadata_table.new_partitions import (
+    NewPartition,
+    planned_partitions,
+    settings_as_built,
+    with_needed,
+)
 from filegroups.reading.read import known_schema, view_of
 from filegroups.schema.casting import codes_of, rows_by_number
 from filegroups.schema.schema import TableSchema
@@ -205,11 +210,13 @@ def _planned(
         rows = _row_counts(context, snapshot)
     known = read_index_definitions(context.ports.storage)
     named = {name: one.source_fields[0] for name, one in known.items() if one.source_fields}
+    present = {name: one for name, one in known.items() if name in config.metadata_partitions}
+    avro_json = None if schema is None else schema.avro_json
     return planned_partitions(
         names,
         config,
-        settings,
-        avro_json=None if schema is None else schema.avro_json,
+        settings_as_built(settings, present, avro_json),
+        avro_json=avro_json,
         rows=rows,
         columns={**named, **(columns or {})},
     )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from filegroups.metadata_table.index_definitions import write_index_definitions
+from filegroups.metadata_table.index_definitions import (
+    read_index_definitions,
+    write_index_definitions,
+)
 from filegroups.metadata_table.new_partitions import dependents
 from filegroups.supported import refuse_old_version
 from tableservices.metadata_table.build import next_change
@@ -44,6 +47,7 @@ def drop_partitions(context: TableContext, names: Iterable[str] = ()) -> tuple[s
     Raises:
         InvalidInputError: The metadata table has no such partition (``metadata_partition_unknown``).
         LockTimeoutError, LeaseLostError, StorageUnavailableError: As a commit; drop again.
+        CorruptTableError: The index definitions are damaged (``bad_index_definitions``); drop all.
 
     Outside: 1 commit section, a change of the properties, the deletes.
     """
@@ -96,6 +100,8 @@ def _drop(context: TableContext, gone: Sequence[str]) -> TableConfig:
     storage = context.ports.storage
     config = load_config(storage)
     left = set(config.metadata_partitions) - set(gone)
+    if left:
+        read_index_definitions(storage)  # raises before anything is changed
     changes: dict[str, str | None] = {METADATA_CHANGES: next_change(config)}
     if PartitionKind.RECORD_INDEX.value in gone:
         # Rows may be in other partitions than their columns say; the index said where.
@@ -110,5 +116,5 @@ def _drop(context: TableContext, gone: Sequence[str]) -> TableConfig:
     changed = update_properties(storage, changes, now=now)
     for folder in [join(METADATA_TABLE, name) for name in gone] if left else [METADATA_TABLE]:
         storage.delete_folder(folder)
-    write_index_definitions(storage, (), gone)
+    write_index_definitions(storage, (), gone, is_all=not left)
     return changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 import hoodoo
 from filegroups.metadata_table.index_definitions import read_index_definitions
-from timeline.errors import InvalidInputError
+from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
+from timeline.model.table_config import METADATA_COMPLETE, METADATA_INFLIGHT
+from timeline.properties.properties_file import update_properties
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
 ROWS = [{"id": f"k{number}", "p": f"p{number % 2}", "v": number} for number in range(10)]
@@ -253,4 +256,102 @@ def test_a_rebuild_replaces_what_is_wrong(tmp_path: Path) -> None:
         table.upsert([{"id": "k3", "p": "p1", "v": 77}])
         assert set(table.metadata.rebuild().partitions) == set(partitions(table))  # type: ignore[union-attr]
     with hoodoo.open_table(tmp_path / "t") as table:
+        assert table.verify().ok
+
+
+SPLIT = "hoodie.metadata.record.level.index.enable"
+LISTED = "hoodie.metadata.index.column.stats.column.list"
+DEFINITIONS = "t/.hoodie/.index_defs/index.json"
+
+
+@pytest.mark.spec("MDT-11")
+def test_a_rebuild_without_options_keeps_the_scope_and_the_columns(tmp_path: Path) -> None:
+    with made(tmp_path, **{SPLIT: "true", LISTED: "v"}) as table:
+        table.upsert([*ROWS, {"id": "k1", "p": "p0", "v": 5}])
+        before = read_index_definitions(table.context.ports.storage)
+    assert before["record_index"].is_per_partition
+    assert before["column_stats"].source_fields[3:] == ("v",)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        table.metadata.rebuild()
+        assert read_index_definitions(table.context.ports.storage) == before
+    with hoodoo.open_table(
+        tmp_path / "t", properties={RECORD_INDEX: "true", LISTED: "id,v"}
+    ) as table:
+        table.metadata.rebuild("record_index", "column_stats")
+        now = read_index_definitions(table.context.ports.storage)
+    assert not now["record_index"].is_per_partition, "the option says so"
+    assert now["column_stats"].source_fields[3:] == ("id", "v")
+
+
+def test_damaged_index_definitions_end_with_a_drop_of_the_metadata_table(tmp_path: Path) -> None:
+    with made(tmp_path, **{RECORD_INDEX: "true"}) as table:
+        table.upsert(ROWS)
+        (tmp_path / DEFINITIONS).write_bytes(b"")
+        for attempt in (table.metadata.rebuild, lambda: table.metadata.drop("record_index")):
+            with pytest.raises(CorruptTableError, match="drop TABLE', then") as refused:
+                attempt()
+            assert refused.value.kind == "bad_index_definitions"
+        assert "record_index" in table.metadata.drop()
+        assert table.metadata.create() is not None
+        table.upsert(ROWS[:1])
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert table.verify().ok
+
+
+def test_an_index_without_a_definition_is_dropped_and_created_again(tmp_path: Path) -> None:
+    with made(tmp_path) as table:
+        table.upsert(ROWS)
+        table.metadata.create_index("by_v", "v")
+        (tmp_path / DEFINITIONS).unlink()
+        step = "drop TABLE secondary_index_by_v', then .* create-index TABLE by_v --column"
+        with pytest.raises(CorruptTableError, match=step):
+            table.metadata.repair()
+        table.metadata.drop("secondary_index_by_v")
+        assert table.metadata.create_index("by_v", "v") is not None
+        assert table.metadata.verify() == ()
+
+
+@pytest.mark.parametrize("lost", [".", "files"])
+def test_a_lost_metadata_table_is_named_instead_of_nothing_to_build(
+    tmp_path: Path, lost: str
+) -> None:
+    with made(tmp_path) as table:
+        table.upsert(ROWS)
+        shutil.rmtree(tmp_path / "t/.hoodie/metadata" / lost)
+        for attempt in (table.metadata.create, table.metadata.to_create):
+            with pytest.raises(MissingFileError, match="hoodoo metadata rebuild TABLE"):
+                attempt()
+        table.metadata.rebuild()
+        assert table.verify().ok
+
+
+@pytest.mark.parametrize("name", ["expr_index_day", "vector_index_v"])
+def test_a_partition_that_cannot_be_built_is_to_be_dropped(tmp_path: Path, name: str) -> None:
+    with made(tmp_path) as table:
+        table.upsert(ROWS)
+        update_properties(
+            table.context.ports.storage,
+            {METADATA_INFLIGHT: name},
+            now=table.context.active().newest_time or "",
+        )
+        with pytest.raises(InvalidInputError, match=f"drop TABLE {name}'"):
+            table.metadata.rebuild()
+        [remark] = table.metadata.status().remarks
+        assert f"'hoodoo metadata drop TABLE {name}'" in remark
+        assert table.metadata.drop(name) == (name,)
+        table.upsert(ROWS[:1])
+        assert table.metadata.verify() == ()
+
+
+def test_a_table_that_does_not_list_its_files_is_repaired(tmp_path: Path) -> None:
+    with made(tmp_path) as table:
+        table.upsert(ROWS)
+        update_properties(
+            table.context.ports.storage,
+            {METADATA_COMPLETE: "column_stats,partition_stats"},
+            now=table.context.active().newest_time or "",
+        )
+        table.metadata.repair()
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert partitions(table) == ("column_stats", "files", "partition_stats")
         assert table.verify().ok

@@ -91,6 +91,21 @@ def test_a_damaged_metadata_table_is_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["v9_mor_ri"], indirect=True)
+def test_each_damaged_partition_is_named_and_one_repair_mends_them(path: Path) -> None:
+    damaged = ("column_stats", "record_index")
+    for name in damaged:
+        for file in (path / ".hoodie/metadata" / name).glob(".*.log.*"):
+            file.write_bytes(file.read_bytes()[:-40])
+    with hoodoo.open_table(path) as table:
+        found = table.metadata.verify()
+        assert {one.kind for one in found} == {"log_torn"}
+        assert {Path(one.path).parent.name for one in found} == set(damaged)
+        assert all("run 'hoodoo metadata repair TABLE'" in one.message for one in found)
+        assert table.metadata.repair() == damaged
+        assert table.metadata.verify() == ()
+
+
+@pytest.mark.parametrize("path", ["v9_mor_ri"], indirect=True)
 @pytest.mark.parametrize(
     ("partition", "kind"),
     [
