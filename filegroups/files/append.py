@@ -46,8 +46,6 @@ from timeline.commit.markers import create_marker
 from timeline.errors import InvariantError
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_names import (
-    BaseFile,
-    FileSlice,
     IOType,
     LogFileName,
     check_partition_path,
@@ -186,7 +184,6 @@ def current_rows(
     fields = tuple(one.partition(".")[0] for one in computed.fields) if computed else ()
     heads = (one.partition(".")[0] for one in columns)
     names = tuple(dict.fromkeys((KEY_COLUMN, *fields, *heads)))
-    group = task.file_group
     read = SliceRead(
         file_schema=schema,
         columns=names,
@@ -195,29 +192,15 @@ def current_rows(
         visible=frozenset(log.instant_time for log in target.logs),
         history=task.history,
     )
-    base = None
-    if task.base_path is not None:
-        base = BaseFile(
-            file_group=group,
-            name=task.base_path.rpartition("/")[2],
-            requested_time=task.base_requested_time or "",
-            size_bytes=0,
-        )
-    rows = None
-    if target.logs:
-        one = FileSlice(
-            file_group=group,
-            base_instant_time=task.base_requested_time or target.logs[0].instant_time,
-            base_file=base,
-            log_files=target.logs,
-        )
+    rows, one = None, task.previous_slice
+    if one is not None and one.log_files:
         # Reads of the table report corrupt blocks.
         rows = merged_slice_rows(storage, NullEvents(), one, read)
     if rows is None:
         rows = read.output_schema.empty_table()
-        if base is not None:
+        if task.base_path is not None:
             rows = read_base_file(
-                storage, base.path, schema=schema, columns=names, renaming=task.renaming
+                storage, task.base_path, schema=schema, columns=names, renaming=task.renaming
             )
     if computed is not None:
         rows = computed.fill(rows)

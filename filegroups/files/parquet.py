@@ -168,7 +168,6 @@ def read_base_file(
     columns: Sequence[str] | None = None,
     row_filter: pc.Expression | None = None,
     renaming: Renaming | None = None,
-    use_threads: bool = True,
     kept: bool = False,
 ) -> pa.Table:
     """
@@ -183,7 +182,6 @@ def read_base_file(
         row_filter: Rows to return, in the schema's names and types. Row groups that cannot match
             are not read, unless a column it names had another type or name, or has floats.
         renaming: The names of the schema's columns in this file (``SchemaHistory``).
-        use_threads: Whether columns are decoded in parallel.
         kept: Whether a copy cached in this process is acceptable (``open_cached``).
 
     Raises:
@@ -195,9 +193,9 @@ def read_base_file(
     with open_base_file(storage, path, kept=kept) as (source, file):
         plan = _plan(file, schema, columns, row_filter, renaming)
         if plan.pushed is not None:
-            scanner = _scanner(source, plan, plan.pushed, use_threads=use_threads)
+            scanner = _scanner(source, plan, plan.pushed, use_threads=True)
             return _shaped(scanner.to_table(), plan, path)
-        side_by_side = use_threads and file.metadata.num_rows >= _THREADS_PAY_ROWS
+        side_by_side = file.metadata.num_rows >= _THREADS_PAY_ROWS
         rows = file.read(columns=plan.present, use_threads=side_by_side)
         return _shaped(rows, plan, path)
 

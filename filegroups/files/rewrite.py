@@ -62,7 +62,9 @@ from timeline.model.commit_metadata import (
 )
 from timeline.model.file_names import (
     PARTITION_METADATA,
+    BaseFile,
     BaseFileName,
+    FileSlice,
     IOType,
     LogFileName,
     check_partition_path,
@@ -116,6 +118,27 @@ class FileGroupTask:
         if self.log is not None:
             return LogFileName(self.file_id, self.requested_time, 1, self.write_token).text
         return BaseFileName(self.file_id, self.write_token, self.requested_time).text
+
+    @property
+    def previous_slice(self) -> FileSlice | None:
+        """The slice that it changes; its base file has no size. None makes a new file group."""
+        logs = () if self.log is None else self.log.logs
+        if self.base_path is None and not logs:
+            return None
+        base = None
+        if self.base_path is not None:
+            base = BaseFile(
+                file_group=self.file_group,
+                name=self.base_path.rpartition("/")[2],
+                requested_time=self.base_requested_time or "",
+                size_bytes=0,
+            )
+        return FileSlice(
+            file_group=self.file_group,
+            base_instant_time=self.base_requested_time or logs[0].instant_time,
+            base_file=base,
+            log_files=logs,
+        )
 
     @property
     def renaming(self) -> Renaming | None:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -160,9 +160,6 @@ def base_file_stats(
     storage: Storage,
     path: str,
     columns: Sequence[str],
-    *,
-    metadata: pq.FileMetaData | None = None,
-    rows: pa.Table | None = None,
 ) -> tuple[ColumnStats, ...] | None:
     """
     Return the statistics of columns of a base file; a column that it lacks has none.
@@ -173,25 +170,16 @@ def base_file_stats(
         storage: Storage of the table.
         path: Relative path of the file.
         columns: Names of columns and dotted names of fields in structs.
-        metadata: The footer, if the caller has it.
-        rows: All rows of the file, if the caller has them.
 
     Raises:
         MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged.
 
-    Outside: 1 open_input, unless metadata and rows are given.
+    Outside: 1 open_input.
     """
-    if metadata is not None and rows is not None:
-        return _file_stats(metadata, rows.schema, columns, lambda names: [rows.select(names)])
     with open_base_file(storage, path) as (source, file):
-
-        def batches(names: list[str]) -> Iterable[Any]:
-            if rows is not None:
-                return [rows.select(names)]
-            return _batches(source, file, names)
-
-        return _file_stats(metadata or file.metadata, file.schema_arrow, columns, batches)
+        batches = partial(_batches, source, file)
+        return _file_stats(file.metadata, file.schema_arrow, columns, batches)
 
 
 def _batches(source: Any, file: Any, names: list[str]) -> Iterable[Any]:

@@ -88,8 +88,8 @@ class PartitionContents:
     What one partition of the metadata table gets.
 
     ``records`` has the flat schema of its kind. ``deletes`` has schema `DELETES`; its keys become a
-    delete block. Only a record index needs the partition path there; elsewhere it is empty. No key is in both, except in a record index per partition, where it may be in both
-    with other partitions of the table.
+    delete block. Only a record index needs the partition path there; elsewhere it is empty. No key
+    is in both, except in a record index of each partition, with other partitions of the table.
     """
 
     records: pa.Table
@@ -581,7 +581,6 @@ def _all_keys(
 def contents_of_clean(
     table: IndexedTable,
     deleted: Mapping[str, Sequence[str]],
-    dropped: Iterable[str] = (),
     *,
     requested_time: InstantTime,
 ) -> dict[str, PartitionContents]:
@@ -591,20 +590,14 @@ def contents_of_clean(
     Args:
         table: The indexes to update.
         deleted: Names of the deleted files by partition path.
-        dropped: Partition paths that the clean removes; all their files are in ``deleted``.
         requested_time: Of the clean.
     """
-    gone = sorted(set(dropped))
-    rows = [(ALL_PARTITIONS, path or NO_PARTITION, 0, True) for path in gone]
-    rows += [
+    rows = [
         (path or NO_PARTITION, name, 0, True)
         for path, names in sorted(deleted.items())
-        if path not in gone
         for name in sorted(names)
     ]
-    keys = [path or NO_PARTITION for path in gone]
-    deletes = pa.table([keys, [""] * len(keys)], schema=DELETES)
-    made = {PartitionKind.FILES.value: PartitionContents(records=_files(rows), deletes=deletes)}
+    made = {PartitionKind.FILES.value: PartitionContents(records=_files(rows))}
     made |= _without_files(table, deleted, requested_time)
     return {name: each for name, each in made.items() if name in table.partitions}
 

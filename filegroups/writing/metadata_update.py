@@ -41,7 +41,6 @@ from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId
 from timeline.model.file_names import (
     METADATA_TABLE,
-    BaseFile,
     FileSlice,
     join,
 )
@@ -212,24 +211,9 @@ class MetadataWriter:
             if one is not None:
                 found[one.file_group] = one
         for task, _ in written.stats:
-            group = task.file_group
-            logs = task.log.logs if task.log is not None else ()
-            if task.base_path is None and not logs:
-                continue
-            base = None
-            if task.base_path is not None:
-                base = BaseFile(
-                    file_group=group,
-                    name=task.base_path.rpartition("/")[2],
-                    requested_time=task.base_requested_time or "",
-                    size_bytes=0,
-                )
-            found[group] = FileSlice(
-                file_group=group,
-                base_instant_time=task.base_requested_time or logs[0].instant_time,
-                base_file=base,
-                log_files=logs,
-            )
+            before = task.previous_slice
+            if before is not None:
+                found[before.file_group] = before
         return found
 
 

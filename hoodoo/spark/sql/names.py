@@ -443,8 +443,3 @@ def change_columns(spark: Any, entry: Any, schema: Any) -> None:
     ident = entry.identifier()
     external = session_catalog(spark).externalCatalog()
     external.alterTableDataSchema(value_of(ident.database()), ident.table(), java_type(spark, data))
-
-
-def change_entry(spark: Any, entry: Any, **changes: Any) -> None:
-    """Change fields of an entry of the session catalog."""
-    session_catalog(spark).alterTable(copied(entry, **changes))

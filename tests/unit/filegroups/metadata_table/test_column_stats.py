@@ -275,16 +275,6 @@ def test_a_field_of_a_struct_is_measured_by_its_dotted_name() -> None:
     assert [(each.column, each.least, each.null_count) for each in found] == [("s.x", 1.5, 2)]
 
 
-def test_statistics_of_given_rows_and_footer_read_nothing() -> None:
-    rows = pa.table({"c": [1.0, 2.0]})
-    data = parquet(rows)
-    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
-    (found,) = base_file_stats(
-        MemoryStorage("memory://none"), BASE, ["c"], metadata=metadata, rows=rows
-    )
-    assert found == stats_of(rows.column(0))
-
-
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
 FLOATS = st.floats(width=32)
 
