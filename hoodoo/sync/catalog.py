@@ -1,4 +1,8 @@
-"""The contract of a catalog: the requests that a sync needs; the metastore and Glue implement it."""
+"""
+The contract of a catalog: the requests that a sync needs; the metastore and Glue implement it.
+
+Errors of all catalogs are here, too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any, Protocol
 
 from hoodoo.sync.partition_values import Values
 from hoodoo.sync.table_entry import TableEntry
+from timeline.errors import UnsafeSetupError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,24 @@ class FoundEntry:
 
 class EntryChangedError(Exception):
     """Another process changed the entry since it was read; read it again."""
+
+
+def missing_database_error(catalog: Catalog, database: str) -> UnsafeSetupError:
+    """Return the error for a database that does not exist, if no sync may create it."""
+    return UnsafeSetupError(
+        "the database does not exist: create it, or set "
+        f"hoodie.datasource.hive_sync.auto_create_database=true: {database} in {catalog.name}",
+        kind="sync_database",
+    )
+
+
+def other_object_error(catalog: Catalog, database: str, name: str) -> UnsafeSetupError:
+    """Return the error for an entry that is no table of files."""
+    return UnsafeSetupError(
+        "the catalog has a view or another object of this name: choose another "
+        f"hoodie.datasource.hive_sync.table: {database}.{name} in {catalog.name}",
+        kind="sync_other_object",
+    )
 
 
 class Catalog(Protocol):

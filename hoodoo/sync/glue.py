@@ -12,7 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from hoodoo.sync.catalog import EntryChangedError, FoundEntry
+from hoodoo.sync.catalog import (
+    EntryChangedError,
+    FoundEntry,
+    missing_database_error,
+    other_object_error,
+)
 from hoodoo.sync.columns import CatalogColumn
 from hoodoo.sync.partition_values import Values
 from hoodoo.sync.settings import SyncSettings
@@ -97,11 +102,7 @@ class GlueCatalog:
         if self._ask("get_database", expected=_MISSING, Name=database) is not None:
             return
         if not create:
-            raise UnsafeSetupError(
-                "the database does not exist: create it, or set "
-                f"hoodie.datasource.hive_sync.auto_create_database=true: {database} in {self.name}",
-                kind="sync_database",
-            )
+            raise missing_database_error(self, database)
         made = {"Name": database, "Description": "created by the sync of a Hudi table"}
         self._ask("create_database", expected=_THERE, DatabaseInput=made)
 
@@ -111,11 +112,7 @@ class GlueCatalog:
             return None
         raw = answer["Table"]
         if not raw.get("StorageDescriptor", {}).get("SerdeInfo"):
-            raise UnsafeSetupError(
-                "the catalog has a view or another object of this name: choose another "
-                f"hoodie.datasource.hive_sync.table: {database}.{name} in {self.name}",
-                kind="sync_other_object",
-            )
+            raise other_object_error(self, database, name)
         return FoundEntry(entry=_entry_of(raw), raw=raw)
 
     def create(self, entry: TableEntry) -> None:

@@ -13,7 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from hoodoo.sync.catalog import EntryChangedError, FoundEntry
+from hoodoo.sync.catalog import (
+    EntryChangedError,
+    FoundEntry,
+    missing_database_error,
+    other_object_error,
+)
 from hoodoo.sync.columns import CatalogColumn
 from hoodoo.sync.partition_values import Values
 from hoodoo.sync.settings import SyncSettings
@@ -61,12 +66,7 @@ class HiveMetastore:
             self._ask("get_database", database, expected=(types.NoSuchObjectException,))
         except types.NoSuchObjectException:
             if not create:
-                raise UnsafeSetupError(
-                    "the database does not exist: create it, or set "
-                    f"hoodie.datasource.hive_sync.auto_create_database=true: {database} in "
-                    f"{self.name}",
-                    kind="sync_database",
-                ) from None
+                raise missing_database_error(self, database) from None
             made = types.Database(
                 name=database, description="created by the sync of a Hudi table", parameters={}
             )
@@ -79,11 +79,7 @@ class HiveMetastore:
         except missing:
             return None
         if not (raw.sd and raw.sd.serdeInfo and raw.sd.location):
-            raise UnsafeSetupError(
-                "the catalog has a view or another object of this name: choose another "
-                f"hoodie.datasource.hive_sync.table: {database}.{name} in {self.name}",
-                kind="sync_other_object",
-            )
+            raise other_object_error(self, database, name)
         return FoundEntry(entry=_entry_of(raw), raw=raw)
 
     def create(self, entry: TableEntry) -> None:
