@@ -134,6 +134,25 @@ def with_patterns(context: TableContext, plan: WriteRequest) -> WriteRequest:
     return replace(plan, choose_partitions=chosen)
 
 
+def missing_partitions_text(context: TableContext, named: Sequence[str]) -> str | None:
+    """
+    Return the warning of a delete of partitions that have no rows; None if each has some.
+
+    Patterns do not count, because ``with_patterns`` refuses those without a match.
+    """
+    plain = [one for one in named if "*" not in one]
+    slices = view_of(context, context.snapshot()).latest_slices(plain)
+    missing = sorted(set(plain) - {one.file_group.partition_path for one in slices})
+    if not missing:
+        return None
+    fields, style = context.config.partition_fields, context.config.hive_style_partitioning
+    form = "/".join(f"{name}=VALUE" if style else f"VALUE of {name}" for name in fields)
+    return (
+        f"these partitions have no rows, so nothing of them is deleted: {missing}; the paths of this "
+        f"table have the form {form or 'of the empty text'}"
+    )
+
+
 def _sort(settings: WriteSettings, operation: WriteOperation) -> BulkInsertSort | None:
     """Return the sort mode of a bulk insert, also of one that Spark's mode made an overwrite."""
     bulk = WriteOperation.BULK_INSERT

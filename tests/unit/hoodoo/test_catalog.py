@@ -408,6 +408,21 @@ def test_deleting_no_partition_is_refused(path: Path):
     assert caught.value.kind == "no_partition"
 
 
+@pytest.mark.parametrize(("style", "form"), [("true", "p=VALUE"), ("false", "VALUE of p")])
+def test_a_delete_of_a_partition_without_rows_is_told(path: Path, style: str, form: str) -> None:
+    options = {"hoodie.datasource.write.hive_style_partitioning": style}
+    with hoodoo.create_table(
+        path, schema=SCHEMA, record_key="id", partition_by="p", properties=options
+    ) as table:
+        table.upsert(ROWS)
+        other, own = ("x", "p=x") if style == "true" else ("p=x", "x")
+        with pytest.warns(UserWarning, match=rf"deleted: \['{other}'\].*{form}$"):
+            table.delete_partitions([other])
+        assert keys(table) == ["a", "b"]
+        table.delete_partitions([own])  # warnings are errors here
+        assert keys(table) == ["b"]
+
+
 @pytest.mark.parametrize(
     "use",
     [
