@@ -11,7 +11,7 @@ partitions.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -79,6 +79,7 @@ def read_base_files(
     *,
     events: EventSink,
     skip: FileSkipping | None = None,
+    each: Callable[[Any], Any] | None = None,
 ) -> Any:
     """
     Read base files.
@@ -90,6 +91,7 @@ def read_base_files(
         columns: The partition columns, in the order of ``SparkFile.values``.
         events: Hears of a session that cannot prune partitions (``spark.partitions_not_pruned``).
         skip: Leaves out files for the filters of a query; None if no statistics are known.
+        each: Applied to each relation of files before their union, which has no metadata column.
     """
     partition_schema = _partition_schema(columns, wanted)
     known = [one for one in files if one.values is not None] if partition_schema else []
@@ -109,6 +111,7 @@ def read_base_files(
     if plain:
         reader = spark.read.format("parquet").options(**_AS_WRITTEN).schema(wanted)
         parts.append(reader.load([_no_pattern(one.path) for one in plain]))
+    parts = parts if each is None else list(map(each, parts))
     return reduce(lambda one, other: one.unionByName(other), parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from inspect import signature
 from typing import Any
 
@@ -280,7 +280,6 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any, executo
     common: dict[str, Any] = {"address": found.address, "read": found.plan.read}
     shape = arrow_shape(wanted)
     if found.split:
-        base = _read_by_spark(spark, path, found, found.split_files, wanted)
         if sum(one.size_bytes for one in found.split) <= found.driver_bytes_max:
             work = ReadReplacements(packs=(found.split,), shape=shape, **common)
             hidden, replacing = split_on_driver(spark, work, wanted, executor)
@@ -289,7 +288,9 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any, executo
             hidden = hidden_in_tasks(spark, ReadHidden(packs=packs, **common))
             work = ReadReplacements(packs=packs, shape=shape, **common)
             replacing = read_packs(spark, work, wanted)
-        parts += [without_hidden(base, hidden), replacing]
+        hide = partial(without_hidden, hidden=hidden)
+        base = _read_by_spark(spark, path, found, found.split_files, wanted, each=hide)
+        parts += [base, replacing]
     if found.merged:
         packs = packed(found.merged, tasks, _TASK_BYTES)
         parts.append(read_packs(spark, ReadSlices(packs=packs, shape=shape, **common), wanted))
@@ -300,14 +301,20 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any, executo
 
 
 def _read_by_spark(
-    spark: Any, path: str, found: SparkReadPlan, files: Sequence[SparkFile], wanted: Any
+    spark: Any,
+    path: str,
+    found: SparkReadPlan,
+    files: Sequence[SparkFile],
+    wanted: Any,
+    *,
+    each: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Read the rows of base files that have one of the requested times; None for all rows."""
     spelled_files = [replace(one, path=as_spelled(one.path, path)) for one in files]
     columns, events = found.partition_columns, LoggingEvents()
     if found.times is None:
         return read_base_files(
-            spark, spelled_files, wanted, columns, events=events, skip=found.skip
+            spark, spelled_files, wanted, columns, events=events, skip=found.skip, each=each
         )
     hidden = spelled(COMMIT_TIME_COLUMN, wanted.names) is None
     added = [StructField(COMMIT_TIME_COLUMN, StringType())] if hidden else []

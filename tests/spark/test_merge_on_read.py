@@ -46,6 +46,14 @@ def test_updates_and_deletes_are_appended(
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0)]
 
 
+def test_a_null_partition_is_merged_beside_others(save: Any, rows: Any) -> None:
+    save([(1, "mon", 10, 1.0), (2, None, 10, 2.0), (3, None, 10, 3.0)], **MERGE_ON_READ)
+    save([(1, "mon", 11, 7.0), (2, None, 11, 8.0)], **MERGE_ON_READ)
+    for driver_bytes in ("0", "1000000"):
+        found = rows(hoodoo__spark__driver__read__max__bytes=driver_bytes)
+        assert found == [(1, "mon", 11, 7.0), (2, None, 11, 8.0), (3, None, 10, 3.0)]
+
+
 @pytest.mark.parametrize("driver_bytes", ["0", "1000000"])
 def test_a_load_that_skips_the_merge_returns_the_rows_of_each_file(
     save: Any, rows: Any, driver_bytes: str
