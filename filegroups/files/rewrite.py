@@ -379,6 +379,8 @@ def _next_version(
     else:
         rows = with_meta_columns(task, incoming, written_schema(task, incoming).arrow)
     if task.operation.traits.only_adds:
+        if task.deletes is DeleteKind.COLUMN:  # an insert writes no deleted row, as into new files
+            rows = rows.filter(pa.array(~merge_rules_of(task).deletes(rows)))
         return before, append_rows(base, rows)
     outcome = merge_base(base, rows, merge_rules_of(task), deletes=task.deletes)
     return before, replace(outcome, deleted=outcome.deleted + left)

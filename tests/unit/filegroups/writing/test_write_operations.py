@@ -109,6 +109,16 @@ def test_rows_marked_deleted_are_removed():
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
+@pytest.mark.parametrize("operation", [INSERT, WriteOperation.BULK_INSERT])
+def test_an_insert_writes_no_row_that_is_marked_deleted(operation: WriteOperation):
+    table = new_table()
+    upsert(table, [{**each, "_hoodie_is_deleted": False} for each in START])
+    marked = [{**row(key, "x", 9, 9), "_hoodie_is_deleted": True} for key in ("b", "gone")]
+    new = {**row("new", "x", 9, 9), "_hoodie_is_deleted": None}
+    assert put(table, operation, [*marked, new]).rows_inserted == 1
+    assert rows_of(table, "id", "v") == [("a", 1), ("b", 1), ("c", 1), ("new", 9)]
+
+
 def test_an_overwrite_replaces_only_the_partitions_of_its_rows(table: TableReader):
     result = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)])
     assert result.action == "replacecommit"
