@@ -39,6 +39,7 @@ def test_columns_are_added_and_with_ids_renamed_retyped_and_dropped(
     sql("ALTER TABLE stays ADD COLUMNS (note STRING)")
     sql("INSERT INTO stays VALUES ('d', 4, 4, 'new', 'rome')")  # the partition column stays last
     assert [name for name, _ in columns(spark, stays)][-2:] == ["note", "city"]
+    assert sql("DESCRIBE QUERY SELECT note FROM stays") == [("note", "string", None)]
     assert sql("SELECT id, note FROM stays WHERE city = 'rome'") == [("a", None), ("d", "new")]
     with pytest.raises(SettingError, match=r"schema\.on\.read"):
         sql("ALTER TABLE stays RENAME COLUMN note TO remark")

@@ -419,6 +419,8 @@ def run_by_spark(statement: Statement) -> Any:
             )
         if statement.kind == "ExplainCommand":
             plan = plan.logicalPlan()
+        elif statement.kind == "DescribeQueryCommand":  # before Spark 4.0 it shows no query
+            plan = plan.plan()
         with served(spark, names_in(plan)) as loaded:
             result = statement.by_spark(statement.text)
         setattr(result, _SOURCES, (*loaded, *statement.views.values()))  # the leases of their files
