@@ -99,7 +99,7 @@ def open_source(
                 properties, "continuous", f"{name} has no position; run it once", "leave it out"
             )
         return SqlSource(query, _query_tables(settings, properties), clock, engine)
-    near = get_close_matches(name, NAMES, n=1, cutoff=0.7)
+    near = get_close_matches(name, NAMES, n=1, cutoff=0.85)
     hint = f"did you mean {near[0]}" if near else f"use one of {', '.join(NAMES)}"
     raise StreamerSettings.refusal(properties, "source_class", f"hoodoo has no such source; {hint}")
 

@@ -267,7 +267,7 @@ def test_an_unreadable_source_makes_no_table(folder: Path) -> None:
     ("key", "value", "text"),
     [
         ("hoodoo.streamer.source.class", "JsonDFSSourc", "did you mean JsonDFSSource"),
-        ("hoodoo.streamer.source.class", "PulsarSource", "use one of ParquetDFSSource"),
+        ("hoodoo.streamer.source.class", "ORCDFSSource", "use one of ParquetDFSSource"),
         ("hoodoo.streamer.source.class", "", "set hoodoo.streamer.source.class to one of"),
         ("hoodie.streamer.source.dfs.root", "", "set hoodie.streamer.source.dfs.root to"),
         ("hoodie.streamer.ingestion.targetBasePath", "", "to the table's path"),
