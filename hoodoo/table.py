@@ -38,7 +38,6 @@ from hoodoo.services import Services
 from hoodoo.verify.verify import Verification, verify
 from hoodoo.write_requests import (
     column_changes,
-    missing_partitions_text,
     operation_of,
     refuse_column_changes,
     with_patterns,
@@ -556,8 +555,6 @@ class Table(TableReader):
             changes=changes,
         )
         if operation is WriteOperation.DELETE_PARTITION:
-            if (text := missing_partitions_text(self._context, delete_partitions)) is not None:
-                warnings.warn(text, stacklevel=3)
             plan = with_patterns(self._context, plan)
         try:
             return self._writer.write(plan, workload)

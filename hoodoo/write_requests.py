@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -107,6 +108,8 @@ def with_patterns(context: TableContext, plan: WriteRequest) -> WriteRequest:
     """
     Return the request that also deletes the partitions that match the patterns of its names.
 
+    Names of partitions without rows give a warning.
+
     As in Java, ``*`` stands for any characters. Each attempt matches the partitions of its base
     snapshot.
 
@@ -114,6 +117,8 @@ def with_patterns(context: TableContext, plan: WriteRequest) -> WriteRequest:
         InvalidInputError: Each attempt raises it if no partition matches (``no_partition``).
     """
     named = plan.delete_partitions
+    if (text := _missing_text(context, named)) is not None:
+        warnings.warn(text, stacklevel=4)
     patterns = [
         re.compile(".*".join(map(re.escape, one.split("*")))) for one in named if "*" in one
     ]
@@ -134,7 +139,7 @@ def with_patterns(context: TableContext, plan: WriteRequest) -> WriteRequest:
     return replace(plan, choose_partitions=chosen)
 
 
-def missing_partitions_text(context: TableContext, named: Sequence[str]) -> str | None:
+def _missing_text(context: TableContext, named: Sequence[str]) -> str | None:
     """
     Return the warning of a delete of partitions that have no rows; None if each has some.
 
