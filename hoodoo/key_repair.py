@@ -18,7 +18,7 @@ from filegroups.keys.keys import KeySpec
 from filegroups.merge.rules import Mask, ordering_column
 from filegroups.reading.point_lookup import plan_get_rows
 from filegroups.reading.read import ReadSet, plan_scan, scan
-from filegroups.schema.casting import one_array
+from filegroups.schema.distinct_values import one_array
 from filegroups.schema.schema import (
     COMMIT_TIME_COLUMN,
     KEY_COLUMN,

@@ -30,7 +30,12 @@ from filegroups.merge.rules import (
     order_numbers,
     ordering_column,
 )
-from filegroups.schema.casting import JOINED_BYTES_MAX, distinct_codes, one_array, version_rounds
+from filegroups.schema.distinct_values import (
+    JOINED_BYTES_MAX,
+    distinct_codes,
+    one_array,
+    version_rounds,
+)
 from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, META_COLUMNS, PARTITION_COLUMN
 from timeline.errors import InvalidInputError, UnsupportedTableError, counted
 from timeline.ports.merger import RecordMerger, Versions

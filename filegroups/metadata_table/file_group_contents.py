@@ -27,7 +27,8 @@ from filegroups.metadata_table.column_stats import (
 )
 from filegroups.metadata_table.index_definitions import IndexDefinition, bad_definitions_error
 from filegroups.metadata_table.keys import IndexVersion, secondary_keys
-from filegroups.schema.casting import java_texts, one_array
+from filegroups.schema.distinct_values import one_array
+from filegroups.schema.java_text import java_texts
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,

@@ -41,8 +41,8 @@ from filegroups.metadata_table.records import ValueType
 from filegroups.reading.file_slices import FileSlices, Integers
 from filegroups.reading.partition_pruning import guarantees_that_allow
 from filegroups.reading.read import Filter, ScanPlan, known_schema, to_expression
-from filegroups.schema.casting import one_array
 from filegroups.schema.column_ids import schema_history
+from filegroups.schema.distinct_values import one_array
 from filegroups.schema.schema import META_COLUMNS, with_meta
 from timeline.context import TableContext
 from timeline.model.commit_metadata import MergeMode

@@ -1,16 +1,17 @@
 """
-Casts of columns to the stored types, and values as the texts that Java writes for them.
+Convert rows to a schema: strictly for writes, by Hudi's promotions for reads.
 
-It also turns chunked columns into one array, into numbers of their distinct values, and into ranks.
+``filegroups.schema.evolution`` decides about types; this module converts the values. Arrow's own
+cast handles all flat types, except where Java's result differs: numbers that become text, and a
+float that becomes a double through its text (0.1 stays 0.1). Nested types are split and rebuilt
+here, because Arrow has neither rule and loses values of list views (pyarrow 26).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,213 +28,9 @@ from filegroups.schema.evolution import (
     stored_type,
     type_mismatch_error,
 )
+from filegroups.schema.java_text import java_text
 from filegroups.schema.variant import variant_struct
 from timeline.errors import CorruptTableError, HoodooError, InvalidInputError, UnsupportedTableError
-
-JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
-
-
-def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array; one chunk is not copied."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    if column.num_chunks == 0:
-        return pa.nulls(0, column.type)  # Arrow cannot combine zero chunks of a dictionary of dates
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def distinct_codes(
-    column: pa.Array | pa.ChunkedArray,
-) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """
-    Number the distinct values of a column without nulls, in the order they first appear.
-
-    Shapes: (n,) -> codes (n,), values (m,) by code.
-    """
-    if pa.types.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
-    chunked = isinstance(column, pa.ChunkedArray)
-    if not chunked or column.num_chunks <= 1 or column.nbytes <= JOINED_BYTES_MAX:
-        whole = one_array(column).dictionary_encode()  # hashed once, no dictionaries to unify
-        return np.asarray(whole.indices).astype(np.int64), whole.dictionary
-    encoded = column.dictionary_encode().unify_dictionaries()
-    codes = np.concatenate([np.asarray(chunk.indices) for chunk in encoded.chunks])
-    return codes.astype(np.int64), encoded.chunk(0).dictionary
-
-
-def codes_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Number the distinct texts of a column. Shapes: (n,) -> codes (n,), texts by code."""
-    codes, texts = distinct_codes(column)
-    return codes, texts.to_pylist()
-
-
-def rows_by_number(numbers: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.intp]]:
-    """
-    Split rows by a small number that each has.
-
-    Shapes: numbers (n,) -> for each number, ascending, its row positions, ascending.
-    """
-    if len(numbers) == 0:
-        return {}
-    least = int(numbers.min())
-    span = int(numbers.max()) - least
-    # numpy sorts 16-bit numbers by radix in one pass, much faster than by comparison.
-    small = (numbers - least).astype(np.uint16) if span < 1 << 16 else numbers
-    order = np.argsort(small, kind="stable")
-    ordered = numbers[order]
-    starts = np.append(0, np.flatnonzero(np.diff(ordered)) + 1)
-    parts = np.split(order, starts[1:])
-    return {int(ordered[start]): part for start, part in zip(starts, parts, strict=True)}
-
-
-def ranks(codes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Return how many equal codes precede each code. Shapes: (n,) -> (n,)."""
-    order, numbers = _ranked(codes)
-    found = np.zeros(len(codes), np.int64)
-    found[order] = numbers
-    return found
-
-
-def version_rounds(codes: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.intp]]:
-    """
-    Yield positions of every code's first occurrence, then of every code's second, and so on.
-
-    Shapes: (n,) -> at most (n,) each, in the order of the codes.
-    """
-    order, numbers = _ranked(codes)
-    order = order[np.argsort(numbers, kind="stable")]
-    begin = 0
-    for end in np.cumsum(np.bincount(numbers)):
-        yield order[begin:end]
-        begin = end
-
-
-def _ranked(
-    codes: npt.NDArray[np.integer],
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return positions in the order of the codes, and their ranks. Shapes: (n,) -> (n,), (n,)."""
-    order = np.argsort(codes, kind="stable")
-    grouped = codes[order]
-    firsts = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1]))
-    lengths = np.diff(np.append(firsts, len(codes)))
-    return order, np.arange(len(codes)) - np.repeat(firsts, lengths)
-
-
-# ---- Values as Java's ``toString`` writes them
-#
-# Record keys and folder names consist of such texts: one different character would turn an update
-# into an insert (fmt 4.1, 4.3). Java Hudi also converts columns of old files with it.
-
-_DECIMAL = r"^(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<rest>\d+))?$"
-_PLAIN_MIN, _PLAIN_BELOW = 1e-3, 1e7  # in this range Java writes no exponent
-
-
-def java_text(values: pa.Array) -> pa.Array:
-    """
-    Write numbers, dates and decimals as Java does.
-
-    Floating numbers have at least one digit after the point. Below 0.001 and from ten million on
-    they have an exponent (``1.0E7``). Special values are ``NaN`` and ``Infinity``.
-
-    Shapes: values (n,) -> text (n,); nulls stay.
-    """
-    if not pa.types.is_floating(values.type):
-        return pc.cast(values, pa.string())
-    text = pc.cast(values, pa.string())
-    size = pc.abs(pc.cast(values, pa.float64()))
-    zero = pc.equal(size, 0.0)
-    plain = pc.or_(zero, pc.and_(pc.greater_equal(size, _PLAIN_MIN), pc.less(size, _PLAIN_BELOW)))
-    plain_text = _pointed(text)
-    if pc.all(plain, skip_nulls=True).as_py() is not False:
-        return plain_text
-    exponent = pc.if_else(pc.is_finite(values), _with_exponent(text), _no_number(text))
-    return pc.if_else(plain, plain_text, exponent)
-
-
-def _pointed(text: pa.Array) -> pa.Array:
-    """Turn ``5`` into ``5.0``."""
-    whole = pc.invert(pc.match_substring_regex(text, r"[.e]"))
-    return pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
-
-
-def _with_exponent(text: pa.Array) -> pa.Array:
-    """
-    Write an exponent: ``0.00012`` as ``1.2E-4``, ``12345678`` as ``1.2345678E7``.
-
-    An existing exponent gets Java's form: ``1e+30`` becomes ``1.0E30``.
-    """
-    already = pc.match_substring(text, "e")
-    kept = pc.replace_substring_regex(text, r"e\+?", "E")
-    kept = pc.replace_substring_regex(kept, r"^(-?\d)E", r"\1.0E")
-    parts = pc.extract_regex(text, _DECIMAL)
-    sign, whole, rest = (pc.struct_field(parts, name) for name in ("sign", "whole", "rest"))
-    small = pc.equal(whole, "0")
-    digits = pc.binary_join_element_wise(pc.if_else(small, "", whole), rest, "")
-    leading = pc.utf8_ltrim(digits, "0")
-    power = pc.if_else(
-        small,
-        pc.subtract(pc.subtract(pc.utf8_length(leading), pc.utf8_length(digits)), 1),
-        pc.subtract(pc.utf8_length(whole), 1),
-    )
-    digits = pc.utf8_rtrim(leading, "0")
-    behind = pc.utf8_slice_codeunits(digits, 1)
-    behind = pc.if_else(pc.equal(pc.utf8_length(behind), 0), "0", behind)
-    first = pc.utf8_slice_codeunits(digits, 0, 1)
-    made = pc.binary_join_element_wise(
-        sign, first, ".", behind, "E", pc.cast(power, pa.string()), ""
-    )
-    return pc.if_else(already, kept, made)
-
-
-def _no_number(text: pa.Array) -> pa.Array:
-    text = pc.replace_substring_regex(text, r"^-?nan$", "NaN")
-    return pc.replace_substring_regex(text, r"^(-?)inf$", r"\1Infinity")
-
-
-#: Types whose texts are the same in Arrow and in Java.
-_CAST_TO_TEXT = (
-    *(pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_boolean),
-    *(pa.types.is_date32, pa.types.is_decimal, pa.types.is_null),
-)
-
-
-def java_texts(column: Any, name: str, kind: str) -> Any:
-    """Return values as Java's ``toString`` writes them; nulls stay."""
-    types, value_type = pa.types, column.type
-    if types.is_dictionary(value_type):
-        column = pc.cast(column, value_type.value_type)
-        value_type = column.type
-    if types.is_string(value_type):
-        return column
-    if any(fits(value_type) for fits in _CAST_TO_TEXT):
-        return pc.cast(column, pa.string())
-    if types.is_float32(value_type) or types.is_float64(value_type):
-        return java_text(one_array(column))
-    if types.is_timestamp(value_type):
-        # Hudi's default: the stored number, not a date (fmt 4.1).
-        return pc.cast(pc.cast(_as_stored(column), pa.int64()), pa.string())
-    raise InvalidInputError(
-        "values of this type cannot be a key or folder name: use a string, integer, date or "
-        f"decimal column: column={name!r} type={value_type}",
-        kind=kind,
-        column=name,
-        type=str(value_type),
-    )
-
-
-def _as_stored(column: Any) -> Any:
-    # Files hold micro- or milliseconds: a time has one key, whatever unit the rows use.
-    unit = {"s": "us", "ns": "us"}.get(column.type.unit)
-    if unit is None:
-        return column
-    return pc.cast(column, pa.timestamp(unit, column.type.tz), safe=False)
-
-
-# ---- Convert rows to a schema: strictly for writes, by Hudi's promotions for reads
-# ``filegroups.schema.evolution`` decides about types; this module converts the values. Arrow's own
-# cast handles all flat types, except where Java's result differs: numbers that become text, and a
-# float that becomes a double through its text (0.1 stays 0.1). Nested types are split and rebuilt
-# here, because Arrow has neither rule and loses values of list views (pyarrow 26).
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DASHES = (8, 13, 18, 23)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from filegroups.merge.rules import not_below, order_numbers, ordering_column
-from filegroups.schema.casting import java_texts
+from filegroups.schema.java_text import java_texts
 from timeline.errors import InvalidInputError
 
 NAN = float("nan")

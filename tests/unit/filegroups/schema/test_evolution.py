@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from filegroups.schema.avro_schema import avro_to_arrow
-from filegroups.schema.casting import java_text, normalise, promote, refuse_null_elements
+from filegroups.schema.casting import normalise, promote, refuse_null_elements
 from filegroups.schema.evolution import MissingColumns, SchemaRules
+from filegroups.schema.java_text import java_text
 from filegroups.schema.schema import TableSchema, reconcile_schema
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
