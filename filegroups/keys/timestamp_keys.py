@@ -155,7 +155,8 @@ def _read_numbers(column: Any, keys: TimestampKeys, name: str) -> _Times:
     if unit is None or not numeric:
         raise InvalidInputError(
             "the column does not contain values of hoodie.keygen.timebased.timestamp.type: use "
-            f"DATE_STRING for texts and another type for numbers: column={name!r} type={kind} "
+            "DATE_STRING for texts, SCALAR with hoodie.keygen.timebased.timestamp.scalar.time.unit="
+            f"days for dates, and another type for numbers: column={name!r} type={kind} "
             f"timestamp.type={keys.kind.value}",
             kind="unsupported_partition_type",
             column=name,
