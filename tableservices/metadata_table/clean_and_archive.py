@@ -8,6 +8,7 @@ deletes: its own clean lists the folders, and nothing reads a slice below a newe
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from filegroups.metadata_table.reading import lag_of_timelines, open_metadata_table
 from tableservices.archiving.archived_timeline import merge_levels, move_instants
@@ -18,16 +19,19 @@ from tableservices.metadata_table.plan import (
     retained_since,
     stale_files,
 )
+from timeline.commit.apply import delete_from_metadata_table
 from timeline.commit.commit_lock import assert_lease
 from timeline.context import TableContext
-from timeline.model.file_names import METADATA_TABLE, instant_file_name
+from timeline.model.file_names import METADATA_TABLE, instant_file_name, pending_file_names
 from timeline.model.instant import Action, InstantTime
-from timeline.model.metadata_table import METADATA_TIMELINE
+from timeline.model.metadata_table import BUILDING, METADATA_TIMELINE
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Lease
 from timeline.snapshot import ActiveTimeline
 from timeline.storage.subfolder import SubfolderStorage
 from timeline.truncation import GRACE_OF_SILENCES
+
+_LEFT_PENDING: Final = frozenset({Action.DELTACOMMIT, Action.CLEAN, Action.ROLLBACK})
 
 
 def clean_metadata_table(context: TableContext, config: TableConfig, lease: Lease | None) -> int:
@@ -74,10 +78,12 @@ def archive_metadata_table(
 
     One process completes a compaction, so two rarely archive at the same time. If they do, a row may
     be in two files of the archived timeline, which readers accept. Outside: 2 lists; as
-    ``lag_of_timelines``, ``move_instants`` and ``merge_levels``.
+    ``_end_leftovers``, ``lag_of_timelines``, ``move_instants`` and ``merge_levels``.
     """
     storage = context.ports.storage
     own, snapshot = read_metadata_timeline(storage), context.snapshot()
+    if _end_leftovers(context, own, snapshot.active, lease):
+        own = read_metadata_timeline(storage)
     going = archivable(
         own,
         snapshot.active,
@@ -94,3 +100,41 @@ def archive_metadata_table(
     move_instants(inside, [instant_file_name(one) for one in going], own.file_names)
     merge_levels(inside, archiving)
     return len(going)
+
+
+def _end_leftovers(
+    context: TableContext, own: ActiveTimeline, table: ActiveTimeline, lease: Lease | None
+) -> int:
+    """
+    Delete what a dead process of another engine left pending in the metadata table (MDT-8).
+
+    No write of the table has its time, so nothing else ends it, and it would hold the archive for
+    good. Java ends its own with its next write. Outside: 1 stat for each; the deletes.
+
+    Args:
+        context: The table.
+        own: The timeline of the metadata table.
+        table: The timeline of the table, read after ``own``.
+        lease: Of the lock, where the caller holds it.
+    """
+    both = (*own.pending, *table.pending)
+    if context.has_foreign_writers or any(one.action is Action.RESTORE for one in both):
+        return 0
+    storage, known = context.ports.storage, {one.requested_time for one in table.instants}
+    ended = 0
+    for one in own.pending:
+        time = one.requested_time
+        if one.action not in _LEFT_PENDING or time in known or time.startswith(BUILDING):
+            continue
+        stat = storage.stat(f"{METADATA_TIMELINE}/{instant_file_name(one)}")
+        tolerated_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
+        if stat is None or storage.now_ms() - stat.modified_ms <= tolerated_ms:
+            continue
+        assert_lease(lease)
+        if one.action is Action.DELTACOMMIT:
+            delete_from_metadata_table(storage, time)
+        for name in pending_file_names(one.action, time):
+            storage.delete(f"{METADATA_TIMELINE}/{name}")
+        context.ports.events.emit("metadata_table.plan_deleted", rt=time)
+        ended += 1
+    return ended

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -441,6 +441,36 @@ def test_archiving_does_not_pass_what_no_compaction_merged() -> None:
     left = table.context.active().completed_writes
     assert len(left) == 6
     assert all(one.newest_time > result.requested_time for one in left)
+    check(table)
+
+
+@pytest.mark.spec("MDT-8")
+@pytest.mark.parametrize("action", ["deltacommit", "clean", "rollback"])
+def test_what_a_dead_process_of_java_left_pending_does_not_hold_the_archive(action: str) -> None:
+    clock = StillClock()
+    table = with_metadata_table(clock)
+    storage = table.context.ports.storage
+    put(table, WriteOperation.UPSERT, rows(KEYS[:2], 0))
+    dead = f"{int(table.context.active().completed_writes[-1].requested_time) + 1}"
+    files = [f"{METADATA_TIMELINE}/{dead}.{action}.{state}" for state in ("requested", "inflight")]
+    log = f"{METADATA_TABLE}/files/.files-0000-0_{dead}.log.1_0-0-0"
+    for path in (*files, log):
+        storage.create(path, b"")
+
+    def work(values: Iterable[int]) -> list[int]:
+        for value in values:
+            put(opened(table, clock=clock), WriteOperation.UPSERT, rows(KEYS[:2], value))
+            maintained(opened(table, clock=clock))
+            archive(opened(table, clock=clock).context, RULES)
+        return [len(delta_commits_of(table)), sum(storage.stat(one) is not None for one in files)]
+
+    before, left = work(range(1, 7))
+    assert left == 2, "its process may live"
+    clock.sleep_ms(LONG_MS)
+    after, left = work(range(7, 9))
+    assert left == 0
+    assert after < before
+    assert (storage.stat(log) is None) == (action == "deltacommit")
     check(table)
 
 
