@@ -539,7 +539,7 @@ class Table(TableReader):
 
         Raises:
             WriterDisagreementError: A live writer is configured differently.
-            MetadataTableOnError: The metadata table is on, and no option switches it off.
+            MetadataTableOnError: The metadata table has a partition that cannot be maintained.
         """
         refuse_other_types(batch_id, reads, self._context.ports.storage.base_uri)
         self._writer.begin()
@@ -665,7 +665,7 @@ class Table(TableReader):
             InvalidInputError: The instant has another form (``instant_time``).
             InstantNotFoundError: The table has no trace of the write, or none is left.
             CorruptTableError: A rollback or restore that may have the answer is damaged.
-            TableConfigConflictError: The write must be rolled back, and the metadata table is on.
+            MetadataTableOnError: The metadata table has a partition that cannot be maintained.
             LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: Nothing is
                 decided; resolve it again.
         """

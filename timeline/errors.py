@@ -169,7 +169,7 @@ class TableChangedError(TableConfigConflictError):
 
 
 class MetadataTableOnError(TableConfigConflictError):
-    """The metadata table is on (FOR-7): do not retry, set the option."""
+    """The metadata table cannot be maintained, or an option forbids it: see the kind (FOR-7)."""
 
     reaction = Reaction.FIX_SETUP
 
@@ -227,7 +227,7 @@ class RolledBackError(FencedError):
 
 
 class TableReplacedError(FencedError):
-    """The table was dropped while it was open, and perhaps created again (F27)."""
+    """The table was dropped while it was open, and perhaps created again."""
 
 
 class InvalidInputError(HoodooError, ValueError):

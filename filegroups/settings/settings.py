@@ -516,13 +516,13 @@ class WriteSettings(KeySettings, LimitSettings):
     durability: Durability = option(
         "hoodoo.storage.durability",
         Durability.STRICT,
-        "strict survives a power cut; relaxed lets the system write back later (LOC-2).",
+        "strict survives a power cut; relaxed lets the system write back later.",
         caller_only=True,
     )
     clock_ahead_ms_max: Annotated[_Positive, OptionKind.MS] = option(
         "hoodoo.clock.max.ahead.ms",
         600_000,
-        "Refuse to write if the timeline is further ahead of this clock (TL-SUCC-2).",
+        "Refuse to write if the timeline is further ahead of this clock.",
         caller_only=True,
     )
 

@@ -128,7 +128,7 @@ def archive(
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``timeline.commit.commit.commit_write``; the next archive continues from here.
-        TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
+        MetadataTableOnError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError: A file of the archived timeline or an instant cannot be read; nothing
             more was moved.
     """

@@ -257,7 +257,7 @@ def clean(
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``timeline.commit.commit.commit_write``; the next commit section of any process finishes
             a clean whose slot was taken, or ends it (FOR-9).
-        TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
+        MetadataTableOnError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError, MissingFileError: An input of the plan cannot be read; nothing was
             deleted.
     """

@@ -263,7 +263,7 @@ def execute_clustering(
         InstantNotFoundError: The plan does not exist any more.
         CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was read or
             written.
-        UnsupportedTableError, InvalidInputError, TableConfigConflictError: As ``plan_clustering``;
+        UnsupportedTableError, InvalidInputError, MetadataTableOnError: As ``plan_clustering``;
             or this release does not support the plan's strategy.
         HeartbeatExpiredError: This process paused too long.
         MissingFileError: A file of the plan is missing, though it is the newest of its file group.

@@ -362,7 +362,7 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
     Outside: 1 get, 1 list.
 
     Raises:
-        TableConfigConflictError: Its metadata table has a partition that cannot be maintained.
+        MetadataTableOnError: Its metadata table has a partition that cannot be maintained.
         UnsupportedTableError: This release does not write the table; it was never written; or a
             row's file group follows from its key.
     """
@@ -469,7 +469,7 @@ def plan_clustering(
     Raises:
         InvalidInputError: A sort column is missing or has no order.
         UnsupportedTableError: The table has buckets that must not change, or cannot be written.
-        TableConfigConflictError: Its metadata table has a partition that cannot be maintained.
+        MetadataTableOnError: Its metadata table has a partition that cannot be maintained.
     """
     schema = refuse_unclusterable(context, snapshot)
     refuse_unsortable(schema, settings.sort_columns)

@@ -304,7 +304,7 @@ def schedule_compaction(
 
     Raises:
         UnsupportedTableError: The table has no log files, or cannot be written.
-        TableConfigConflictError: Its metadata table is on.
+        MetadataTableOnError: Its metadata table has a partition that cannot be maintained.
     """
     _refuse(context)
 
@@ -337,7 +337,7 @@ def execute_compaction(
         CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was read or
             written.
         MissingFileError: A file of the pending plan is missing; cancel the plan.
-        UnsupportedTableError, TableConfigConflictError: As ``schedule_compaction``.
+        UnsupportedTableError, MetadataTableOnError: As ``schedule_compaction``.
         HeartbeatExpiredError: This process paused too long.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, StorageUnavailableError: As
             ``complete``; the plan remains, and its next executor adopts the files.

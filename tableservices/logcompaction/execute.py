@@ -441,7 +441,7 @@ def schedule_log_compaction(
 
     Raises:
         UnsupportedTableError: The table has no log files, has partial updates or cannot be written.
-        TableConfigConflictError: Its metadata table has a partition that cannot be maintained.
+        MetadataTableOnError: Its metadata table has a partition that cannot be maintained.
     """
     _refuse(context)
 

@@ -216,7 +216,7 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlResult | None:
         None when none has.
 
     Raises:
-        TableConfigConflictError: The metadata table is on.
+        MetadataTableOnError: The metadata table has a partition that cannot be maintained.
         UnsupportedTableError: This release does not write the table, or cannot delete its
             partitions as a whole.
         ConflictError: Other writers wrote to expired partitions during every attempt.

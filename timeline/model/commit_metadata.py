@@ -47,12 +47,8 @@ class OperationTraits:
         return self.only_adds and not self.fills_small_files
 
 
-class WriteOperation(Enum):
-    """
-    The operation that a caller asks for; the resulting ``Action`` is the timeline's.
-
-    A new operation is a member here and a line in ``_TRAITS``.
-    """
+class WriteOperation(Enum):  # a new member needs a line in ``_TRAITS``
+    """The operation that a caller asks for; the resulting ``Action`` is the timeline's."""
 
     INSERT = "insert"
     UPSERT = "upsert"
