@@ -119,11 +119,12 @@ class StreamerSettings(LayeredSettings):
         "The character between the fields of CSV files; `\\t` is a tab.",
         aliases=_old("hoodie.streamer.csv.sep"),
     )
-    csv_header: bool = option(
+    csv_header: bool | None = option(
         "hoodie.streamer.csv.header",
-        True,
+        None,
         "Whether CSV files begin with a line of column names. Otherwise the columns are those of the "
-        "source's schema in their order, or `_c0`, `_c1` and so on.",
+        "source's schema in their order, or `_c0`, `_c1` and so on. If unset, files have such a line "
+        "unless the source has a schema.",
         aliases=_old("hoodie.streamer.csv.header"),
     )
     csv_quote: Annotated[str, Field(pattern=r"^[ -~]?$")] = option(

@@ -111,14 +111,15 @@ def _csv_form(settings: StreamerSettings, properties: PropertySet, schemas: Sche
         raise StreamerSettings.refusal(
             properties, "csv_encoding", "this encoding is unknown; use UTF-8, ISO-8859-1, ..."
         ) from None
+    names = () if schemas.source is None else tuple(schemas.source.names)
     return CsvForm(
         separator="\t" if settings.csv_separator == r"\t" else settings.csv_separator,
         quote=settings.csv_quote,
         escape=settings.csv_escape,
         null_text=settings.csv_null,
         encoding=settings.csv_encoding,
-        has_header=settings.csv_header,
-        columns=() if schemas.source is None else tuple(schemas.source.names),
+        has_header=not names if settings.csv_header is None else settings.csv_header,
+        columns=names,
     )
 
 

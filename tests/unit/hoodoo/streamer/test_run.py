@@ -115,11 +115,11 @@ def test_each_format_is_read(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "form"),
     [
-        ("id\tv\n1\ta,b\n2\t\n", {"sep": r"\t"}),
+        ("1\ta,b\n2\t\n", {"sep": r"\t"}),
         ("id\tv\n1\ta,b\n2\t\n", {"sep": "\t", "header": "true"}),
         ("1|a,b\n2|NA\n", {"sep": "|", "header": "false", "nullValue": "NA"}),
-        ("id,v\n1,'a,b'\n2,\n", {"quote": "'"}),
-        ('id,v\n1,"a\\,b"\n2,\n', {"escape": "\\"}),
+        ("1,'a,b'\n2,\n", {"quote": "'"}),
+        ('id,v\n1,"a\\,b"\n2,\n', {"escape": "\\", "header": "true"}),
     ],
 )
 def test_a_csv_file_has_the_form_of_hudis_options(
