@@ -157,7 +157,8 @@ def test_keys_are_those_of_merged_slices(tmp_path: Path) -> None:
     assert "['2']" in problem.message
 
 
-def test_a_writer_that_ignored_the_buckets_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begins", ["beefcafe", "12345678"])
+def test_a_writer_that_ignored_the_buckets_is_found(tmp_path: Path, begins: str) -> None:
     """Java keeps no index options in the table: without them it makes file groups of its own."""
     rows = pa.table({"id": [1, 2], "name": ["a", "b"]})
     buckets = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "1"}
@@ -167,7 +168,7 @@ def test_a_writer_that_ignored_the_buckets_is_found(tmp_path: Path) -> None:
         table.upsert(rows)
     assert check(tmp_path / "t").ok
     (file,) = base_files(tmp_path / "t")
-    shutil.copy(file, file.with_name(f"beefcafe{file.name[8:]}"))
+    shutil.copy(file, file.with_name(f"{begins}{file.name[8:]}"))
     assert "no_bucket" in kinds(check(tmp_path / "t"))
 
 
