@@ -47,6 +47,7 @@ from hoodoo.spark.slices import (
     ReadSlices,
     dataframe_of,
     hidden_in_tasks,
+    in_few_tasks,
     packed,
     read_packs,
     spelled,
@@ -117,6 +118,8 @@ def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = 
 
 #: Several small slices share a task up to this size, as files in Spark.
 _TASK_BYTES = 128 << 20
+#: Spark evaluates so few rows while it plans, without a job.
+_PLANNED_ROWS_MAX = 1_000
 #: From this table version on, each release stores timestamps under the right label.
 _RIGHT_LABELS = 9
 
@@ -222,7 +225,9 @@ def _changes(spark: Any, table: Table, found: SparkCdcPlan) -> Any:
         with _pinned(context, found.snapshot, found.lease):
             read = context.ports.executor.map(lambda unit: list(work.rows(unit)), found.units)
         rows = pa.Table.from_batches([one for some in read for one in some], schema=work.shape)
-        return with_json_images(dataframe_of(spark, rows, found.shape))
+        df = dataframe_of(spark, rows, found.shape)
+        few = rows.num_rows <= _PLANNED_ROWS_MAX
+        return with_json_images(df if few else in_few_tasks(df, rows))
     numbers = spark.range(0, count, 1, count)
     return with_json_images(numbers.mapInArrow(found.work(found.units), found.shape))
 

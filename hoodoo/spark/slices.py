@@ -151,21 +151,21 @@ def split_on_driver(
     parts = executor.map(work.split, work.packs[0])
     hidden = np.sort(np.concatenate([np.asarray(numbers) for numbers, _ in parts]))
     batches = [batch for _, some in parts for batch in some]
-    return hidden, dataframe_of(spark, pa.Table.from_batches(batches, schema=work.shape), schema)
+    rows = pa.Table.from_batches(batches, schema=work.shape)
+    return hidden, in_few_tasks(dataframe_of(spark, rows, schema), rows)
+
+
+def in_few_tasks(df: Any, rows: pa.Table) -> Any:
+    """
+    Return the DataFrame of Arrow rows with as many tasks as their bytes need.
+
+    Spark would spread few rows over as many tasks as run at a time. It would also evaluate a query
+    of these rows alone while it plans, row by row and without compiled code.
+    """
+    return df.coalesce(1 + rows.nbytes // _TASK_ROWS_BYTES)
 
 
 def dataframe_of(spark: Any, rows: pa.Table, schema: Any) -> Any:
-    """
-    Return Arrow rows as a DataFrame of few tasks.
-
-    Spark would spread few rows over as many tasks as run at a time. It would also evaluate the
-    expressions of a query while it plans, for each row and without compiled code.
-    """
-    found = _local_rows(spark, rows, schema)
-    return found.coalesce(1 + rows.nbytes // _TASK_ROWS_BYTES)
-
-
-def _local_rows(spark: Any, rows: pa.Table, schema: Any) -> Any:
     """Return Arrow rows as a DataFrame, which Spark takes itself since 4.0."""
     if _TAKES_ARROW:
         return spark.createDataFrame(rows, schema=schema)
