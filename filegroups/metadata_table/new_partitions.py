@@ -187,7 +187,8 @@ def with_needed(names: Iterable[str], config: TableConfig) -> tuple[str, ...]:
     """
     Return partitions and those that they need, in the order in which they are built.
 
-    Statistics of columns bring those of partitions on a partitioned table, as in Java Hudi 1.2.0.
+    New statistics of columns bring those of partitions on a partitioned table, as in Java Hudi 1.2.0.
+    A build again does not: the writers of Hudi 1.0 may have switched them off.
 
     Raises:
         InvalidInputError: A name is of no kind that can be built (``metadata_partition_name``), or
@@ -219,7 +220,9 @@ def with_needed(names: Iterable[str], config: TableConfig) -> tuple[str, ...]:
         if kind in _NEEDS:
             left.append(_NEEDS[kind].value)
         if kind is PartitionKind.COLUMN_STATS and config.partition_fields:
-            left.append(PartitionKind.PARTITION_STATS.value)
+            pair = PartitionKind.PARTITION_STATS.value
+            present = config.metadata_partitions
+            left += [pair] if pair in present or name not in present else []
         if kind is PartitionKind.PARTITION_STATS and not config.partition_fields:
             raise InvalidInputError(
                 "statistics of partitions need a partitioned table: build column_stats instead",

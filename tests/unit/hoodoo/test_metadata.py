@@ -33,6 +33,10 @@ def made(path: Path, *, schema: Any = SCHEMA, split: bool = True, **options: str
     )
 
 
+def table_of(path: Path) -> hoodoo.Table:
+    return hoodoo.open_table(path / "t")
+
+
 def partitions(table: hoodoo.Table) -> tuple[str, ...]:
     return table.config.complete_metadata_partitions
 
@@ -281,6 +285,16 @@ def test_a_rebuild_without_options_keeps_the_scope_and_the_columns(tmp_path: Pat
         now = read_index_definitions(table.context.ports.storage)
     assert not now["record_index"].is_per_partition, "the option says so"
     assert now["column_stats"].source_fields[3:] == ("id", "v")
+
+
+def test_a_rebuild_adds_no_statistics_of_partitions(tmp_path: Path) -> None:
+    with made(tmp_path) as table:
+        table.upsert(ROWS)
+        table.metadata.drop("partition_stats")
+        table.metadata.rebuild()
+        assert partitions(table_of(tmp_path)) == ("column_stats", "files")
+        table.metadata.create()
+        assert "partition_stats" in partitions(table_of(tmp_path))
 
 
 def test_damaged_index_definitions_end_with_a_drop_of_the_metadata_table(tmp_path: Path) -> None:
