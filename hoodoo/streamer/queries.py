@@ -63,7 +63,10 @@ def run_query(query: str, relations: Mapping[str, Any], key: str) -> pa.Table:
         except duckdb.Error as error:
             why = str(error).partition("\n\n")[0].replace("\n", " ")[:300]
             raise InvalidInputError(
-                f"the query fails, correct it: {key}: {why}", kind="streamer_query", key=key
+                "the query fails, which is SQL of DuckDB: correct it, or run it as SQL of Spark "
+                f"(--executor spark, or hoodoo.streamer.executor=spark): {key}: {why}",
+                kind="streamer_query",
+                key=key,
             ) from None
     return plain_types(rows)
 

@@ -108,7 +108,7 @@ def test_a_query_reads_hudi_tables_by_name(tmp_path: Path) -> None:
     stream(target(tmp_path, "SqlFileBasedSource", source__sql__file=str(tmp_path / "q.sql")))
     assert rows_of(tmp_path / "t") == [(1, 10), (2, 7)]
     wrong = target(tmp_path, "SqlSource", source__sql__sql__query="SELECT x")
-    with pytest.raises(InvalidInputError, match=r"correct it: .*sql\.query: Binder Error"):
+    with pytest.raises(InvalidInputError, match=r"executor spark.*sql\.query: Binder Error"):
         stream(wrong)
     with pytest.raises(SettingError, match="run it once"):
         Streamer(options | {"hoodoo.streamer.continuous": "true"})
