@@ -22,6 +22,7 @@ from timeline.errors import SettingError
 from timeline.model.commit_metadata import CdcMode, MergeMode, TableType
 from timeline.model.merge_definition import (
     MERGE_STRATEGY_IDS,
+    MOVED_PAYLOADS,
     MergeDefinition,
     PartialUpdateMode,
     definition_of_payload,
@@ -69,6 +70,7 @@ _GENERATOR_CLASSES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
 )
 _PAYLOADS: Final[Mapping[str, MergeMode]] = MappingProxyType(
     {name: definition.mode for name, definition in known_payloads().items()}
+    | {old: known_payloads()[new].mode for old, new in MOVED_PAYLOADS.items()}
 )
 _MODES: Final[Mapping[str, MergeMode]] = MappingProxyType(
     {mode.value: mode for mode in (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)}

@@ -235,7 +235,8 @@ class StreamerSettings(LayeredSettings):
         "hoodie.streamer.transformer.class",
         (),
         "Transformers, in their order: a Python function as `module:function`, or "
-        "`SqlQueryBasedTransformer`, `SqlFileBasedTransformer`, `FlatteningTransformer`. A name "
+        "`SqlQueryBasedTransformer`, `SqlFileBasedTransformer`, `FlatteningTransformer`, "
+        "`AWSDmsTransformer`. A name "
         "before a class of Hudi (`a:SqlQueryBasedTransformer`) ends the key of its query.",
         aliases=_old("hoodie.streamer.transformer.class"),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from hoodoo.streamer.engine import Engine, Rows
+from hoodoo.streamer.engine import PLACEHOLDER, Engine, Rows
 from hoodoo.streamer.settings import StreamerSettings
 from timeline.errors import HoodooError, InvalidInputError, SettingError
 from timeline.properties.options import PropertySet
@@ -19,7 +19,8 @@ _PACKAGE = "org.apache.hudi.utilities.transform."
 _QUERY = "SqlQueryBasedTransformer"
 _QUERY_FILE = "SqlFileBasedTransformer"
 _FLATTENING = "FlatteningTransformer"
-_CLASSES = (_QUERY, _QUERY_FILE, _FLATTENING)
+_DMS, _DMS_COLUMN = "AWSDmsTransformer", "Op"
+_CLASSES = (_QUERY, _QUERY_FILE, _FLATTENING, _DMS)
 
 
 def transforms_of(
@@ -47,6 +48,8 @@ def _transform(
         return partial(_by_function, engine, _python(name, properties), name)
     if short == _FLATTENING:
         return engine.flatten
+    if short == _DMS:
+        return partial(_with_dms_column, engine)
     field = "transformer_sql" if short == _QUERY else "transformer_sql_file"
     key = StreamerSettings.options[field].key
     text = properties.get(f"{key}.{prefix}") if prefix else getattr(settings, field)
@@ -55,6 +58,13 @@ def _transform(
     if short == _QUERY_FILE:
         text = read_text(text, key)
     return partial(engine.query_batch, text, key)
+
+
+def _with_dms_column(engine: Engine, rows: Rows) -> Rows:
+    """Return rows with the operation of AWS DMS; files of a full load have none, so it is empty."""
+    if _DMS_COLUMN in engine.columns(rows):
+        return rows
+    return engine.query_batch(f"SELECT *, '' AS {_DMS_COLUMN} FROM {PLACEHOLDER}", _DMS, rows)  # noqa: S608
 
 
 def read_text(path: str, key: str) -> str:

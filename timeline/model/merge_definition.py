@@ -222,6 +222,12 @@ _DEFINITION_OF_PAYLOAD: Final[Mapping[str, MergeDefinition]] = MappingProxyType(
 )
 
 
+#: Payload classes that moved: the name until Hudi 1.0, and that of later releases.
+MOVED_PAYLOADS: Final[Mapping[str, str]] = MappingProxyType(
+    {"org.apache.hudi.payload.AWSDmsAvroPayload": _MODEL + "AWSDmsAvroPayload"}
+)
+
+
 def known_payloads() -> Mapping[str, MergeDefinition]:
     """Return the merge definition of each known payload class of Hudi, by full name."""
     return _DEFINITION_OF_PAYLOAD
@@ -229,10 +235,9 @@ def known_payloads() -> Mapping[str, MergeDefinition]:
 
 def definition_of_payload(payload_class: str) -> MergeDefinition | None:
     """Return the merge definition of a payload class of Hudi; None for any other class."""
-    found = _DEFINITION_OF_PAYLOAD.get(
-        payload_class.replace("com.uber.hoodie.", "org.apache.hudi.")
-    )
-    return None if found is None else replace(found, payload_class=payload_class)
+    name = MOVED_PAYLOADS.get(payload_class, payload_class)
+    found = _DEFINITION_OF_PAYLOAD.get(name.replace("com.uber.hoodie.", "org.apache.hudi."))
+    return None if found is None else replace(found, payload_class=name)
 
 
 def merge_definition_of(

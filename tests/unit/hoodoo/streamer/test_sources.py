@@ -147,6 +147,22 @@ def test_transformers_run_in_their_order(
     assert rows_of(tmp_path / "t") == expected
 
 
+def test_a_full_load_and_changes_of_aws_dms_are_merged(tmp_path: Path) -> None:
+    options = files(tmp_path, '{"id": 1, "v": "a"}\n{"id": 2, "v": "b"}\n')
+    options |= {
+        "hoodie.streamer.transformer.class": "org.apache.hudi.utilities.transform.AWSDmsTransformer",
+        "hoodie.datasource.write.payload.class": "org.apache.hudi.payload.AWSDmsAvroPayload",
+    }
+    stream(options)
+    assert rows_of(tmp_path / "t") == [(1, "a", ""), (2, "b", "")]
+    text = '{"id": 1, "v": "c", "Op": "U"}\n{"id": 2, "v": "b", "Op": "D"}\n'
+    (tmp_path / "in" / "later.json").write_text(text)
+    stream(options)
+    assert rows_of(tmp_path / "t") == [(1, "c", "U")]
+    stored = (tmp_path / "t" / ".hoodie" / "hoodie.properties").read_text()
+    assert "org.apache.hudi.common.model.AWSDmsAvroPayload" in stored
+
+
 def test_a_filter_that_leaves_nothing_still_moves_the_checkpoint(tmp_path: Path) -> None:
     options = files(tmp_path, '{"id": 1}\n', transformer__sql="SELECT * FROM <SRC> WHERE id > 1")
     assert stream(options).rows == 0
