@@ -107,6 +107,16 @@ def test_each_error_kind_has_an_entry_with_cause_fix_and_reaction() -> None:
         assert "**Fix.** " in entry, kind
 
 
+def test_each_message_on_the_page_of_recovery_is_one_of_the_code() -> None:
+    page = (ROOT / "docs/recovery.md").read_text()
+    quoted = re.findall(r"^(?:\| |- )`([a-z]+(?: [A-Za-z.]+){4,})`(?: \||:)", page, re.MULTILINE)
+    assert len(quoted) > 3
+    texts = "\n".join(
+        one.value for one in nodes() if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    )
+    assert [one for one in quoted if one not in texts] == []
+
+
 def test_a_printed_error_ends_with_the_anchor_of_its_kind() -> None:
     error = errors.LockTimeoutError("the lock was not free", holder="h")
     assert str(error) == "the lock was not free [see docs/reference/errors.md#lock_timeout]"
