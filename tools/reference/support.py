@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from filegroups.keys.generators import KeyGenerator
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unreadable, refuse_unwritable
-from hoodoo.services import _SERVICES
+from hoodoo.services import _SERVICES, services_of
 from lockproviders.registry import registry_for
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType, WriteOperation
@@ -138,15 +137,19 @@ def names(values: list[str]) -> str:
 
 
 def services() -> str:
-    """Return the section of the table services with the options that switch them on."""
+    """Return the section of the table services: name, task, and the options that switch them on."""
     rows = []
-    for entry in _SERVICES:
-        title = re.sub(
-            r"(?<=[a-z])(?=[A-Z])", " ", entry.settings.__name__.removesuffix("Settings")
+    for entry, service in zip(_SERVICES, services_of({}), strict=True):
+        task = (
+            (type(service).__doc__ or "")
+            .strip()
+            .splitlines()[0]
+            .rstrip(".")
+            .removesuffix(" as a service")
         )
         keys = [entry.settings.options[one].key for one in entry.switches]
-        rows.append((title, names(keys)))
-    return "\n## Table services\n" + table(("Service", "Switched on by"), rows)
+        rows.append((f"`{service.name}`", task.partition(";")[0], names(keys)))
+    return "\n## Table services\n" + table(("Service", "Task", "Switched on by"), rows)
 
 
 def storage() -> str:
