@@ -262,7 +262,7 @@ def preview_create(
     services_of(layers.load(), settings=settings)
     if makes_metadata_table(layers.load(), enabled=settings.metadata_enable):
         own = MetadataTableSettings.from_properties(layers.load())
-        wanted = with_needed(default_partitions(planned, own), planned)
+        wanted = with_needed(default_partitions(planned, own), planned, own)
         planned_partitions(wanted, planned, own, avro_json=planned.create_schema_json, rows={})
     if settings.own_buckets is not None:
         refuse_unfit_buckets(settings, settings.own_buckets)

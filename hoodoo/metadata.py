@@ -54,7 +54,7 @@ class MetadataPartitions:
     def to_create(self, *partitions: str, column: str | None = None) -> tuple[str, ...]:
         """Return what ``create`` would build. Arguments, errors: as there. Outside: 1 get."""
         config, settings = self._config(), self.settings
-        wanted = with_needed(partitions or self._default(config), config)
+        wanted = with_needed(partitions or self._default(config), config, settings)
         planned_partitions(
             wanted,
             config,

@@ -110,7 +110,7 @@ def default_partitions(
     wanted = [PartitionKind.FILES]
     if settings.column_stats:
         wanted.append(PartitionKind.COLUMN_STATS)
-        if config.partition_fields:
+        if config.partition_fields and settings.partition_stats:
             wanted.append(PartitionKind.PARTITION_STATS)
     if settings.bloom_filters:
         wanted.append(PartitionKind.BLOOM_FILTERS)
@@ -147,7 +147,7 @@ def partition_warnings(config: TableConfig, properties: PropertySet) -> Iterator
                 "writer maintains it; drop it for all engines with 'hoodoo metadata drop TABLE "
                 f"{present[kind]}', or leave the option out"
             )
-        elif wanted and kind not in present and not kind.is_named:
+        elif wanted and kind not in present and not kind.is_named and _fits(kind, config):
             yield _not_built(key, text, f"create TABLE {kind.value}")
     least = given.find(settings.options["partitioned_file_groups_min"])
     is_split = PartitionKind.RECORD_INDEX in present and settings.partitioned_record_index
@@ -164,6 +164,10 @@ def partition_warnings(config: TableConfig, properties: PropertySet) -> Iterator
             yield _not_built(key, column, f"create-index TABLE {short} --column {column}")
 
 
+def _fits(kind: PartitionKind, config: TableConfig) -> bool:
+    return kind is not PartitionKind.PARTITION_STATS or bool(config.partition_fields)
+
+
 def _not_built(key: str, text: str, command: str) -> str:
     return (
         f"{key}={text}, and the table does not have this partition of the metadata table: build it "
@@ -174,6 +178,7 @@ def _not_built(key: str, text: str, command: str) -> str:
 #: Options that switch a partition on or off.
 _SWITCHES: Final[Mapping[str, PartitionKind]] = {
     "column_stats": PartitionKind.COLUMN_STATS,
+    "partition_stats": PartitionKind.PARTITION_STATS,
     "bloom_filters": PartitionKind.BLOOM_FILTERS,
     "record_index": PartitionKind.RECORD_INDEX,
     "partitioned_record_index": PartitionKind.RECORD_INDEX,
@@ -183,12 +188,15 @@ _SWITCHES: Final[Mapping[str, PartitionKind]] = {
 _OF_ONE_SCOPE: Final = frozenset({"record_index", "partitioned_record_index"})
 
 
-def with_needed(names: Iterable[str], config: TableConfig) -> tuple[str, ...]:
+def with_needed(
+    names: Iterable[str], config: TableConfig, settings: MetadataTableSettings
+) -> tuple[str, ...]:
     """
     Return partitions and those that they need, in the order in which they are built.
 
-    New statistics of columns bring those of partitions on a partitioned table, as in Java Hudi 1.2.0.
-    A build again does not: the writers of Hudi 1.0 may have switched them off.
+    New statistics of columns bring those of partitions on a partitioned table, as in Java Hudi 1.2.0,
+    unless the settings say no. A build again does not: the writers of Hudi 1.0 may have switched
+    them off.
 
     Raises:
         InvalidInputError: A name is of no kind that can be built (``metadata_partition_name``), or
@@ -222,7 +230,8 @@ def with_needed(names: Iterable[str], config: TableConfig) -> tuple[str, ...]:
         if kind is PartitionKind.COLUMN_STATS and config.partition_fields:
             pair = PartitionKind.PARTITION_STATS.value
             present = config.metadata_partitions
-            left += [pair] if pair in present or name not in present else []
+            is_new = name not in present and settings.partition_stats
+            left += [pair] if pair in present or is_new else []
         if kind is PartitionKind.PARTITION_STATS and not config.partition_fields:
             raise InvalidInputError(
                 "statistics of partitions need a partitioned table: build column_stats instead",

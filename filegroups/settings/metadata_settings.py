@@ -41,6 +41,12 @@ class MetadataTableSettings(LayeredSettings):
         2,
         "File groups of new statistics of columns.",
     )
+    partition_stats: bool = option(
+        "hoodie.metadata.index.partition.stats.enable",
+        True,
+        "Whether new statistics of columns bring those of partitions (an option of Hudi 1.0; 1.1 "
+        "and 1.2 always do).",
+    )
     partition_stats_file_groups: _Count = option(
         "hoodie.metadata.index.partition.stats.file.group.count",
         1,

@@ -176,7 +176,9 @@ def build_partitions(
     config = load_config(context.ports.storage)
     refuse_old_version(config)
     complete, afresh = set(config.complete_metadata_partitions), frozenset(again)
-    wanted = [name for name in with_needed(names, config) if name not in complete - afresh]
+    wanted = [
+        name for name in with_needed(names, config, settings) if name not in complete - afresh
+    ]
     if not wanted:
         return None
     planned = _planned(context, config, wanted, settings, columns)

@@ -19,6 +19,7 @@ from timeline.properties.properties_file import update_properties
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
 ROWS = [{"id": f"k{number}", "p": f"p{number % 2}", "v": number} for number in range(10)]
 ON = {"hoodie.metadata.enable": "true"}
+PARTITION_STATS = "hoodie.metadata.index.partition.stats.enable"
 RECORD_INDEX = "hoodie.metadata.global.record.level.index.enable"
 
 
@@ -71,6 +72,7 @@ def test_the_option_of_an_index_gives_a_new_table_its_metadata_table(
         ({}, True, ("column_stats", "files", "partition_stats")),
         ({}, False, ("column_stats", "files")),
         ({"hoodie.metadata.index.column.stats.enable": "false"}, True, ("files",)),
+        ({PARTITION_STATS: "false"}, True, ("column_stats", "files")),
         (
             {RECORD_INDEX: "true", "hoodie.metadata.index.bloom.filter.enable": "true"},
             False,
@@ -174,6 +176,8 @@ def test_the_wanted_secondary_index_is_not_built_beside_one_of_the_same_column(
         ({"hoodie.metadata.record.level.index.enable": "true"}, "create TABLE record_index"),
         ({"hoodie.metadata.record.level.index.enable": "false"}, None),
         ({SECONDARY: "v"}, "create-index TABLE v --column v"),
+        ({PARTITION_STATS: "true"}, None),
+        ({PARTITION_STATS: "false"}, "drop TABLE partition_stats"),
         ({"hoodie.metadata.index.secondary.enable": "false"}, None),
     ],
 )
