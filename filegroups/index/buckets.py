@@ -303,8 +303,6 @@ def _is_bucket(one: FileSlice) -> bool:
     return number is not None and number < _BUCKETS_MAX
 
 
-# ---- Bucket indexes: the hash of a key gives its file group, by a count or by ranges (fmt 9)
-
 # ---- Consistent hashing: the newest committed ranges of each partition (fmt 9)
 #
 # Resizing a partition writes new metadata, which counts once its instant has completed. Until then

@@ -33,16 +33,15 @@ from filegroups.keys.keys import KeySpec, addresses, changed_addresses, validate
 from filegroups.merge.merging import (
     RELOCATED_COLUMN,
     combine_incoming,
-    key_codes,
     mark_relocated_keys,
 )
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import normalise, refuse_null_elements
 from filegroups.schema.distinct_values import codes_of, one_array, rows_by_number
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta
-from filegroups.writing.write_request import RowCounts, RowRules
+from filegroups.writing.write_request import RowRules
 from timeline.errors import InvalidInputError, InvariantError, counted
-from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
+from timeline.model.commit_metadata import FileGroupId, WriteStat
 from timeline.model.file_names import join
 from timeline.ports.ports import Ports, Storage
 
@@ -582,113 +581,3 @@ def _group_codes(paths: Any, file_ids: Any) -> tuple[Any, list[FileGroupId]]:
     distinct, codes = np.unique(wide, return_inverse=True)
     pairs = (divmod(one, len(id_names)) for one in distinct.tolist())
     return codes, [FileGroupId(path_names[path], id_names[number]) for path, number in pairs]
-
-
-# ---- Coalesced writes: rows of several writes, written once, with results for each write (GRP-7)
-#
-# Rows may be coalesced if merging them at once gives the same file as merging write after write.
-# That is so if each row of a key replaces the one before it, or if the greater ordering value
-# wins and no row is a delete. A base file forgets a delete, so a late row would count again.
-
-_PLAIN_MODES = (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
-
-
-def may_coalesce(rules: RowRules) -> bool:
-    """Return whether rows with these rules may be merged with other rows before the write."""
-    merge = rules.merge
-    if not rules.operation.traits.updates or not rules.combine or rules.changes_known:
-        return False
-    if rules.lookup.whole_table or rules.lookup.by_record_index or rules.buckets is not None:
-        return False  # keys may move between partitions, or it is unknown which keys are new
-    if merge.mode not in _PLAIN_MODES or merge.merger is not None or merge.updates_partially:
-        return False
-    return not (merge.precombines or merge.deletes_by_order or merge.late_rows_sign)
-
-
-def can_coalesce_rows(workload: LocalWorkload, avro_json: str) -> bool:
-    """
-    Return whether the rows themselves can be coalesced, if their rules allow it.
-
-    Args:
-        workload: The prepared rows.
-        avro_json: The schema they were prepared for.
-    """
-    combining = workload.rules.combining(avro_json)
-    return not combining.by_order or not combining.deletes(workload.rows).any()
-
-
-class CoalescedWorkload(LocalWorkload):
-    """
-    Rows of several prepared workloads, in the order of their writes.
-
-    Args:
-        ports: The ports.
-        parts: Workloads of one plan that ``may_coalesce``, prepared for one schema.
-        avro_json: That schema.
-    """
-
-    def __init__(self, ports: Ports, parts: Sequence[LocalWorkload], avro_json: str) -> None:
-        rules = parts[0].rules
-        every = pa.concat_tables([one.rows for one in parts])
-        super().__init__(ports, combined(every, rules, avro_json))
-        self._schema = parts[0].schema
-        self._rules = rules
-        self._every = every.select([KEY_COLUMN, PARTITION_COLUMN])
-        self._deletes = rules.combining(avro_json).deletes(every)
-        self._part_of = np.repeat(np.arange(len(parts)), [one.rows.num_rows for one in parts])
-        self._parts = len(parts)
-        self._counts: list[RowCounts] | None = None
-
-    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
-        """See ``Workload.tag``."""
-        self._counts = None
-        return super().tag(candidates)
-
-    def counts(self) -> list[RowCounts]:
-        """
-        Return how many rows each part inserts, updates and deletes, after the parts before it.
-
-        Call it after ``tag``. A late row in event-time order counts as an update, though it changes
-        nothing.
-        """
-        if self._counts is None:
-            self._counts = self._counted()
-        return self._counts
-
-    def _counted(self) -> list[RowCounts]:
-        own = self._rows.select(self._every.schema.names)
-        codes, distinct = key_codes(pa.concat_tables([own, self._every]), by_partition=True)
-        found = np.zeros(distinct, np.bool_)
-        found[codes[: own.num_rows]] = np.asarray(pc.is_valid(self._found))
-        there = _there_before(codes[own.num_rows :], found, self._deletes)
-        kept = ~self._deletes
-        inserted, updated, deleted = (
-            np.bincount(self._part_of[mask], minlength=self._parts).tolist()
-            for mask in (~there & kept, there & kept, there & self._deletes)
-        )
-        return [
-            RowCounts(inserted=new, updated=changed, deleted=gone)
-            for new, changed, gone in zip(inserted, updated, deleted, strict=True)
-        ]
-
-
-def _there_before(codes: Any, found: Any, deletes: Any) -> Any:
-    """
-    Return for each row whether its key existed before the row.
-
-    Args:
-        codes: Codes of the rows' keys, in row order.
-        found: For each key, whether the table had it.
-        deletes: For each row, whether it deletes its key.
-
-    Shapes: (n,), (keys,), (n,) -> (n,).
-    """
-    order = np.argsort(codes, kind="stable")
-    by_key = codes[order]
-    follows = np.zeros(len(codes), np.bool_)
-    follows[1:] = by_key[1:] == by_key[:-1]
-    left_by_last = np.zeros(len(codes), np.bool_)
-    left_by_last[1:] = ~deletes[order[:-1]]
-    there = np.empty(len(codes), np.bool_)
-    there[order] = np.where(follows, left_by_last, found[by_key])
-    return there
