@@ -200,7 +200,7 @@ def _fingerprints_of(
 
 
 def _forgotten(
-    path: str, what: str = "the present boundary names for the batches in it"
+    path: str, what: str = "the truncation point names for the batches in it"
 ) -> CorruptTableError:
     return CorruptTableError(
         f"{path} is missing, which {what}, so it is unknown whether this batch was committed "

@@ -142,8 +142,9 @@ class HashChainCoverage:
     @property
     def text(self) -> str:
         """Summarize the coverage in one line for people."""
-        how = "signed" if self.signed else "sealed"
-        return f"slots {how} since {self.first}; head to save outside of the table: {self.head}"
+        how = "are signed" if self.signed else "have a hash chain"
+        since = f"slots from {self.first} on {how}"
+        return f"{since}; head to save outside of the table: {self.head}"
 
 
 def verify_hash_chain(
