@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Final
 
 import pyarrow as pa
 
@@ -40,6 +41,8 @@ from timeline.properties.setting_enums import (
     InsertDuplicates,
 )
 from timeline.snapshot import Snapshot
+
+_UPSERT: Final = WriteOperation.UPSERT
 
 
 def write_request_of(
@@ -191,12 +194,20 @@ def _partial_columns(
 
 def operation_of(settings: WriteSettings, operation: Operation = None) -> WriteOperation:
     """
-    Return the operation that the caller names, else the configured one.
+    Return the operation that the caller names, else the one of the options.
 
     Raises:
         InvalidInputError: There is no such operation.
     """
-    return settings.operation if operation is None else to_write_operation(operation)
+    if operation is None:
+        return insert_for_known_keys(settings, settings.operation)
+    return to_write_operation(operation)
+
+
+def insert_for_known_keys(settings: WriteSettings, operation: WriteOperation) -> WriteOperation:
+    """Return an insert for an upsert by options that also drop or refuse known keys, as in Hudi."""
+    keeps = settings.insert_duplicates is InsertDuplicates.NONE
+    return WriteOperation.INSERT if operation is _UPSERT and not keeps else operation
 
 
 def _schema_rules(settings: WriteSettings, config: TableConfig, keys: KeySpec) -> SchemaRules:

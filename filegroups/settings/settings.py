@@ -41,6 +41,7 @@ from timeline.properties.setting_enums import (
     InsertDuplicates,
     LogFormat,
     OverwriteMode,
+    SqlInsertMode,
 )
 from timeline.redaction import redact
 from timeline.rules.bucket_ranges import BUCKET_OWNERSHIP_KEY, BucketRanges
@@ -97,6 +98,17 @@ class WriteSettings(KeySettings, LimitSettings):
         "Operation of INSERT INTO; unset, upsert with key and ordering field, else insert.",
         choices=("upsert", "insert", "bulk_insert"),
     )
+    sql_insert_mode: SqlInsertMode | None = option(
+        "hoodie.sql.insert.mode",
+        None,
+        "Older option of INSERT INTO into a table with a key: upsert, strict (refuse known keys) or "
+        "non-strict (keep both rows). A newer option that names an operation decides before it.",
+    )
+    sql_bulk_insert: bool = option(
+        "hoodie.sql.bulk.insert.enable",
+        False,
+        "Older option: INSERT INTO is a bulk insert, which keeps rows of known keys beside the old.",
+    )
     combine_before_insert: bool = option(
         "hoodie.combine.before.insert", False, "Merge incoming rows of one key before an insert."
     )
@@ -114,7 +126,8 @@ class WriteSettings(KeySettings, LimitSettings):
     insert_duplicates: InsertDuplicates = option(
         "hoodie.datasource.insert.dup.policy",
         InsertDuplicates.NONE,
-        "How an insert treats a key that the table has: keep both rows, drop the new row, or fail.",
+        "How an insert treats a key that the table has: keep both rows, drop the new row, or fail. "
+        "With drop and fail, an upsert by options and INSERT INTO of SQL are such inserts.",
     )
     allow_duplicates_on_inserts: bool = option(
         "hoodie.merge.allow.duplicate.on.inserts",

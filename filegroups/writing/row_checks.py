@@ -184,7 +184,8 @@ def rows_to_write(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
     if rules.refuse_found and found.updates:
         raise InvalidInputError(
             "the insert has keys that the table has already; upsert the rows, or set "
-            "hoodie.datasource.insert.dup.policy to drop or none: "
+            "hoodie.datasource.insert.dup.policy to drop, or leave out the option that refuses "
+            "them (this one, or hoodie.sql.insert.mode=strict): "
             f"{counted(sum(found.updates.values()), 'row')}",
             kind="key_exists",
             rows=sum(found.updates.values()),

@@ -28,7 +28,7 @@ from hoodoo.cli.printing import count_text
 from hoodoo.input_files import read_files
 from hoodoo.inputs import named_partitions, refuse_other_types
 from hoodoo.table import Table
-from hoodoo.write_requests import with_patterns, write_request_of
+from hoodoo.write_requests import operation_of, with_patterns, write_request_of
 from hoodoo.writer import TableWriter
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
@@ -96,7 +96,7 @@ def write(
     table = _existing(invocation, address, code, may_create=key is not None)
     new = table is None
     settings = _settings_of(invocation, code) if table is None else table.settings
-    chosen = settings.operation
+    chosen = operation_of(settings)
     if condition is not None:
         if table is None or not chosen.traits.deletes_keys or sources:
             raise InvalidInputError(
@@ -182,7 +182,7 @@ def _created(
         )
     record_keys(rows, KeySpec(record_key_fields=keys, partition_fields=partitions))
     validate_ordering(rows, ordering)
-    planned, chosen = new_table_config(address, settings, schema), settings.operation
+    planned, chosen = new_table_config(address, settings, schema), operation_of(settings)
     if addressed(write_request_of(settings, planned, chosen), None).operation is not chosen:
         raise InvalidInputError(
             "a new table without key fields takes inserts only; name the key by --key, or use "

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import StringType
 
 from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.schema.schema import KEY_COLUMN, META_COLUMNS
@@ -29,6 +30,7 @@ from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.sql.catalyst import (
     assignable,
     attribute,
+    can_up_cast,
     cast_to_store,
     column_of,
     kind_of,
@@ -127,6 +129,19 @@ class Target:
             kind="unknown_column",
             columns=[name],
         )
+
+    def stores_as_compared(self, name: str, given: Any) -> bool:
+        """
+        Return whether a value that equals none of a column also differs from all after it is stored.
+
+        Spark compares values in the wider type of both, and a column may get a narrower one. It
+        compares texts as they are, and fills or cuts those of a column with a length.
+        """
+        wanted = self.types[name]
+        if LENGTH in self.declared.get(name.casefold(), {}):
+            return False
+        widens = not isinstance(wanted, StringType) and can_up_cast(self.spark, given, wanted)
+        return given == wanted or widens
 
 
 class Changes:
@@ -277,7 +292,13 @@ class Changes:
                 continue
             key = _VALUE.format(number, name)
             value = stored_column(
-                target.spark, key, given[key], kind, column=name, declared=declared
+                target.spark,
+                key,
+                given[key],
+                kind,
+                column=name,
+                declared=declared,
+                reads_texts=True,
             )
             made = F.when(F.col(ACT) == number, value).otherwise(made)
         return made
@@ -316,7 +337,14 @@ def _is_lower(fields: Sequence[str], made: Mapping[str, Any]) -> Any:
 
 
 def stored_column(
-    spark: Any, name: str, given: Any, wanted: Any, *, column: str, declared: Mapping[str, str]
+    spark: Any,
+    name: str,
+    given: Any,
+    wanted: Any,
+    *,
+    column: str,
+    declared: Mapping[str, str],
+    reads_texts: bool = False,
 ) -> Any:
     """
     Return a column in the type of the table's column.
@@ -328,11 +356,13 @@ def stored_column(
         wanted: The type of the table's column.
         column: The name of the table's column.
         declared: What the catalog keeps of it.
+        reads_texts: Whether texts are read as values of other types, as Java Hudi does in UPDATE
+            and MERGE. A text that is no such value is an error.
 
     Raises:
         InvalidInputError: A value of this type cannot be stored (``expression``).
     """
-    if not (given == wanted or assignable(spark, given, wanted)):
+    if not (given == wanted or assignable(spark, given, wanted, reads_texts=reads_texts)):
         raise InvalidInputError(
             f"a value does not fit its column: {column} has type {wanted.simpleString()}, the "
             f"value {given.simpleString()}; convert it by CAST",

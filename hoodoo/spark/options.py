@@ -194,11 +194,12 @@ def reader_properties(options: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def check_others(options: Mapping[str, object], known: Container[str] = ()) -> None:
+def check_others(spark: Any, options: Mapping[str, object], known: Container[str] = ()) -> None:
     """
     Refuse or warn of options that are neither Hudi's nor Spark's own, nor entries of the commit.
 
     Args:
+        spark: The session.
         options: The options of a reader or writer.
         known: Further known ones, in lower case.
 
@@ -206,8 +207,6 @@ def check_others(options: Mapping[str, object], known: Container[str] = ()) -> N
         SettingError: An option of another format chooses rows (``unsupported_setting``).
     """
     others = []
-    given = {key.lower(): value for key, value in options.items()}
-    of_commit = str(given.get(_COMMIT_PREFIX.key, _COMMIT_PREFIX.default)).lower()
     for key, value in options.items():
         folded = key.lower()
         instead = _CHOOSES_ROWS.get(folded)
@@ -223,7 +222,6 @@ def check_others(options: Mapping[str, object], known: Container[str] = ()) -> N
             )
         is_known = (
             folded.startswith((*OWN_PREFIXES, SESSION_PREFIX))
-            or (of_commit and folded.startswith(of_commit))
             or folded in _NOT_PROPERTIES
             or folded in _CHOOSES_ROWS  # with a value that chooses none
             or folded in known
@@ -232,6 +230,10 @@ def check_others(options: Mapping[str, object], known: Container[str] = ()) -> N
         )
         if not is_known and value is not None:
             others.append(key)
+    if others:  # the prefix of entries may be an option of any layer
+        found = layers_for(spark, options).load().find(_COMMIT_PREFIX)
+        prefix = str(_COMMIT_PREFIX.default if found is None else found[1]).casefold()
+        others = [key for key in others if not (prefix and key.casefold().startswith(prefix))]
     if others:
         warnings.warn(
             f"unknown option, it is ignored, as those of Hudi begin with hoodie.: {', '.join(sorted(others))}",

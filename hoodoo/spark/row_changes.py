@@ -396,7 +396,7 @@ class _SparkMerge:
                 parts.append(Kept(changes.of(acted, When.NOT_MATCHED_BY_SOURCE)))
             inserts = self._inserts(matched, source, changes)
         if inserts is not None:
-            if not self._inserts_new_keys(joined, target, plan):
+            if not self._inserts_new_keys(joined, source, target, plan):
                 self._refuse_known_inserts(state.to_df(), inserts.df, plan)  # type: ignore[attr-defined]
             parts.append(inserts)
         return state.reads(), statement.checked(_united(parts), changes.checks)
@@ -458,7 +458,7 @@ class _SparkMerge:
         if not joined.says_more and all(
             one.takes_all_of(self.source.alias, target) for _, one in self._of(When.MATCHED)
         ):
-            heads = {name.partition(".")[0] for name in (*target.rules.fixed, *terms)}
+            heads = {name.partition(".")[0] for name in (*target.rules.fixed, *joined.pairs)}
             names = [name for name in wanted.names if name in {*target.stored, *heads}]
         else:
             names = wanted.names
@@ -535,7 +535,9 @@ class _SparkMerge:
         acted = rows.withColumn(ACT, act)
         return acted if keeps_all else acted.where(f"{ACT} is not null")
 
-    def _inserts_new_keys(self, joined: EqualColumns, target: Target, plan: WriteRequest) -> bool:
+    def _inserts_new_keys(
+        self, joined: EqualColumns, source: Kept, target: Target, plan: WriteRequest
+    ) -> bool:
         """Return whether the match itself shows that no row of the table has an insert's key."""
         config = self.statement.table.config
         if not config.record_key_fields:
@@ -544,6 +546,9 @@ class _SparkMerge:
         whole = plan.rules.lookup.whole_table
         places = keys if whole else keys | {*config.partition_fields}
         if joined.says_more or set(pairs) not in (keys, places):
+            return False
+        types = {each.name.casefold(): each.dataType for each in source.df.schema}
+        if not all(target.stores_as_compared(name, types[pairs[name]]) for name in pairs):
             return False
         for _, clause in self._of(When.NOT_MATCHED):
             for name, other in pairs.items():

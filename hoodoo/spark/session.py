@@ -269,7 +269,7 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         if self._given_unsupported is not None:
             raise _unsupported(self._given_unsupported)
         given = self._options(options)
-        check_others(given)
+        check_others(spark, given)
         result = save_dataframe(
             self._df,
             path_of(path, given, "save()"),
@@ -299,7 +299,7 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         if self._given_unsupported is not None:
             raise _unsupported(self._given_unsupported)
         given = self._options(options)
-        check_others(given, FIXED_PROPERTIES)
+        check_others(spark, given, FIXED_PROPERTIES)
         result = save_as_table(
             self._df,
             name,
@@ -344,7 +344,7 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         if not serves(self._spark, format or self._given_format):
             return super().load(path, format, schema, **options)
         paths, given = paths_of(path, self._options(options))
-        check_others(given)
+        check_others(self._spark, given)
         chosen = schema if schema is not None else self._given_schema
         return load_dataframe(self._spark, paths, given, schema=chosen)
 
@@ -354,7 +354,7 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         named = find_table(self._spark, name_parts(self._spark, tableName)) if given else None
         if named is None:
             return read_by_name(self._spark, tableName, super().table)
-        check_others(given)
+        check_others(self._spark, given)
         df = load_dataframe(self._spark, [named.path], {**named.read_options, **given})
         return df.alias(tableName.rpartition(".")[2])
 
@@ -416,7 +416,7 @@ class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
         if output.lower() not in ("append", "update"):
             raise _unsupported(f"output mode {output}")
         given = self._options(options)
-        check_others(given, FIXED_PROPERTIES)
+        check_others(spark, given, FIXED_PROPERTIES)
         target = path_of(path, given, "start()")
         partitions = _names((partitionBy,)) if partitionBy else self._given_partitions
 
@@ -461,7 +461,7 @@ class HoodooStreamReader(_GivenOptions, DataStreamReader):
         from hoodoo.spark.datasource import HAS_READ_LIMITS
 
         given = self._options(options)
-        check_others(given)
+        check_others(self._spark, given)
         properties = layers_for(self._spark, given).load()
         settings = ReadSettings.of_stream(properties)
         if settings.has_stream_limit and not HAS_READ_LIMITS:

@@ -38,6 +38,7 @@ from hoodoo.write_requests import write_request_of
 from tableservices.worker import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
+from timeline.properties.setting_enums import InsertDuplicates
 from timeline.reader_lease import ReaderLease, lease_newest
 from timeline.snapshot import Snapshot
 
@@ -114,6 +115,12 @@ class SparkTable(Table):
         """Return the table as a DataFrame; ``options`` are those of the reader."""
         given = {**self._options, **options}
         return load_dataframe(self.spark, [self.path], given, warns=bool(options))
+
+    def refuse_known_keys(self) -> None:
+        """Refuse known keys in the inserts of this open table, unless its options drop their rows."""
+        if self._settings.insert_duplicates is InsertDuplicates.NONE:
+            refusing = {"insert_duplicates": InsertDuplicates.FAIL}
+            self._settings = self._settings.model_copy(update=refusing)
 
     def pin(self) -> SparkSnapshot:
         """

@@ -13,9 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
+
+from py4j.protocol import Py4JJavaError
 
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import CommitResult
@@ -160,7 +163,7 @@ class StreamSink:
             )
             if len(text) > _TEXT_MAX:
                 text = f"{text[: _TEXT_MAX // 2]} ... {text[-_TEXT_MAX // 2 :]}"
-            raise _MicroBatchError(text) from None
+            raise _failure(batch.sparkSession, text) from None
 
     def _save(self, batch: Any, number: int) -> CommitResult | None:
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
@@ -229,6 +232,23 @@ class StreamSink:
         until = clock.monotonic_ms() + pause_ms
         while (left := until - clock.monotonic_ms()) > 0 and not self._is_stopped():
             clock.sleep_ms(min(left, _STEP_MS))
+
+
+def _failure(spark: Any, text: str) -> Exception:
+    """
+    Return the failure of a micro-batch, to raise in the function that Spark calls.
+
+    py4j sends an exception as a traceback, whose first lines are its own. It sends the exception of
+    Java itself if the parameters of the thread's connection say so; a failure ends this thread.
+    """
+    client = spark.sparkContext._gateway._gateway_client  # noqa: SLF001
+    connection = client.get_thread_connection() if hasattr(client, "thread_connection") else None
+    if connection is None:
+        return _MicroBatchError(text)
+    connection.python_parameters = copy(connection.python_parameters)
+    connection.python_parameters.propagate_java_exceptions = True
+    failed: Exception = Py4JJavaError(text, java_class(spark, "java.lang.RuntimeException")(text))
+    return failed
 
 
 # ---- The checkpoint folder, checked before the query starts

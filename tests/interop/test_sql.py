@@ -350,8 +350,11 @@ def test_java_and_hoodoo_lead_to_the_same_rows(
 ) -> None:
     if kind == "cow":  # both engines refuse to compact such a table
         statements = [one for one in statements if "compaction" not in one]
-    if apart:  # the times and names of files differ
-        statements = [one for one in statements if "CALL show_" not in one and "stats" not in one]
+    if apart:  # the times, the names and the rows of files differ
+        of_files = re.compile("CALL (show|stats|validate)_|'read_optimized'")
+        statements = [one for one in statements if not of_files.search(one)]
+        # Java does nothing for this clause.
+        statements = [one.partition(" WHEN NOT MATCHED BY SOURCE")[0] for one in statements]
     answer = outcomes(python, tmp_path, statements, kind=kind, first=first, apart=apart)
     found = answer["found"]
     assert len(found) == len(statements)

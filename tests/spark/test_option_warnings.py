@@ -64,12 +64,19 @@ def test_a_save_and_a_load_each_report_ignored_options_once(save: Any, rows: Any
     assert texts == []
 
 
-def test_options_of_other_formats_are_refused_or_reported(save: Any, rows: Any) -> None:
+def test_options_of_other_formats_are_refused_or_reported(
+    spark: Any, path: str, save: Any, rows: Any
+) -> None:
     prefixed = {"hoodie__datasource__write__commitmeta__key__prefix": "job.", "job__run": "7"}
     with heard() as texts:
         save(THREE, _run="7")
         save(THREE, **prefixed)  # entries of the commit
+        with session_values(spark, hoodie__datasource__write__commitmeta__key__prefix="job."):
+            save(THREE, job__run="8")
     assert texts == []
+    with hoodoo.open_table(path) as table:
+        newest = next(iter(table.snapshot.commits_newest_first()))
+    assert newest.extra_metadata["job.run"] == "8"
     with heard() as texts:
         save(THREE, mergeSchema="true", partitionOverwriteMode="static")
     assert len(texts) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ from hoodoo.spark.spark_table import SparkSnapshot
 from hoodoo.spark.sql import statements
 from hoodoo.spark.sql.names import load_pinned
 from tests.spark.conftest import DRIVER_BYTES, Sql
-from timeline.errors import HoodooError, InvalidInputError, StorageUnavailableError
+from timeline.errors import (
+    HoodooError,
+    InvalidInputError,
+    SettingError,
+    StorageUnavailableError,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -207,6 +213,50 @@ def test_an_insert_with_the_key_of_another_row_is_refused(sql: Sql, stays: str) 
         "ON t.id = s.id AND t.guest = s.guest WHEN NOT MATCHED THEN INSERT *"
     )
     assert sql("SELECT count(*) FROM stays") == [(5,)]
+    for number, (kind, stored, other) in enumerate(
+        (("CHAR(4)", "'ab'", "'ab'"), ("INT", "1", "1.5D"))
+    ):
+        name = f"t{number}"
+        sql(f"CREATE TABLE {name} (k {kind}, n INT) USING hudi TBLPROPERTIES (primaryKey = 'k')")
+        sql(f"INSERT INTO {name} VALUES ({stored}, 0)")
+        with pytest.raises(InvalidInputError) as refused:  # it is stored as the key of that row
+            sql(
+                f"MERGE INTO {name} t USING (SELECT {other} k, 1 n) s ON t.k = s.k "
+                "WHEN NOT MATCHED THEN INSERT *"
+            )
+        assert refused.value.kind == "merge_on"
+
+
+def test_the_driver_compares_texts_with_a_length_as_spark_does(
+    sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = "(id INT, code CHAR(4), fare DOUBLE, n INT)"
+    sql(f"CREATE TABLE t {columns} USING hudi TBLPROPERTIES (primaryKey = 'id')")
+    sql(f"CREATE TABLE plain {columns} USING parquet")
+    for name in ("t", "plain"):
+        sql(f"INSERT INTO {name} VALUES (1, 'ab', 1D, 0), (2, 'cd  ', 1D, 0), (3, 'efgh', 1D, 0)")
+    sql("CREATE TABLE other (id INT, code CHAR(6)) USING parquet")
+    sql("INSERT INTO other VALUES (1, 'ab'), (2, 'c'), (3, 'efgh')")
+    short = "(SELECT 1 id, 'ab' code, 1D fare, 9 n)"
+    same = "t.id = s.id AND t.code = s.code"
+    counts = dict.fromkeys((1, 2, 3), 0)
+    for source, on in (
+        ("other", same),  # both have a length
+        (short, same),  # each space of a text counts
+        (short.replace("ab", "ab  "), same),
+        (short, "t.id = s.id AND t.code = 'ab'"),  # those of a constant do not
+    ):
+        for (found,) in sql(f"SELECT t.id FROM plain t JOIN {source} s ON {on}"):
+            counts[found] += 1
+        with monkeypatch.context() as patched:
+            patched.setattr(SparkSnapshot, "to_df", lambda _: pytest.fail("a task reads the table"))
+            sql(f"MERGE INTO t USING {source} s ON {on} WHEN MATCHED THEN UPDATE SET n = t.n + 1")
+    assert sql("SELECT n, id FROM t") == sorted((n, id_) for id_, n in counts.items())
+    assert sorted(counts.values()) == [0, 1, 3]
+    whole = short.replace("ab", "ab  ")  # then the driver reads the joined columns only
+    on = f"{same} AND t.fare = s.fare"
+    sql(f"MERGE INTO t USING {whole} s ON {on} WHEN MATCHED THEN UPDATE SET *")
+    assert sql("SELECT code, n FROM t WHERE id = 1") == [("ab  ", 9)]
 
 
 def test_insert_overwrite_replaces_static_and_dynamic_partitions(
@@ -267,6 +317,47 @@ def test_an_insert_takes_the_operation_of_its_options(spark: Any, sql: Sql, stay
     assert sql("SELECT id, ts FROM stays") == [("a", 9)]
 
 
+def test_an_insert_treats_known_keys_as_its_options_say(spark: Any, sql: Sql, stays: str) -> None:
+    policy, mode = "hoodie.datasource.insert.dup.policy", "hoodie.sql.insert.mode"
+    bulk = "hoodie.sql.bulk.insert.enable"
+    for number, (options, times) in enumerate(
+        (
+            ({policy: "fail"}, None),
+            ({mode: "STRICT"}, None),
+            ({mode: "strict", bulk: "true"}, None),
+            ({policy: "drop"}, [1]),
+            ({mode: "upsert"}, [13]),
+            ({mode: "non-strict"}, [13, 14]),
+            ({bulk: "true"}, [13, 14, 15]),
+            (
+                {mode: "strict", "hoodie.spark.sql.insert.into.operation": "bulk_insert"},
+                [13, 14, 15, 16],
+            ),
+        ),
+        9,
+    ):
+        text = (
+            "INSERT INTO stays VALUES ({0}, 'a', 'amy', 1.0, 'rome'), ({0}, 'n{0}', 'x', 1.0, 'y')"
+        )
+        for key, value in options.items():
+            spark.conf.set(key, value)
+        try:
+            if times is None:
+                with pytest.raises((InvalidInputError, SettingError)) as refused:
+                    sql(text.format(number))
+                kind = "setting_contradiction" if bulk in options else "key_exists"
+                assert refused.value.kind == kind
+            else:
+                sql(text.format(number))
+        finally:
+            for key in options:
+                spark.conf.unset(key)
+        if times is not None:
+            assert sql("SELECT ts FROM stays WHERE id = 'a'") == [(one,) for one in times]
+            assert sql(f"SELECT ts FROM stays WHERE id = 'n{number}'") == [(number,)]
+    assert sql("SELECT count(*) FROM stays WHERE city = 'y'") == [(5,)]
+
+
 def test_only_whole_columns_of_the_table_are_set(sql: Sql) -> None:
     columns = "(id INT, x INT, s STRUCT<x: INT>, m MAP<STRING, INT>)"
     sql(f"CREATE TABLE t {columns} USING hudi TBLPROPERTIES (primaryKey = 'id')")
@@ -282,6 +373,30 @@ def test_only_whole_columns_of_the_table_are_set(sql: Sql) -> None:
             sql(text)
     sql("UPDATE t AS u SET u.s = named_struct('x', 5), U.x = u.s.x")
     assert sql("SELECT x, s.x, m['k'] FROM t") == [(3, 5, 4)]
+
+
+def test_update_and_merge_read_texts_as_values_of_other_types(spark: Any, sql: Sql) -> None:
+    columns = "(id INT, i INT, d DOUBLE, b BOOLEAN, day DATE)"
+    sql(f"CREATE TABLE t {columns} USING hudi TBLPROPERTIES (primaryKey = 'id')")
+    sql("INSERT INTO t VALUES (1, 1, 1D, true, NULL)")
+    merge = (
+        "MERGE INTO t USING (SELECT 1 id, '5' i, '2.5' d, 'false' b, '2024-02-03' day UNION ALL "
+        "SELECT 2, '{}', '1', 'true', NULL) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    for text in (merge.format("many"), "UPDATE t SET i = 'many'"):
+        with pytest.raises(InvalidInputError, match="CAST_INVALID_INPUT"):
+            sql(text)
+    with pytest.raises(InvalidInputError, match="has type int"):
+        sql("UPDATE t SET i = array(1)")
+    assert commits(spark, "t") == 1
+    sql(merge.format(" 7 "))
+    sql("UPDATE t SET i = '6' WHERE id = 1")
+    day = date(2024, 2, 3)
+    assert sql("SELECT id, i, d, b, day FROM t") == [
+        (1, 6, 2.5, False, day),
+        (2, 7, 1.0, True, None),
+    ]
 
 
 def test_insert_assigns_listed_columns_and_refuses_other_types(sql: Sql, stays: str) -> None:

@@ -111,6 +111,14 @@ class InsertDuplicates(Enum):
     FAIL = "fail"
 
 
+class SqlInsertMode(Enum):
+    """How INSERT INTO of SQL treats keys that the table has, by Hudi's older option."""
+
+    UPSERT = "upsert"
+    STRICT = "strict"
+    NON_STRICT = "non-strict"
+
+
 class BulkInsertSort(Enum):
     """How a bulk insert distributes and sorts its rows before it writes them (Hudi's modes)."""
 

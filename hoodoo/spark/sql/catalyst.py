@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import lit
+from pyspark.sql.types import StringType
 
 from hoodoo.spark.formats import has_hudi_bundle
 from hoodoo.spark.java import java_class, java_type
@@ -222,14 +223,31 @@ def constants(spark: Any, expressions: list[Any]) -> list[Any]:
     return list(row.select(*columns).first())
 
 
-def assignable(spark: Any, given: Any, wanted: Any) -> bool:
-    """Return whether a value of one Spark type may be stored in a column of another."""
+def assignable(spark: Any, given: Any, wanted: Any, *, reads_texts: bool = False) -> bool:
+    """
+    Return whether a value of one Spark type may be stored in a column of another.
+
+    Args:
+        spark: The session, whose policy decides.
+        given: The type of the value.
+        wanted: The type of the column.
+        reads_texts: Whether Spark's default policy also takes texts for what they say.
+    """
     policy = str(spark.conf.get("spark.sql.storeAssignmentPolicy", "ANSI")).upper()
     types = catalyst(spark, "expressions.Cast")
     kinds = [java_type(spark, one) for one in (given, wanted)]
     if policy == "LEGACY":
         return bool(types.canCast(*kinds))
-    return bool(types.canUpCast(*kinds) if policy == "STRICT" else types.canANSIStoreAssign(*kinds))
+    if policy == "STRICT":
+        return bool(types.canUpCast(*kinds))
+    is_read = reads_texts and isinstance(given, StringType) and types.canAnsiCast(*kinds)
+    return bool(is_read or types.canANSIStoreAssign(*kinds))
+
+
+def can_up_cast(spark: Any, given: Any, wanted: Any) -> bool:
+    """Return whether each value of one Spark type has its like in another."""
+    kinds = [java_type(spark, one) for one in (given, wanted)]
+    return bool(catalyst(spark, "expressions.Cast").canUpCast(*kinds))
 
 
 def cast_to_store(spark: Any, expression: Any, wanted: Any, *, tries: bool = False) -> Any:

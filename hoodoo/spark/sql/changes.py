@@ -39,10 +39,10 @@ from hoodoo.spark.sql.catalyst import (
 from hoodoo.spark.sql.definitions import partitions_last
 from hoodoo.spark.sql.names import NamedTable, PinnedTable, names_in, served
 from hoodoo.spark.sql.statements import Statement, parts_of
-from hoodoo.write_requests import write_request_of
+from hoodoo.write_requests import insert_for_known_keys, write_request_of
 from timeline.errors import InvalidInputError, counted
 from timeline.model.commit_metadata import WriteOperation
-from timeline.properties.setting_enums import OverwriteMode
+from timeline.properties.setting_enums import OverwriteMode, SqlInsertMode
 
 _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
 _OPERATION = WriteSettings.options["operation"].key
@@ -276,20 +276,42 @@ def _insert_operation(table: SparkTable) -> WriteOperation:
     """
     Return the operation of INSERT INTO: with an ordering field an upsert, as Hudi documents it.
 
+    Older options count as Hudi documents them, too: its release 1.2 keeps both rows of a known key
+    in each mode.
+
     Raises:
         InvalidInputError: The options name an operation that is no insert (``sql_statement``).
+        SettingError: A bulk insert would refuse or update known keys (``setting_contradiction``).
     """
-    given = table.settings.sql_insert_operation
+    settings = table.settings
+    given = settings.sql_insert_operation
     if table.properties.get(_OPERATION) is not None:  # it wins in Java Hudi, too
-        given = table.settings.operation
+        given = settings.operation
         if given in _NO_INSERTS:
             raise InvalidInputError(
                 f"{_OPERATION}={given.value} is set, and INSERT INTO adds rows: RESET {_OPERATION}, "
                 "or use DELETE FROM",
                 kind="sql_statement",
             )
-    if given is not None:
-        return given
+    mode = settings.sql_insert_mode if table.config.record_key_fields else None
+    if mode is SqlInsertMode.STRICT:
+        table.refuse_known_keys()
+    return insert_for_known_keys(table.settings, given or _older_operation(table, mode))
+
+
+def _older_operation(table: SparkTable, mode: SqlInsertMode | None) -> WriteOperation:
+    """Return the operation by the older options, and without them by the table."""
+    settings = table.settings
+    if settings.sql_bulk_insert:
+        if mode in (SqlInsertMode.STRICT, SqlInsertMode.UPSERT):
+            settings.refuse(
+                "sql_bulk_insert",
+                f"a bulk insert looks up no keys, and the mode of INSERT INTO is {mode.value}",
+                "leave out one of the two, or use hoodie.sql.insert.mode=non-strict",
+            )
+        return WriteOperation.BULK_INSERT
+    if mode is not None:
+        return WriteOperation.UPSERT if mode is SqlInsertMode.UPSERT else WriteOperation.INSERT
     keyed = table.config.record_key_fields and table.config.ordering_fields
     return WriteOperation.UPSERT if keyed else WriteOperation.INSERT
 

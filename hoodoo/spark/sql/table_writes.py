@@ -208,7 +208,7 @@ def insert_into(df: Any, name: str, options: Mapping[str, object], how: Insertio
     named = find_table(spark, name_parts(spark, name))
     if named is None:
         return False
-    check_others(options)
+    check_others(spark, options)
     given = {**named.options, **options}
     with SparkTable(spark, named.path, given, declared=named.declared) as table:
         result = insert_rows(table, df, how)

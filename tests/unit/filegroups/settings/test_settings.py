@@ -18,6 +18,7 @@ from filegroups.settings.known_keys import (
 )
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.settings.settings import WriteSettings, keys_of_writes_and_reads
+from hoodoo.write_requests import operation_of
 from hoodoo.writer import agreement
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType, WriteOperation
@@ -44,6 +45,7 @@ OUR_DEFAULTS = {
     "hoodie.table.timeline.timezone": "UTC",
     "hoodie.write.complex.keygen.new.encoding": None,
     "hoodie.spark.sql.insert.into.operation": None,
+    "hoodie.sql.insert.mode": None,
 }
 # Hudi derives these from the engine or from other options; here they are explicit or open.
 CHOSEN_ELSEWHERE = {
@@ -376,6 +378,14 @@ def test_dropping_duplicates_may_be_spelled_as_in_older_releases() -> None:
     assert write(**{"hoodie.datasource.insert.dup.policy": "fail"}).insert_duplicates is (
         InsertDuplicates.FAIL
     )
+
+
+def test_an_upsert_by_options_that_drops_duplicates_is_an_insert_as_in_hudi() -> None:
+    drops = {"hoodie.datasource.write.insert.drop.duplicates": "true"}
+    assert operation_of(write(**drops)) is WriteOperation.INSERT
+    assert operation_of(write(**drops), "upsert") is WriteOperation.UPSERT
+    bulk = {**drops, "hoodie.datasource.write.operation": "bulk_insert"}
+    assert operation_of(write(**bulk)) is WriteOperation.BULK_INSERT
 
 
 def test_the_merge_mode_follows_the_ordering_fields() -> None:
