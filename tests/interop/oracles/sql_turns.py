@@ -2,8 +2,8 @@
 SQL of Hudi's bundle and of hoodoo in one session; prints what each statement led to as JSON.
 
 ``turns``: statements by turns on the same tables, and both sides read the table after each.
-``apart``: each side runs each statement on tables of its own, and reads them. A query is run by both
-sides always, and its rows are compared.
+``apart``: each side runs each statement on tables of its own, and reads them. A query, or a
+refresh, is run by both sides always, and its rows are compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTINGS = {
     "hoodie.metadata.enable": "true",
     "hoodoo.reader.lease.ms": "0",  # else cleaned files stay in the folders, which Java lists
 }
-QUERY = re.compile(r"\s*(select|show|with|call (show|stats|validate)_)", re.IGNORECASE)
+QUERY = re.compile(r"\s*(select|show|with|refresh|call (show|stats|validate)_)", re.IGNORECASE)
 TABLE = re.compile(r"{(\w)}")
 #: By side and table the times of the first commit and of the newest one with rows.
 first_times: dict[tuple[str, str], str] = {}
