@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from filegroups.settings.insert_settings import InsertSettings
 from filegroups.settings.key_settings import KeySettings, resolve_key_options
 from filegroups.settings.known_keys import is_key_of_hudi, refuse_unsupported
 from filegroups.settings.read_settings import LimitSettings, ReadSettings
@@ -40,8 +41,6 @@ from timeline.properties.setting_enums import (
     IndexType,
     InsertDuplicates,
     LogFormat,
-    OverwriteMode,
-    SqlInsertMode,
 )
 from timeline.redaction import redact
 from timeline.rules.bucket_ranges import BUCKET_OWNERSHIP_KEY, BucketRanges
@@ -60,7 +59,7 @@ _Buckets = Annotated[
 ]
 
 
-class WriteSettings(KeySettings, LimitSettings):
+class WriteSettings(KeySettings, LimitSettings, InsertSettings):
     """All settings of a write."""
 
     operation: WriteOperation = option(
@@ -87,28 +86,6 @@ class WriteSettings(KeySettings, LimitSettings):
         (),
         "Partition paths that insert_overwrite replaces, even if no row belongs to them.",
     )
-    overwrite_mode: OverwriteMode | None = option(
-        "hoodie.datasource.overwrite.mode",
-        None,
-        "Save mode overwrite replaces the table (STATIC) or the partitions of the rows (DYNAMIC).",
-    )
-    sql_insert_operation: WriteOperation | None = option(
-        "hoodie.spark.sql.insert.into.operation",
-        None,
-        "Operation of INSERT INTO; unset, upsert with key and ordering field, else insert.",
-        choices=("upsert", "insert", "bulk_insert"),
-    )
-    sql_insert_mode: SqlInsertMode | None = option(
-        "hoodie.sql.insert.mode",
-        None,
-        "Older option of INSERT INTO into a table with a key: upsert, strict (refuse known keys) or "
-        "non-strict (keep both rows). A newer option that names an operation decides before it.",
-    )
-    sql_bulk_insert: bool = option(
-        "hoodie.sql.bulk.insert.enable",
-        False,
-        "Older option: INSERT INTO is a bulk insert, which keeps rows of known keys beside the old.",
-    )
     combine_before_insert: bool = option(
         "hoodie.combine.before.insert", False, "Merge incoming rows of one key before an insert."
     )
@@ -118,23 +95,6 @@ class WriteSettings(KeySettings, LimitSettings):
         "Merge incoming rows of one key before an upsert. Use false only if no batch "
         "has a key twice: a copy-on-write table may keep all such rows, as in Hudi.",
     )
-    insert_drop_duplicates: bool = option(
-        "hoodie.datasource.write.insert.drop.duplicates",
-        False,
-        "Ignore rows of an insert whose key the table has already.",
-    )
-    insert_duplicates: InsertDuplicates = option(
-        "hoodie.datasource.insert.dup.policy",
-        InsertDuplicates.NONE,
-        "How an insert treats a key that the table has: keep both rows, drop the new row, or fail. "
-        "With drop and fail, an upsert by options and INSERT INTO of SQL are such inserts.",
-    )
-    allow_duplicates_on_inserts: bool = option(
-        "hoodie.merge.allow.duplicate.on.inserts",
-        True,
-        "Keep rows of equal keys apart if an insert fills a small file.",
-    )
-
     metadata_enable: bool | None = option(
         "hoodie.metadata.enable",
         None,
