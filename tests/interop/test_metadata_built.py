@@ -18,6 +18,7 @@ COUNTS = {
     "hoodie.metadata.record.index.min.filegroup.count": "3",
     "hoodie.metadata.record.index.max.filegroup.count": "3",
 }
+OF_PARTITIONS = "hoodie.metadata.index.partition.stats.enable"  # of Hudi 1.0
 TABLES = [
     pytest.param(name, marks=[] if name == "v9_mor_ri" else pytest.mark.slow)
     for name in golden_tables.metadata_names()
@@ -34,6 +35,7 @@ def test_java_reads_writes_and_compacts_over_a_metadata_table_that_we_built(
     partitions = java.properties(path)[PARTITIONS]
     split = account["conf"].get("hoodie.metadata.record.level.index.enable") == "true"
     options = COUNTS | ({"hoodie.metadata.record.level.index.enable": "true"} if split else {})
+    options |= {key: value for key, value in account["conf"].items() if key == OF_PARTITIONS}
     with hoodoo.open_table(path, properties=options) as table:
         table.metadata.drop()
         assert java.properties(path)[PARTITIONS] == ""
