@@ -20,26 +20,21 @@ from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
 from filegroups.reading.data_skipping import skip_partitions, skip_slices
 from filegroups.reading.diff import TableDiff, diff_snapshots
 from filegroups.reading.file_system_view import FileSystemView, SkipPartitions
+from filegroups.reading.filters import Filter
 from filegroups.reading.incremental import plan_incremental_read
-from filegroups.reading.point_lookup import plan_get_rows
-from filegroups.reading.read import (
-    Filter,
+from filegroups.reading.leased_read import (
     PlannedRead,
-    ReadSet,
     Replan,
-    ScanPlan,
     assert_not_cleaned,
     collect_table,
     may_be_cleaned,
     may_be_missing_files,
-    plan_scan,
-    pruner_of,
-    read_schema,
-    scan,
     stream,
-    view_of,
     with_lease,
 )
+from filegroups.reading.point_lookup import plan_get_rows
+from filegroups.reading.read_set import ReadSet
+from filegroups.reading.scan import ScanPlan, plan_scan, pruner_of, read_schema, scan, view_of
 from filegroups.reading.time_travel import snapshot_as_of
 from filegroups.supported import refuse_unreadable
 from timeline.context import TableContext, TableLimits

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from filegroups.keys.bucketing import SimpleBucketAssigner
-    from filegroups.reading.read import ReadSet
+    from filegroups.reading.read_set import ReadSet
     from filegroups.table import TableSnapshot
     from filegroups.writing.write_request import CommitResult
     from hoodoo import errors
@@ -56,7 +56,7 @@ _EXPORTS = {
     "HoodooError": "timeline.errors:HoodooError",
     "Isolation": "timeline.rules.isolation:Isolation",
     "Reaction": "timeline.errors:Reaction",
-    "ReadSet": "filegroups.reading.read:ReadSet",
+    "ReadSet": "filegroups.reading.read_set:ReadSet",
     "SimpleBucketAssigner": "filegroups.keys.bucketing:SimpleBucketAssigner",
     "Snapshot": "timeline.snapshot:Snapshot",
     "Table": "hoodoo.table:Table",

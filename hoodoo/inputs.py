@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from filegroups.reading.read import Filter, ReadSet
+from filegroups.reading.filters import Filter
+from filegroups.reading.read_set import ReadSet
 from filegroups.schema.casting import cast_column
 from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.schema import META_FIELDS

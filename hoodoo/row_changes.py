@@ -20,7 +20,9 @@ from pyarrow.types import is_nested
 from filegroups.keys.keys import addresses, plain_column
 from filegroups.merge.rules import MergeRules
 from filegroups.reading.filter_text import FilterText
-from filegroups.reading.read import Filter, ReadSet, read_schema
+from filegroups.reading.filters import Filter
+from filegroups.reading.read_set import ReadSet
+from filegroups.reading.scan import read_schema
 from filegroups.schema.casting import cast_column
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, drop_meta, with_meta
 from filegroups.table import TableReader, TableSnapshot

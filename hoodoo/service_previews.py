@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.supported import load_writable
 from tableservices.archiving.execute import preview_archive as archive_preview
 from tableservices.archiving.plan import ArchiveRules

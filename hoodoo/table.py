@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from filegroups.reading.read import Filter, ReadSet, known_schema
+from filegroups.reading.filters import Filter
+from filegroups.reading.read_set import ReadSet
+from filegroups.reading.scan import known_schema
 from filegroups.schema.column_changes import ColumnChanges
 from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported, unsupported_keys
 from filegroups.settings.settings import WriteSettings
@@ -88,8 +90,6 @@ class Table(TableReader):
         self._settings = settings
         self._services = Services(context, properties, settings, self._register_writer)
         self._writer = TableWriter(context, properties, settings, self._services)
-
-    # ---- configuration
 
     @property
     def config(self) -> TableConfig:

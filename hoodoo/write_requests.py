@@ -17,7 +17,8 @@ from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec
-from filegroups.reading.read import ReadSet, view_of
+from filegroups.reading.read_set import ReadSet
+from filegroups.reading.scan import view_of
 from filegroups.schema.column_changes import ColumnChanges
 from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules, schema_changes
 from filegroups.schema.schema import TableSchema

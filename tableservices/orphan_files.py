@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from filegroups.metadata_table.contents import contents_of_clean
 from filegroups.metadata_table.reading import open_metadata_table
-from filegroups.reading.read import known_schema
+from filegroups.reading.scan import known_schema
 from filegroups.supported import load_writable
 from filegroups.writing.metadata_update import ServiceUpdate
 from tableservices.cleaning.plan import CleaningPolicy, deleted_files, refuse_uncleanable

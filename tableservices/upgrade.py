@@ -13,7 +13,7 @@ from filegroups.metadata_table.index_definitions import (
     read_index_definitions,
     write_index_definitions,
 )
-from filegroups.reading.read import plan_scan, view_of
+from filegroups.reading.scan import plan_scan, view_of
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable

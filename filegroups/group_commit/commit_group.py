@@ -14,7 +14,7 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.group_commit.coalesce import CoalescedWrite, coalesce, member_results_text
 from filegroups.group_commit.messages import MemberResult
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
 from filegroups.writing.commit_checks import rejected_by
 from filegroups.writing.idempotency import committed_batch

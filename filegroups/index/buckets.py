@@ -30,7 +30,7 @@ from filegroups.keys.bucketing import (
     fixed_file_id,
 )
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS, KeySettings
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.legacy_commit import decode_legacy_commit

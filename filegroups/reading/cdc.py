@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from filegroups.files.cdc_log import CdcRead, CdcSource, CdcUnit, read_cdc
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import expired_where_missing, plan_scan, read_schema
+from filegroups.reading.leased_read import expired_where_missing
+from filegroups.reading.scan import plan_scan, read_schema
 from filegroups.reading.time_travel import may_be_archived, retained_since
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.codecs.instant_avro import decode_restore

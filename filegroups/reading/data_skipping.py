@@ -39,8 +39,9 @@ from filegroups.metadata_table.keys import column_stats_keys, partition_stats_ke
 from filegroups.metadata_table.listing import MetadataListing, metadata_listing
 from filegroups.metadata_table.records import ValueType
 from filegroups.reading.file_slices import FileSlices, Integers
+from filegroups.reading.filters import Filter, to_expression
 from filegroups.reading.partition_pruning import guarantees_that_allow
-from filegroups.reading.read import Filter, ScanPlan, known_schema, to_expression
+from filegroups.reading.scan import ScanPlan, known_schema
 from filegroups.schema.column_ids import schema_history
 from filegroups.schema.distinct_values import one_array
 from filegroups.schema.schema import META_COLUMNS, with_meta

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import PlannedRead, plan_scan, read_schema, stream
+from filegroups.reading.leased_read import PlannedRead, stream
+from filegroups.reading.scan import plan_scan, read_schema
 from filegroups.schema.evolution import is_list
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError

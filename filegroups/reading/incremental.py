@@ -21,14 +21,10 @@ import pyarrow.compute as pc
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.slice_reader import WholeFileGroups
 from filegroups.reading.cdc import SlicesAtTime
+from filegroups.reading.filters import Filter
+from filegroups.reading.leased_read import assert_not_cleaned, expired_where_missing
 from filegroups.reading.partition_pruning import PartitionPruner
-from filegroups.reading.read import (
-    Filter,
-    assert_not_cleaned,
-    expired_where_missing,
-    pruner_of,
-    view_of,
-)
+from filegroups.reading.scan import pruner_of, view_of
 from filegroups.reading.time_travel import may_be_archived
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from timeline.context import TableContext

@@ -20,10 +20,7 @@ from filegroups.index.buckets import bucket_rules_in, find_buckets
 from filegroups.index.key_filters import may_contain_any
 from filegroups.index.lookup import has_record_index, open_record_index
 from filegroups.keys.bucketing import BucketRules
-from filegroups.reading.read import (
-    ScanPlan,
-    plan_scan,
-)
+from filegroups.reading.scan import ScanPlan, plan_scan
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.context import TableContext
 from timeline.errors import (

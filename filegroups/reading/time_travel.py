@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from filegroups.files.parquet import read_footer
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from timeline.archived import ARCHIVED_WRITES
 from timeline.codecs.archive_manifest import ArchivedInstant
 from timeline.codecs.instant_avro import decode_clean

@@ -30,7 +30,7 @@ from filegroups.keys.bucketing import (
 )
 from filegroups.merge.merging import DeleteKind
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.schema.schema import IS_DELETED_COLUMN, TableSchema
 from filegroups.writing.lookup_files import below_deletes, lookup_files
 from filegroups.writing.row_checks import (

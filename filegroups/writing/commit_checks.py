@@ -18,7 +18,8 @@ from filegroups.files.log_files import keys_of_log
 from filegroups.files.parquet import read_base_file, read_virtual_keys
 from filegroups.keys.bucketing import bucket_of
 from filegroups.keys.keys import VirtualKeys
-from filegroups.reading.read import READS_KEY, ReadSet, plan_scan, scan, view_of
+from filegroups.reading.read_set import READS_KEY, ReadSet
+from filegroups.reading.scan import plan_scan, scan, view_of
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, TableSchema
 from timeline.commit.apply import not_applied
 from timeline.commit.begin import StartedWrite

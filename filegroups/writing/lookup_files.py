@@ -17,7 +17,7 @@ from filegroups.index.buckets import slices_with_log_inserts
 from filegroups.index.key_filters import metadata_filters
 from filegroups.index.lookup import may_resurrect
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import plan_scan
+from filegroups.reading.scan import plan_scan
 from filegroups.schema.schema import KEY_COLUMN
 from filegroups.writing.write_request import RowRules
 from timeline.context import TableContext

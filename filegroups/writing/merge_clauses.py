@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from filegroups.keys.keys import plain_column
 from filegroups.merge.rules import MergeRules, known_values, not_below, ordering_column
 from filegroups.reading.filter_text import FilterText, computed, computed_type
-from filegroups.reading.read import Filter, to_expression
+from filegroups.reading.filters import Filter, to_expression
 from filegroups.schema.casting import cast_column
 from filegroups.schema.schema import META_COLUMNS
 from timeline.errors import InvalidInputError, counted

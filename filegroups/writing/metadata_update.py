@@ -28,7 +28,7 @@ from filegroups.metadata_table.index_definitions import (
 )
 from filegroups.metadata_table.keys import IndexVersion
 from filegroups.metadata_table.log_files import MetadataWrite, metadata_log_files
-from filegroups.reading.read import computed_keys, view_of
+from filegroups.reading.scan import computed_keys, view_of
 from filegroups.schema.column_ids import schema_history
 from filegroups.schema.schema import TableSchema, with_meta
 from filegroups.supported import refuse_unmaintained

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.writing.assign_file_groups import AssignmentBase, FileGroupAssignment
 from filegroups.writing.row_checks import refuse_nesting
 from filegroups.writing.workload import NewGroupStats, OnePassWorkload, Workload

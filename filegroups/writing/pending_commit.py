@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from filegroups.files.rewrite import FileGroupTask, announce_base_file, create_partition_metadata
 from filegroups.merge.merging import DeleteKind
-from filegroups.reading.read import READS_KEY
+from filegroups.reading.read_set import READS_KEY
 from filegroups.schema.schema import TableSchema
 from filegroups.writing.assign_file_groups import FileGroupAssignment
 from filegroups.writing.commit_checks import CommitFacts, ReadValidation, commit_checks

@@ -27,7 +27,7 @@ from filegroups.keys.keys import (
     refuse_colons,
 )
 from filegroups.keys.timestamp_keys import timestamp_texts
-from filegroups.reading.read import known_schema, plan_scan, view_of
+from filegroups.reading.scan import known_schema, plan_scan, view_of
 from filegroups.schema.distinct_values import one_array
 from filegroups.schema.java_text import java_texts
 from filegroups.schema.schema import KEY_COLUMN

@@ -17,7 +17,7 @@ from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec
 from filegroups.merge.rules import MergeRules
-from filegroups.reading.read import ReadSet
+from filegroups.reading.read_set import ReadSet
 from filegroups.schema.column_changes import ColumnChanges
 from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules
 from timeline.commit.conflict_report import ConflictReport

@@ -8,7 +8,8 @@ import click
 import pyarrow as pa
 
 from filegroups.keys.keys import KeySpec, record_keys, validate_ordering
-from filegroups.reading.read import known_schema, to_expression
+from filegroups.reading.filters import to_expression
+from filegroups.reading.scan import known_schema
 from filegroups.schema.schema import drop_meta, with_meta
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.dry_run import dry_run_write

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from filegroups.metadata_table.listing import metadata_listing
 from filegroups.reading.data_skipping import skip_slices
-from filegroups.reading.read import ScanPlan
+from filegroups.reading.scan import ScanPlan
 from hoodoo.spark.schema import spark_schema_of
 from timeline.context import TableContext
 from timeline.ports.ports import EventSink

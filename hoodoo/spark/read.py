@@ -18,18 +18,12 @@ from filegroups.files.cdc_log import CdcRead, CdcUnit, read_cdc
 from filegroups.files.parquet import read_footer
 from filegroups.merge.change_images import AFTER, BEFORE, CHANGE_TIME, OPERATION
 from filegroups.reading.cdc import plan_cdc
+from filegroups.reading.filters import Filter
 from filegroups.reading.incremental import plan_incremental_read
+from filegroups.reading.leased_read import assert_not_cleaned, expired_where_missing, may_be_cleaned
 from filegroups.reading.partition_pruning import PartitionField, PartitionPruner
-from filegroups.reading.read import (
-    Filter,
-    ReadSet,
-    ScanPlan,
-    assert_not_cleaned,
-    expired_where_missing,
-    folder_values,
-    may_be_cleaned,
-    plan_scan,
-)
+from filegroups.reading.read_set import ReadSet
+from filegroups.reading.scan import ScanPlan, folder_values, plan_scan
 from filegroups.schema.evolution import canonical_type, needs_repair
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from filegroups.settings.read_settings import ReadSettings

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from filegroups.reading.read import ReadSet
+from filegroups.reading.read_set import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableSnapshot
 from filegroups.writing.merge_clauses import SOURCE, TARGET

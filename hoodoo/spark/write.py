@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from filegroups.reading.read import ReadSet
+from filegroups.reading.read_set import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.workload import LocalWorkload

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from filegroups.reading.read import known_schema
+from filegroups.reading.scan import known_schema
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import Properties, to_layers

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from hoodoo.sync.catalog import Catalog, EntryChangedError, FoundEntry
 from hoodoo.sync.partition_values import Values, decodes, values_of_paths
 from hoodoo.sync.settings import SyncSettings, SyncTool

@@ -19,7 +19,7 @@ from filegroups.index.buckets import bucket_rules_in
 from filegroups.keys.bucketing import bucket_of, java_hashes, xx_hashes
 from filegroups.keys.generators import KeyGenerator
 from filegroups.keys.keys import KeySpec, addresses, refuse_untyped
-from filegroups.reading.read import plan_scan, read_schema, view_of
+from filegroups.reading.scan import plan_scan, read_schema, view_of
 from filegroups.schema.schema import KEY_COLUMN
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings

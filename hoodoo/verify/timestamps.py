@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import read_slice
-from filegroups.reading.read import plan_scan
+from filegroups.reading.scan import plan_scan
 from filegroups.schema.avro_schema import avro_to_arrow
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from timeline.context import TableContext

@@ -12,7 +12,7 @@ from enum import Enum
 
 from filegroups.metadata_table.contents import PartitionContents, contents_of_clean
 from filegroups.metadata_table.file_group_contents import IndexedTable
-from filegroups.reading.read import known_schema
+from filegroups.reading.scan import known_schema
 from filegroups.writing.metadata_update import ServiceUpdate
 from tableservices.cleaning.plan import (
     PARTITIONS_CLEANED,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from filegroups.files.rewrite import FileGroupTask, write_clustered_file
 from filegroups.files.slice_reader import SliceRead, read_slice
-from filegroups.reading.read import plan_scan, view_of
+from filegroups.reading.scan import plan_scan, view_of
 from filegroups.schema.casting import uuid_texts
 from filegroups.schema.column_ids import refuse_renamed
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta

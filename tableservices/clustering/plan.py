@@ -14,7 +14,7 @@ import pyarrow as pa
 from filegroups.index.buckets import FOLDER as CONSISTENT_FOLDER
 from filegroups.index.buckets import has_bucket_rules
 from filegroups.keys.bucketing import bucket_of
-from filegroups.reading.read import read_schema, view_of
+from filegroups.reading.scan import read_schema, view_of
 from filegroups.schema.schema import TableSchema
 from filegroups.supported import load_writable
 from tableservices.clustering.curves import COLUMNS_MAX, Curve, sortable_column

@@ -15,7 +15,7 @@ from filegroups.files.rewrite import (
 )
 from filegroups.files.slice_reader import SliceRead, merge_slice
 from filegroups.merge.merging import MergeOutcome, append_rows
-from filegroups.reading.read import plan_scan, view_of
+from filegroups.reading.scan import plan_scan, view_of
 from filegroups.schema.column_ids import refuse_renamed
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
 from filegroups.supported import load_writable

@@ -19,7 +19,7 @@ from filegroups.files.parquet import parquet_bytes
 from filegroups.files.parquet_layout import ParquetSettings
 from filegroups.merge.merging import ChangeKind, Changes
 from filegroups.merge.rules import ordering_column
-from filegroups.reading.read import plan_scan, view_of
+from filegroups.reading.scan import plan_scan, view_of
 from filegroups.schema.column_ids import refuse_renamed
 from filegroups.schema.schema import KEY_COLUMN, TableSchema, avro_with_meta, with_meta
 from filegroups.supported import load_writable

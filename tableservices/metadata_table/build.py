@@ -48,7 +48,7 @@ from filegroups.metadata_table.new_partitions import (
     settings_as_built,
     with_needed,
 )
-from filegroups.reading.read import known_schema, view_of
+from filegroups.reading.scan import known_schema, view_of
 from filegroups.schema.distinct_values import codes_of, rows_by_number
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.metadata_settings import MetadataTableSettings

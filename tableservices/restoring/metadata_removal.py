@@ -21,7 +21,7 @@ from filegroups.metadata_table.contents import (
 from filegroups.metadata_table.file_group_contents import IndexedTable
 from filegroups.metadata_table.reading import open_metadata_table
 from filegroups.metadata_table.removed_writes import contents_of_removal, merged_times
-from filegroups.reading.read import known_schema, view_of
+from filegroups.reading.scan import known_schema, view_of
 from filegroups.writing.metadata_update import ServiceUpdate
 from tableservices.restoring.state_at import without
 from timeline.context import TableContext

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.reading.time_travel import retained_since
 from timeline.archived import ARCHIVED_WRITES
 from timeline.codecs.archive_manifest import ArchivedInstant

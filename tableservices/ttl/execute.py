@@ -16,7 +16,7 @@ from pydantic import Field
 from filegroups.index.buckets import bucket_rules_in
 from filegroups.keys.generators import infer_key_generator
 from filegroups.keys.keys import KeySpec
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.supported import load_writable
 from filegroups.writing.write import write
 from filegroups.writing.write_request import RowRules, WriteRequest

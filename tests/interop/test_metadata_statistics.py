@@ -16,7 +16,7 @@ from filegroups.metadata_table.contents import contents_of_commit
 from filegroups.metadata_table.file_group_contents import IndexedTable
 from filegroups.metadata_table.index_definitions import read_index_definitions
 from filegroups.metadata_table.log_files import MetadataWrite, metadata_log_files
-from filegroups.reading.read import plan_scan, read_schema, view_of
+from filegroups.reading.scan import plan_scan, read_schema, view_of
 from filegroups.table import TableReader, open_reader
 from tests.interop.java import JavaOracle
 from tests.unit.timeline.engine import world_of

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
-from filegroups.reading.read import to_expression
+from filegroups.reading.filters import to_expression
 from tests.interop import golden_tables
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.storage.local import LocalStorage

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.schema.new_table import new_table_properties
 from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.codecs.instant_avro import encode_savepoint

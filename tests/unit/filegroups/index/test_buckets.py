@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from filegroups.index import IndexedFile, LookupRules
 from filegroups.index.buckets import FOLDER
 from filegroups.keys.bucketing import BucketRules
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload, WorkloadProfile
 from filegroups.writing.write import write

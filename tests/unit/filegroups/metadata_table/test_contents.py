@@ -29,7 +29,7 @@ from filegroups.metadata_table.contents import (
 from filegroups.metadata_table.file_group_contents import IndexedTable, file_group_contents
 from filegroups.metadata_table.index_definitions import IndexDefinition
 from filegroups.metadata_table.keys import IndexVersion, split_secondary_keys
-from filegroups.reading.read import plan_scan, read_schema, view_of
+from filegroups.reading.scan import plan_scan, read_schema, view_of
 from filegroups.table import TableReader
 from tableservices.clustering.execute import execute_clustering, schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings

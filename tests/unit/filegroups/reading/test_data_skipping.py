@@ -21,7 +21,7 @@ from filegroups.merge.rules import MergeRules
 from filegroups.metadata_table.keys import column_stats_keys, partition_stats_keys
 from filegroups.metadata_table.records import COLUMN_STATS, ValueType
 from filegroups.reading.data_skipping import skip_partitions, skip_slices
-from filegroups.reading.read import ScanPlan
+from filegroups.reading.scan import ScanPlan
 from filegroups.schema.schema import TableSchema
 from filegroups.table import TableReader, open_reader
 from tests.interop import golden_tables

@@ -14,7 +14,7 @@ import pytest
 from filegroups.reading import file_slices, file_system_view
 from filegroups.reading.file_slices import ListedFiles, SliceRules, newest_slices
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.table import open_reader
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import BRISK, world_of

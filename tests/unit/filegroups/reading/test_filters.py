@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filegroups.reading.read import allowed_values, to_expression
+from filegroups.reading.filters import allowed_values, to_expression
 from timeline.errors import InvalidInputError
 
 NAN = float("nan")

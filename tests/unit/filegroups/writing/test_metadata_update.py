@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.table import TableReader
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.plan import CleaningSettings

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from filegroups.reading.read import ReadSet
+from filegroups.reading.read_set import ReadSet
 from filegroups.writing.commit_checks import ReadValidation
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write

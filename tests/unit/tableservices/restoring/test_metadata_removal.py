@@ -14,7 +14,7 @@ from filegroups.metadata_table.index_definitions import IndexDefinition, write_i
 from filegroups.metadata_table.keys import IndexVersion, split_secondary_keys
 from filegroups.metadata_table.new_partitions import MetadataTableSettings
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
-from filegroups.reading.read import view_of
+from filegroups.reading.scan import view_of
 from filegroups.table import TableReader
 from tableservices.archiving.plan import ArchivingSettings
 from tableservices.clustering.execute import execute_clustering, schedule_clustering

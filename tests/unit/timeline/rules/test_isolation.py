@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow.compute as pc
 import pytest
 
-from filegroups.reading.read import READS_KEY, ReadSet
+from filegroups.reading.read_set import READS_KEY, ReadSet
 from filegroups.table import TableSnapshot
 from filegroups.writing.retry import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from filegroups.index import LookupRules
-from filegroups.reading.read import ReadSet
+from filegroups.reading.read_set import ReadSet
 from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
