@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from filegroups.group_commit import coalesce as coalesced_writes
 from filegroups.group_commit import commit_group as group_write
 from filegroups.group_commit.coalesce import CoalescedWrite
 from filegroups.group_commit.commit_group import commit_group
-from filegroups.writing import workload as joined_workload
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import PreparedWrite, prepare_write, write, write_prepared
 from filegroups.writing.write_request import CommitResult, RowCounts, WriteRequest
@@ -231,7 +231,7 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., object], bool]] = {
         False,
     ),
     "joined rows of one key all stay": (
-        joined_workload,
+        coalesced_writes,
         "combined",
         lambda rows, *_: rows,
         True,
