@@ -17,8 +17,8 @@ from tests.interop.test_metadata_maintained import ON, check, for_java, row
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
-#: The commit to restore to must stay on the active timeline; some tables archive early.
-UNARCHIVED = {"hoodie.archive.automatic": "false"}
+#: The commit to restore to keeps its instant and its files; some tables archive and clean early.
+KEPT = {"hoodie.archive.automatic": "false", "hoodie.clean.automatic": "false"}
 TABLES = [
     pytest.param(name, marks=[] if name == "v9_mor_ri" else pytest.mark.slow)
     for name in golden_tables.metadata_names()
@@ -48,7 +48,7 @@ def test_java_reads_and_writes_on_after_our_restore(
     account = golden_tables.account(name)
     java, path = java_oracle(account["hudi"]), golden_tables.unpack(name, tmp_path)
     first, *_, last = sorted(account["snapshot"], key=lambda one: one["id"])
-    with hoodoo.open_table(path, properties=UNARCHIVED) as table:
+    with hoodoo.open_table(path, properties=KEPT) as table:
         kept = table.upsert([row("kept", "p9", 1), row(first["id"], first["part"], 2)])
         table.upsert(
             [row("kept", "p9", 3), row("gone1", "p8", 4), row(last["id"], last["part"], 5)]
@@ -57,11 +57,11 @@ def test_java_reads_and_writes_on_after_our_restore(
     if compacted:  # Java compacts the metadata table before its write
         java.read(path, conf=ON)  # a JVM that compacts one before it reads one cannot write on
         often = {"hoodie.metadata.compact.max.delta.commits": "1"}
-        conf = conf_of(java, path, account, **often, **UNARCHIVED)
+        conf = conf_of(java, path, account, **often, **KEPT)
         for number in (6, 7):
             java.write(path, [for_java(row("gone2", "p8", number))], conf=conf)
         assert list((path / ".hoodie/metadata/.hoodie/timeline").glob("*.commit"))
-    by_hand = {"hoodoo.metadata.services.inline": "false", **UNARCHIVED}
+    by_hand = {"hoodoo.metadata.services.inline": "false", **KEPT}
     with hoodoo.open_table(path, properties=by_hand) as table:
         late = table.upsert([row("kept", "p9", 7), row("gone4", "p6", 7)])
         if compacted:  # so the rollback has an update, which stays after the restore (MDT-12.11)
