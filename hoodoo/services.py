@@ -45,7 +45,7 @@ from tableservices.worker import (
 )
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.errors import InstantNotFoundError, InvalidInputError, reason_of
 from timeline.model.instant import Instant
 from timeline.model.time_arguments import TimeArgument
 from timeline.ports.ports import EventSink
@@ -650,7 +650,9 @@ def run_inline(context: TableContext, services: Sequence[TableService]) -> tuple
             try:
                 service.run_once(context)
             except Exception as error:  # noqa: BLE001 - the next round tries again
-                context.ports.events.emit("service.failed", service=service.name, why=str(error))
+                context.ports.events.emit(
+                    "service.failed", service=service.name, why=reason_of(error)
+                )
                 failures.append(
                     f"the write is committed, but {service.name} after it failed: {error}"
                 )

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from tableservices.service import ServiceResult, TableService
 from timeline.context import TableContext
+from timeline.errors import reason_of
 from timeline.ports.ports import Clock, Ticker
 from timeline.properties.options import OptionKind, OptionSettings, option
 
@@ -229,7 +230,7 @@ def _round(
             failures += 1
             found = FailingService(table=address, service=service.name, error=error)
             failing[address, service.name] = found
-            events.emit("service.failed", table=address, service=service.name, why=str(error))
+            events.emit("service.failed", table=address, service=service.name, why=reason_of(error))
             listener.on_failure(found)
             continue
         failing.pop((address, service.name), None)

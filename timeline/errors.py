@@ -71,6 +71,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def reason_of(error: Exception) -> str:
+    """Return an error's text; for one that is not a ``HoodooError`` also its type and its line."""
+    if isinstance(error, HoodooError) or error.__traceback__ is None:
+        return str(error)
+    raised = error.__traceback__
+    while raised.tb_next is not None:
+        raised = raised.tb_next
+    module = raised.tb_frame.f_globals.get("__name__", "")
+    return f"{type(error).__name__}: {error} ({module}, line {raised.tb_lineno})"
+
+
 class Reaction(Enum):
     """What a caller does after an error."""
 

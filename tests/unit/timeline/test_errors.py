@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 
 import pytest
 
 from timeline import errors
-from timeline.errors import HoodooError, Reaction, counted
+from timeline.errors import HoodooError, InvalidInputError, Reaction, counted, reason_of
 
 # class: (parents, reaction, kind). Append only: a kind, once released, keeps its meaning.
 TREE = {
@@ -118,3 +119,13 @@ def test_the_document_holds_kind_reaction_message_and_fields() -> None:
 @pytest.mark.parametrize(("number", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files")])
 def test_a_number_has_its_noun_in_the_plural_unless_it_is_one(number: int, text: str) -> None:
     assert counted(number, "file") == text
+
+
+def test_the_reason_of_an_unexpected_error_names_its_line() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        _ = 1 // len(())
+    assert re.fullmatch(
+        rf"ZeroDivisionError: .* \({re.escape(__name__)}, line \d+\)", reason_of(caught.value)
+    )
+    ours = InvalidInputError("no such column", kind="unknown_column")
+    assert reason_of(ours) == str(ours)
