@@ -108,11 +108,12 @@ class LastClean:
 
         Outside: 1 get per new slot and 1 more.
         """
-        if self.head is None:
+        seen = self.head  # threads of one table share this memory
+        if seen is None:
             return False
         head = context.commit_log.head()
         try:
-            slots = context.commit_log.between(self.head, head)
+            slots = context.commit_log.between(seen, head)
         except MissingFileError:  # archived since: their write sets are unknown
             self.head = None
             return False

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tableservices.cleaning.execute import clean
+from tableservices.cleaning.execute import LastClean, clean
 from tableservices.cleaning.plan import CleaningPolicy, CleaningSettings
 from timeline.codecs.instant_avro import decode_clean, decode_clean_plan
 from timeline.errors import (
@@ -417,3 +417,21 @@ def test_old_stray_files_are_deleted(bench: Any) -> None:
     assert clean(bench.context, TWO) is None
     assert bench.storage.names(".hoodie/.heartbeat") == [live]
     assert [entry.name for entry in bench.storage.list(".hoodie/.temp")] == [live]
+
+
+def test_threads_of_one_table_share_what_the_last_clean_found(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one thread reads the head, another may have found superseded files."""
+    context, memory = bench.context, LastClean()
+    bench.commit("f1")
+    clean(context, TWO, memory=memory)
+    assert memory.head is not None
+    found = context.commit_log.head()
+
+    def head() -> int:
+        memory.head = None
+        return found
+
+    monkeypatch.setattr(context.commit_log, "head", head)
+    assert memory.only_new_file_groups(context)
