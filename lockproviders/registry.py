@@ -42,7 +42,6 @@ from timeline.properties.options import (
     option,
     read_option,
 )
-from timeline.storage.external_slots import ExternalSlotStorage
 from timeline.storage.open_storage import storage_for
 from timeline.system import FanOut
 
@@ -124,6 +123,8 @@ def with_slot_store(
     own = properties.without_layer(TABLE_LAYER)
     if not has_external_slots(own):
         return storage
+    from timeline.storage.external_slots import ExternalSlotStorage
+
     slots = SlotSettings.from_properties(own)
     backend, table = slots.backend, slots.table
     key = slots.key or storage.base_uri

@@ -25,7 +25,7 @@ _OF_TABLE: Final = {
     "--record-merge-strategy-id": "hoodie.write.record.merge.strategy.id",
     "--sync-tool-classes": "hoodie.meta.sync.client.tool.class",
 }
-_TOLD: Final = "hoodoo.streamer.told"
+_WARNINGS: Final = "hoodoo.streamer.warnings"
 _SESSION: Final = "the Spark session decides that"
 _SERVICES: Final = "the options of table services decide that"
 _REPEATS: Final = "hoodoo.streamer.retry.count decides that"
@@ -64,18 +64,20 @@ _REFUSED: Final = {
 def _flags_of_java(command: Callable[..., Any]) -> Callable[..., Any]:
     """Take the flags of Java's streamer that the help does not list."""
 
-    def told(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    def note(context: click.Context, parameter: click.Parameter, value: object) -> None:
         flag = parameter.opts[0]
         if value in (None, False):
             return
         if flag in _REFUSED:
             raise click.UsageError(f"hoodoo lacks {flag}; leave it out, and {_REFUSED[flag]}")
-        context.meta.setdefault(_TOLD, []).append(f"no effect here, {_OF_JAVA[flag][1]}: {flag}")
+        context.meta.setdefault(_WARNINGS, []).append(
+            f"no effect here, {_OF_JAVA[flag][1]}: {flag}"
+        )
 
     for flag, (has_value, _) in (_OF_JAVA | dict.fromkeys(_REFUSED, (False, ""))).items():
         takes_value = has_value or flag.endswith(("-class", "-provider"))
         command = click.option(
-            flag, is_flag=not takes_value, hidden=True, expose_value=False, callback=told
+            flag, is_flag=not takes_value, hidden=True, expose_value=False, callback=note
         )(command)
     return command
 
@@ -160,7 +162,7 @@ def streamer(
     repetition. The flags are those of Java's HoodieStreamer; all else is in --props. --dry-run
     checks table, checkpoint and source.
     """
-    for text in click.get_current_context().meta.get(_TOLD, []):
+    for text in click.get_current_context().meta.get(_WARNINGS, []):
         warnings.warn(text, stacklevel=1)
     keys = {flag.removeprefix("--").replace("-", "_"): key for flag, key in _OF_TABLE.items()}
     values = {
