@@ -20,13 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from filegroups.schema.avro_schema import avro_to_arrow
 from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.schema import META_FIELDS
-from hoodoo.inputs import cast_values, typed_column, typed_rows
+from hoodoo.inputs import cast_values, read_json, typed_column, typed_rows
 from timeline.errors import HoodooError, InvalidInputError
 
 # ---- Rows of a JSON file, in the form that ``hoodoo read`` prints
@@ -132,13 +131,13 @@ def _by_arrow(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
     own = pa.schema([]) if schema is None else schema
     known = {each.name: each.type for each in (*META_FIELDS, *own)}
     asked = pa.schema([(each.name, _read_type(each.type)) for each in own])
-    rows = _read(text, asked)
+    rows = read_json(text, asked, _JSON_BLOCK_BYTES)
     # Arrow returns each column of its schema, also one that no row names. Read without those.
     found = {name: rows.column(name) for name in known if name in rows.column_names}
     kinds = {name: _with_values(_read_type(known[name]), found[name]) for name in found}
     named = pa.schema([(name, kind) for name, kind in kinds.items() if kind is not None])
     if named != asked:
-        rows = _read(text, named)
+        rows = read_json(text, named, _JSON_BLOCK_BYTES)
     rows.validate(full=True)  # finds texts that are not UTF-8
     return pa.table(
         {
@@ -148,12 +147,6 @@ def _by_arrow(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
             for name in _in_order(known, rows.column_names)
         }
     )
-
-
-def _read(text: pa.Buffer, asked: pa.Schema) -> pa.Table:
-    options = pajson.ParseOptions(explicit_schema=asked, unexpected_field_behavior="infer")
-    blocks = pajson.ReadOptions(block_size=_JSON_BLOCK_BYTES)
-    return pajson.read_json(pa.BufferReader(text), read_options=blocks, parse_options=options)
 
 
 def _in_order(known: Mapping[str, Any], names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Convert rows and arguments of callers: rows become Arrow in the types of the table."""
+"""Convert rows of callers to Arrow, in the types of the table."""
 
 from __future__ import annotations
 
@@ -6,29 +6,24 @@ import base64
 import binascii
 import datetime as dt
 import decimal
-import io
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from json import dumps
 from numbers import Real
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from filegroups.reading.filters import Filter
-from filegroups.reading.read_set import ReadSet
 from filegroups.schema.casting import cast_column
 from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.schema import META_FIELDS
 from filegroups.schema.variant import variant_struct
 from timeline.errors import HoodooError, InvalidInputError
-from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import listed
 
 # ---- Rows without types take the table's types: dicts, objects of pandas, lines of JSON
@@ -301,17 +296,56 @@ def _inferred(values: list[Any], name: str) -> pa.Array:
 
 
 def _inferred_json(values: list[Any], name: str) -> pa.Array:
-    """Return a new column in the type that Arrow's JSON reader infers."""
+    """Return a new column in the type that ``read_json`` infers."""
     if not values:
         return pa.nulls(0)
     if any(type(one) is int and abs(one) >= _LONG_END for one in values):
         return _inferred(values, name)  # Arrow's reader would convert them to floats
     try:
         lines = "\n".join(dumps({"c": one}, default=_nearest_float) for one in values)
-        whole = pajson.ReadOptions(block_size=min(len(lines) + 1, _BLOCK_BYTES_MAX))
-        return pajson.read_json(io.BytesIO(lines.encode()), whole).column("c").combine_chunks()
+        text = pa.py_buffer(lines.encode())
+        block_bytes = min(len(lines) + 1, _BLOCK_BYTES_MAX)
+        return read_json(text, pa.schema([]), block_bytes).column("c").combine_chunks()
     except (pa.ArrowInvalid, OverflowError) as error:
         raise _not_taken(name, error) from error
+
+
+def read_json(text: pa.Buffer, asked: pa.Schema, block_bytes: int) -> pa.Table:
+    """
+    Read lines of JSON by Arrow.
+
+    JSON has no times, so a text stays a text, as in Spark's reader. Arrow alone would take each
+    column of which the texts are like times for timestamps.
+
+    Args:
+        text: The lines.
+        asked: The columns of known types; Arrow infers those of the others.
+        block_bytes: Bytes of a block; a row must fit into one.
+
+    Shapes: lines (n) -> (n rows).
+
+    Raises:
+        pa.ArrowInvalid, pa.ArrowNotImplementedError: Arrow cannot read the text.
+    """
+
+    def read(columns: pa.Schema) -> pa.Table:
+        return pajson.read_json(
+            pa.BufferReader(text),
+            pajson.ReadOptions(block_size=block_bytes),
+            pajson.ParseOptions(explicit_schema=columns, unexpected_field_behavior="infer"),
+        )
+
+    rows = read(asked)
+    texts = pa.schema([(one.name, _times_as_texts(one.type)) for one in rows.schema])
+    return rows if texts == rows.schema else read(texts)
+
+
+def _times_as_texts(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, _times_as_texts(one.type)) for one in kind])
+    if is_list(kind):
+        return pa.list_(_times_as_texts(kind.value_type))
+    return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
 def _nearest_float(number: decimal.Decimal) -> float:
@@ -448,10 +482,7 @@ def _lossy(name: str, kind: pa.DataType, source: pa.DataType, why: object) -> Ho
     )
 
 
-# ---- Arguments of callers: rows of any form, operations, partitions
-
-#: An operation, its name in Hudi, or None for the configured one.
-Operation: TypeAlias = WriteOperation | str | None
+# ---- Rows of any form
 
 
 def to_arrow_table(data: object, table_schema: Callable[[], pa.Schema] | None = None) -> pa.Table:
@@ -569,121 +600,3 @@ def _of_pandas(frame: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
             columns[number] = pa.chunked_array([typed_column(values, known[name], name)])
     names = [str(name) for name in frame.columns]
     return pa.Table.from_arrays([columns[n] for n in range(len(names))], names=names)
-
-
-def to_write_operation(operation: WriteOperation | str) -> WriteOperation:
-    """
-    Return an operation from itself or from its name in Hudi.
-
-    Raises:
-        InvalidInputError: No operation has this name.
-    """
-    if isinstance(operation, WriteOperation):
-        return operation
-    try:
-        return WriteOperation(str(operation).lower())
-    except ValueError:
-        known = ", ".join(one.value for one in WriteOperation)
-        raise InvalidInputError(
-            f"the operation must be one of {known}, not {operation!r}", kind="operation"
-        ) from None
-
-
-def named_partitions(partitions: Sequence[str]) -> tuple[str, ...]:
-    """
-    Return the partition paths that a caller names.
-
-    Raises:
-        InvalidInputError: The list is empty, or not a list of texts.
-    """
-    if not partitions:
-        raise InvalidInputError("name at least one partition path", kind="no_partition")
-    return listed(partitions, "partitions")
-
-
-def filter_or_keys(
-    filter: object,  # noqa: A002
-    keys: object,
-    partitions: object,
-    reads: object,
-) -> tuple[Filter, object]:
-    """
-    Return the filter of a delete, or None and its keys.
-
-    Raises:
-        InvalidInputError: There is neither (``no_filter``), there are both or an argument of the
-            other (``delete_arguments``), or the text of a filter is the name of a file (``filter``).
-    """
-    is_filter = isinstance(filter, str | pc.Expression) or (
-        isinstance(filter, list | tuple)
-        and bool(filter)
-        and all(isinstance(term, tuple | list) for term in filter)
-    )
-    if isinstance(filter, str) and re.fullmatch(
-        r"\S+\.(parquet|csv|json|jsonl|ndjson|arrow)", filter
-    ):
-        raise InvalidInputError(
-            "the text of a delete is a filter; delete the keys in a file by "
-            f"table.delete(keys={filter!r})",
-            kind="filter",
-        )
-    if isinstance(filter, str) and re.fullmatch(r"\s*\d[\w.-]*\s*", filter):
-        raise InvalidInputError(
-            f"the text of a delete is a filter, and {filter[:80]!r} is no condition; write a "
-            "condition like \"id = 5\"; for keys use keys=, for example keys=[{'id': 5}]",
-            kind="filter",
-        )
-    if filter is None and keys is None:
-        raise no_filter()
-    by_keys = not is_filter and (filter is None or keys is None)
-    given = {"keys": keys is not None, "reads": reads is not None}
-    wrong = ["partitions"] if by_keys and partitions is not None else []
-    wrong += [] if by_keys else [name for name, is_given in given.items() if is_given]
-    if wrong:
-        raise InvalidInputError(
-            "a delete has a filter, which may be narrowed to partitions, or keys, which may have "
-            f"reads; leave this out: {', '.join(wrong)}",
-            kind="delete_arguments",
-            arguments=wrong,
-        )
-    if by_keys:
-        return None, filter if keys is None else keys
-    return cast("Filter", filter), None
-
-
-def no_filter() -> InvalidInputError:
-    """Return the error of a statement that does not say which rows it changes."""
-    return InvalidInputError(
-        "name the rows by a filter, for example \"day < '2026-01-01'\"; 'true' means "
-        "all rows, and delete_partitions deletes whole partitions",
-        kind="no_filter",
-    )
-
-
-def refuse_other_types(batch_id: object, reads: object, address: str) -> None:
-    """
-    Check the batch id and the read set of a write to the table at a canonical address.
-
-    Raises:
-        InvalidInputError: The batch id is empty or not a text, or ``reads`` is not a read set of
-            this table.
-    """
-    if batch_id is not None and not (isinstance(batch_id, str) and batch_id.strip()):
-        raise InvalidInputError(
-            f"a batch id must be a text that names the batch, not {batch_id!r}; pass one",
-            kind="batch_id",
-        )
-    if reads is None:
-        return
-    if not isinstance(reads, ReadSet):
-        raise InvalidInputError(
-            "reads= must be the result of snapshot.reads(...) of the snapshot that was read, not "
-            f"{type(reads).__name__}",
-            kind="reads",
-        )
-    if reads.address != address:
-        raise InvalidInputError(
-            "the reads of a write must come from the same table, because its slots order both: "
-            f"omit reads= of {reads.address}: this is {address}",
-            kind="reads_of_another_table",
-        )

@@ -22,15 +22,15 @@ from filegroups.table import TableReader
 from filegroups.writing.dry_run import dry_run_write
 from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult
-from hoodoo.input_files import read_rows
-from hoodoo.inputs import (
+from hoodoo.arguments import (
     Operation,
     filter_or_keys,
     named_partitions,
     no_filter,
     refuse_other_types,
-    to_arrow_table,
 )
+from hoodoo.input_files import read_rows
+from hoodoo.inputs import to_arrow_table
 from hoodoo.inspect.explain import explain_instant
 from hoodoo.inspect.instants import InstantSummary, list_instants
 from hoodoo.inspect.rejected_writes import record_rejected_write

@@ -26,7 +26,7 @@ from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write_request import FileRules, RowRules, WriteRequest
 from filegroups.writing.write_schema import schema_for
-from hoodoo.inputs import Operation, to_write_operation
+from hoodoo.arguments import Operation, to_write_operation
 from timeline.context import TableContext
 from timeline.errors import HoodooError, InvalidInputError, MetadataTableOnError
 from timeline.model.commit_metadata import MergeMode, Replaced, WriteOperation

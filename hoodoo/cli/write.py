@@ -16,6 +16,7 @@ from filegroups.writing.dry_run import dry_run_write
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from filegroups.writing.write_schema import addressed
+from hoodoo.arguments import named_partitions, refuse_other_types
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.cli.invocation import (
     PROBLEMS_FOUND,
@@ -27,7 +28,6 @@ from hoodoo.cli.invocation import (
 )
 from hoodoo.cli.printing import count_text
 from hoodoo.input_files import read_files
-from hoodoo.inputs import named_partitions, refuse_other_types
 from hoodoo.table import Table
 from hoodoo.write_requests import operation_of, with_patterns, write_request_of
 from hoodoo.writer import TableWriter

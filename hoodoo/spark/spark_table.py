@@ -17,9 +17,9 @@ from filegroups.table import TableSnapshot
 from filegroups.writing.merge_clauses import SOURCE, TARGET
 from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import CommitResult
+from hoodoo.arguments import no_filter
 from hoodoo.catalog import open_with_warnings
 from hoodoo.configuration import Layers
-from hoodoo.inputs import no_filter
 from hoodoo.row_changes import Merge, key_columns_of_merge, no_match_columns
 from hoodoo.services import Services
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows

@@ -236,6 +236,20 @@ def test_flat_lines_are_not_read_value_by_value(
     assert "unnamed" not in made.column_names
 
 
+@pytest.mark.parametrize("ending", [".ndjson", ".json"])
+def test_texts_like_times_in_new_columns_stay_texts(tmp_path: Path, ending: str):
+    row = {
+        "id": 1,
+        "at": "2026-01-02 03:04:05",
+        "day": "2026-01-02",
+        "s": {"ats": ["2026-01-02T03:04:05Z"], "n": 1.5},
+    }
+    text = json.dumps([row] if ending == ".json" else row)
+    made = _read(tmp_path / f"r{ending}", text, pa.schema([("id", pa.int32())]))
+    assert made.to_pylist() == [row]
+    assert made.schema.field("id").type == pa.int32()
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "wanted"),
     [

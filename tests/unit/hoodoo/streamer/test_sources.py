@@ -257,6 +257,16 @@ def test_a_given_schema_decides_the_columns(tmp_path: Path, origin: str, registr
     assert rows.column("w").null_count == 2
 
 
+def test_texts_like_times_of_json_without_a_schema_stay_texts(tmp_path: Path) -> None:
+    options = files(tmp_path, '{"id": 1, "at": "2026-01-02 03:04:05"}\n')
+    stream(options)
+    (tmp_path / "in" / "b.json").write_text('{"id": 2, "at": "unknown"}\n')
+    stream(options)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        rows = table.to_arrow().sort_by("id")
+    assert rows.column("at").to_pylist() == ["2026-01-02 03:04:05", "unknown"]
+
+
 @pytest.mark.parametrize(
     ("address", "text"),
     [
