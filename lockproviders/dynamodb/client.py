@@ -17,7 +17,6 @@ monotonic clock, as tests against Java's provider showed. Invariants:
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,18 +26,20 @@ from lockproviders.dynamodb.connection import (
     THROTTLED,
     BotoTransport,
     ConditionFailedError,
+    Connection,
     MissingTableError,
     TableExistsError,
     check_extra,
+    create_request,
     region_of_machine,
 )
 from lockproviders.dynamodb.rows import (
+    KEY,
     DynamoLockRow,
     RowAddress,
     SeenVersion,
     Take,
     count_request,
-    create_request,
     decide,
     decode_row,
     decode_token,
@@ -183,13 +184,10 @@ class DynamoClient:
     ) -> None:
         self.address = RowAddress(table=settings.table, key=settings.key)
         self._settings = settings
-        self._connect = connect
+        self._connection = Connection(connect, ids)
         self._clock = clock
         self._ids = ids
-        self._transport: BotoTransport | None = None
-        self._process = 0
-        self._owner = ""
-        self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
+        self._owners: dict[int, str] = {}  # by process
         self._sighting: SeenVersion | None = None
         self._given_up: deque[str] = deque(maxlen=ABANDONED_VERSIONS_MAX)
         self._created_at_ms: int | None = None
@@ -263,20 +261,17 @@ class DynamoClient:
 
     def close(self) -> None:
         """Delete rows that an unanswered request may have left, then close the connections."""
-        if self._transport is None or self._process != self._ids.identity().pid:
-            return
-        if self._given_up:
+        if self._given_up and self._connection.is_open:
             with contextlib.suppress(UnavailableError, UnsafeSetupError, *_NO_ROW):
                 row = self.read()
                 if row is not None and row.version in self._given_up:
                     request = release_request(self.address, row.owner, (row.version,))
                     self.ask("delete_item", request)
-        transport, self._transport = self._transport, None
-        transport.close()
+        self._connection.close()
 
     def ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send one request; raise the errors of the transport."""
-        return self._connected().call(operation, request)
+        return self._connection.call(operation, request)
 
     def read(self) -> DynamoLockRow | None:
         """Read the row; record when its version number was first seen."""
@@ -298,9 +293,9 @@ class DynamoClient:
         self, take: Take, seen: DynamoLockRow | None, owner_text: str
     ) -> tuple[DynamoHolding | None, DynamoLockRow | None]:
         """Do one conditional write; return the holding, or the row that prevented it."""
-        self._connected()  # names the owner, and may take long the first time
+        self._connection.open()  # may take long the first time
         row = DynamoLockRow(
-            owner=self._owner,
+            owner=self._owner(),
             lease_ms=self._settings.lease_ms,
             version=self.new_version(),
             note=owner_text,
@@ -343,7 +338,9 @@ class DynamoClient:
             raise
 
     def _count(self) -> int | None:
-        request = count_request(self.address, self._owner, self.new_version(), self._clock.now_ms())
+        request = count_request(
+            self.address, self._owner(), self.new_version(), self._clock.now_ms()
+        )
         return decode_token(self.ask("update_item", request))
 
     def _noted(self, item: Mapping[str, Any] | None) -> DynamoLockRow | None:
@@ -374,7 +371,7 @@ class DynamoClient:
         if self._created_at_ms is None:
             # Another writer may create it first, which serves as well.
             with contextlib.suppress(TableExistsError):
-                self.ask("create_table", create_request(settings.table, settings.capacity))
+                self.ask("create_table", create_request(settings.table, [KEY], settings.capacity))
             self._created_at_ms = now_ms
         elif now_ms - self._created_at_ms > settings.creation_timeout_ms:
             return UnsafeSetupError(
@@ -389,17 +386,12 @@ class DynamoClient:
             f"the table of locks is being created; try again: {settings.table}", maybe_done=False
         )
 
-    def _connected(self) -> BotoTransport:
-        """Return this process's transport; a forked child never shares its parent's sockets."""
+    def _owner(self) -> str:
+        """Return this process's name, as Java composes it."""
         identity = self._ids.identity()
-        with self._guards.setdefault(identity.pid, threading.Lock()):
-            if self._process != identity.pid:
-                self._transport = None
-                self._process = identity.pid
-                self._owner = identity.host + self._ids.uuid()  # as Java composes it
-            if self._transport is None:
-                self._transport = self._connect()
-            return self._transport
+        if identity.pid not in self._owners:
+            self._owners.setdefault(identity.pid, identity.host + self._ids.uuid())
+        return self._owners[identity.pid]
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """
-The connection of the DynamoDB lock: boto3 with one attempt per request and few error kinds.
+The connection to DynamoDB: boto3 with one attempt per request and few error kinds.
 
-It keeps AWS error codes out of the lock itself. The library's own retries are off. A repeated
+It keeps AWS error codes out of the lock and the slot store. The library's own retries are off. A repeated
 conditional write finds its own first copy and reports a failure that is none (F16), so the caller
 reads the row and decides. Every failure becomes one of:
 
@@ -16,11 +16,13 @@ reads the row and decides. Every failure becomes one of:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError, needs_extra
+from timeline.ports.ports import Ids
 
 CONNECTIONS_MAX = 2  # one for renewal, one for the caller (SEC17)
 MESSAGE_CHARACTERS_MAX = 300
@@ -247,6 +249,83 @@ class BotoTransport:
             f"region, endpoint and network: {where}: {_shown(str(error))}",
             maybe_done=maybe_done,
         )
+
+
+class Connection:
+    """
+    The transport of one process; a forked child never shares its parent's sockets.
+
+    Several threads may share it.
+
+    Args:
+        connect: Makes the transport, at the first request and again in a forked child.
+        ids: Identifies the current process.
+    """
+
+    def __init__(self, connect: Callable[[], BotoTransport], ids: Ids) -> None:
+        self._connect = connect
+        self._ids = ids
+        self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
+        self._transport: BotoTransport | None = None
+        self._process = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has a transport."""
+        return self._transport is not None and self._process == self._ids.identity().pid
+
+    def open(self) -> BotoTransport:
+        """Return this process's transport; make it if there is none."""
+        pid = self._ids.identity().pid
+        with self._guard(pid):
+            if self._transport is None or self._process != pid:
+                self._transport, self._process = self._connect(), pid
+            return self._transport
+
+    def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send one request; see ``BotoTransport.call``."""
+        return self.open().call(operation, request)
+
+    def close(self) -> None:
+        """Close this process's transport; the next request opens another."""
+        pid = self._ids.identity().pid
+        with self._guard(pid):
+            if self._transport is not None and self._process == pid:
+                self._transport.close()
+            self._transport = None
+
+    def _guard(self, pid: int) -> threading.Lock:
+        return self._guards.setdefault(pid, threading.Lock())
+
+
+def create_request(
+    table: str, key_names: Sequence[str], capacity: tuple[int, int] | None
+) -> dict[str, Any]:
+    """
+    Return CreateTable for a table whose keys are texts.
+
+    Args:
+        table: The table's name.
+        key_names: The name of its hash key, and that of its sort key if it has one.
+        capacity: Read and write units; None pays per request.
+    """
+    request: dict[str, Any] = {
+        "TableName": table,
+        "KeySchema": [
+            {"AttributeName": name, "KeyType": kind}
+            for name, kind in zip(key_names, ("HASH", "RANGE"), strict=False)
+        ],
+        "AttributeDefinitions": [
+            {"AttributeName": name, "AttributeType": "S"} for name in key_names
+        ],
+        "BillingMode": "PAY_PER_REQUEST" if capacity is None else "PROVISIONED",
+    }
+    if capacity is not None:
+        request["ProvisionedThroughput"] = {
+            "ReadCapacityUnits": capacity[0],
+            "WriteCapacityUnits": capacity[1],
+        }
+    return request
 
 
 def check_extra() -> None:

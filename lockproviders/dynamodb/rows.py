@@ -208,22 +208,6 @@ def count_request(at: RowAddress, owner: str, version: str, now_ms: int) -> Requ
     }
 
 
-def create_request(table: str, capacity: tuple[int, int] | None) -> Request:
-    """Return Java's CreateTable; ``capacity`` is read and write units, None pays per request."""
-    request: Request = {
-        "TableName": table,
-        "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
-        "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
-        "BillingMode": "PAY_PER_REQUEST" if capacity is None else "PROVISIONED",
-    }
-    if capacity is not None:
-        request["ProvisionedThroughput"] = {
-            "ReadCapacityUnits": capacity[0],
-            "WriteCapacityUnits": capacity[1],
-        }
-    return request
-
-
 def decode_row(at: RowAddress, item: Item | None) -> DynamoLockRow | None:
     """
     Return the lock in an item, or None without an item.

@@ -16,8 +16,10 @@ from typing import Any
 from lockproviders.dynamodb.connection import (
     BotoTransport,
     ConditionFailedError,
+    Connection,
     MissingTableError,
     TableExistsError,
+    create_request,
 )
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import StorageUnavailableError, UnavailableError, UnsafeSetupError
@@ -56,13 +58,10 @@ class DynamoSlotStore:
         ids: Ids,
     ) -> None:
         self._settings = settings
-        self._connect = connect
+        self._connection = Connection(connect, ids)
         self._clock = clock
         self._ids = ids
-        # By process and purpose, so that a forked child holds none of its parent's.
-        self._guards: dict[tuple[int, str], threading.Lock] = {}
-        self._transport: BotoTransport | None = None
-        self._process = 0
+        self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
         self._answered = False  # the table existed; a new one would let every number be taken again
 
     @property
@@ -120,10 +119,7 @@ class DynamoSlotStore:
 
     def close(self) -> None:
         """Close the connections."""
-        with self._guard():
-            transport, self._transport = self._transport, None
-        if transport is not None and self._process == self._ids.identity().pid:
-            transport.close()
+        self._connection.close()
 
     def _repeatable(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request that may run twice; repeat it once if there is no answer."""
@@ -147,7 +143,7 @@ class DynamoSlotStore:
         except MissingTableError as error:
             if was_answered:
                 raise slot_store_lost(self.identity) from error
-            with self._guard("create"):
+            with self._guards.setdefault(self._ids.identity().pid, threading.Lock()):
                 if not self._answered:
                     self._make_table(error)
             answer = self._ask_of_new_table(operation, named)
@@ -166,7 +162,7 @@ class DynamoSlotStore:
     def _call(self, operation: str, named: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send one request; adapt the transport's errors, which speak of locks, to slots."""
         try:
-            return self._connected().call(operation, named)
+            return self._connection.call(operation, named)
         except UnsafeSetupError as error:
             if error.kind == "lock_denied":
                 raise self._no_table(
@@ -192,7 +188,8 @@ class DynamoSlotStore:
                 f"{DynamoOptions.options['create_table'].key}=true in one writer; {missing}"
             ) from missing
         with contextlib.suppress(TableExistsError):  # another writer created it first
-            self._call("create_table", _creation(settings.table, settings.capacity))
+            request = create_request(settings.table, [_FOLDER, _NAME], settings.capacity)
+            self._call("create_table", request)
         ends_at_ms = self._clock.monotonic_ms() + settings.creation_timeout_ms
         while self._clock.monotonic_ms() < ends_at_ms:
             try:
@@ -216,43 +213,10 @@ class DynamoSlotStore:
             region=settings.region,
         )
 
-    def _guard(self, purpose: str = "connect") -> threading.Lock:
-        return self._guards.setdefault((self._ids.identity().pid, purpose), threading.Lock())
-
-    def _connected(self) -> BotoTransport:
-        """Return this process's transport; a forked child never shares its parent's sockets."""
-        with self._guard():
-            pid = self._ids.identity().pid
-            if self._transport is None or self._process != pid:
-                self._transport, self._process = self._connect(), pid
-            return self._transport
-
 
 def _key(path: str) -> dict[str, Any]:
     folder, _, name = path.rpartition("/")
     return {_FOLDER: {"S": folder}, _NAME: {"S": name}}
-
-
-def _creation(table: str, capacity: tuple[int, int] | None) -> dict[str, Any]:
-    request: dict[str, Any] = {
-        "TableName": table,
-        "KeySchema": [
-            {"AttributeName": _FOLDER, "KeyType": "HASH"},
-            {"AttributeName": _NAME, "KeyType": "RANGE"},
-        ],
-        "AttributeDefinitions": [
-            {"AttributeName": _FOLDER, "AttributeType": "S"},
-            {"AttributeName": _NAME, "AttributeType": "S"},
-        ],
-        "BillingMode": "PAY_PER_REQUEST" if capacity is None else "PROVISIONED",
-    }
-    if capacity is not None:
-        read_units, write_units = capacity
-        request["ProvisionedThroughput"] = {
-            "ReadCapacityUnits": read_units,
-            "WriteCapacityUnits": write_units,
-        }
-    return request
 
 
 def _unavailable(error: UnavailableError) -> StorageUnavailableError:

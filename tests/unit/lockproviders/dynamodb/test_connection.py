@@ -12,9 +12,10 @@ from lockproviders.dynamodb.connection import (
     ConditionFailedError,
     MissingTableError,
     TableExistsError,
+    create_request,
     region_of_machine,
 )
-from lockproviders.dynamodb.rows import RowAddress, create_request, read_request
+from lockproviders.dynamodb.rows import RowAddress, read_request
 from lockproviders.dynamodb.settings import DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError
 
@@ -36,7 +37,7 @@ def transport() -> BotoTransport:
 
 
 def answer(transport: BotoTransport, code: str, status: int, operation: str = "get_item") -> None:
-    request = create_request("hudi_locks", None) if operation == "create_table" else READ
+    request = create_request("hudi_locks", ["key"], None) if operation == "create_table" else READ
     with Stubber(transport._client) as stub:
         stub.add_client_error(operation, code, "the server's words", status)
         transport.call(operation, request)
