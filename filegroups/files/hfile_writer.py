@@ -48,7 +48,7 @@ _VERSION: Final = b"\0"  # after each value
 _ENTRY_HEAD: Final = struct.Struct(">iiH")
 _FEW_ENTRIES: Final = 32  # so few take longer by columns
 _COMPARATOR: Final = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
-_GZIP, _NONE = 1, 2
+_GZIP = 1
 _NO_OFFSET: Final = -1
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\x03"  # no name, no time, made on Unix
 _STORED_BYTES_MAX: Final = 64  # so short contents are not compressed
@@ -61,14 +61,13 @@ def encode_hfile(
     *,
     schema_json: str,
     created_ms: int,
-    compress: bool = True,
     block_bytes: int = BLOCK_BYTES,
 ) -> bytes:
     """Return a whole file. Arguments, errors: as ``write_hfile`` for one part."""
     sink = BytesIO()
     few = entries.num_rows <= _FEW_ENTRIES
     blocks = _few_blocks(entries, block_bytes) if few else _many_blocks([entries], block_bytes)
-    _write(sink, blocks, schema_json, created_ms, compress)
+    _write(sink, blocks, schema_json, created_ms)
     return sink.getvalue()
 
 
@@ -78,7 +77,6 @@ def write_hfile(
     *,
     schema_json: str,
     created_ms: int,
-    compress: bool = True,
     block_bytes: int = BLOCK_BYTES,
 ) -> WrittenHFile:
     """
@@ -92,14 +90,13 @@ def write_hfile(
             all parts, each key once.
         schema_json: Avro schema of the values; readers decode with it.
         created_ms: Creation time in the file, milliseconds since 1970.
-        compress: Whether blocks are compressed by gzip.
-        block_bytes: Uncompressed bytes of a data block.
+        block_bytes: Uncompressed bytes of a data block; tests set fewer to fill many blocks.
 
     Raises:
         InvariantError: Keys repeat or are not in order.
         InvalidInputError: A key is longer than `KEY_BYTES_MAX` (``long_key``).
     """
-    return _write(sink, _many_blocks(parts, block_bytes), schema_json, created_ms, compress)
+    return _write(sink, _many_blocks(parts, block_bytes), schema_json, created_ms)
 
 
 def _write(
@@ -107,9 +104,8 @@ def _write(
     blocks: Iterable[_Block],
     schema_json: str,
     created_ms: int,
-    compress: bool,  # noqa: FBT001 - private
 ) -> WrittenHFile:
-    file = _File(sink, compress)
+    file = _File(sink)
     root = []
     last, count, key_bytes, value_bytes = b"", 0, 0, 0
     for block in blocks:
@@ -147,7 +143,7 @@ def _write(
         _number(9, data_blocks[0] if data_blocks else 2**64 + _NO_OFFSET),
         _number(10, data_blocks[-1] if data_blocks else 0),
         _text(11, _COMPARATOR),
-        _number(12, _GZIP if compress else _NONE),
+        _number(12, _GZIP),
     )
     return WrittenHFile(entries=count, size_bytes=file.close(b"".join(trailer)))
 
@@ -294,9 +290,8 @@ def _row_key(row: bytes) -> bytes:
 class _File:
     """The blocks of a file, in sequence."""
 
-    def __init__(self, sink: IO[bytes], compress: bool) -> None:  # noqa: FBT001 - private
+    def __init__(self, sink: IO[bytes]) -> None:
         self._sink = sink
-        self._compress = compress
         self._at = 0
         self.offsets: defaultdict[bytes, list[int]] = defaultdict(list)  # of blocks, by type
         self.uncompressed_bytes = 0
@@ -324,8 +319,6 @@ class _File:
 
     def _packed(self, content: Any, end: _Constant | None) -> bytes:
         """Return gzip's form without a time, so equal input is equal output."""
-        if not self._compress:
-            return bytes(content) + (end.content if end is not None else b"")
         if end is None and len(content) > _STORED_BYTES_MAX:
             packer = zlib.compressobj(wbits=31)
             return packer.compress(content) + packer.flush()
