@@ -34,6 +34,7 @@ from timeline.errors import CorruptTableError, HoodooError, InvalidInputError, U
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DASHES = (8, 13, 18, 23)
+_VARIANT_ROWS = 4_096  # Python objects of so many rows are a few megabytes
 
 
 def normalise(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -349,9 +350,19 @@ def _vector_bytes(values: pa.Array) -> pa.Array:
 
 
 def _variants(values: pa.Array, kind: pa.StructType) -> pa.Array:
-    """Convert JSON texts to variants, one by one: for rows of users, not for services."""
-    made = [None if one is None else variant_struct(one) for one in values.to_pylist()]
-    return pa.array(made, kind)
+    """
+    Convert JSON texts to variants.
+
+    Rows are converted one by one: pyarrow cannot encode variants, and each text has field names of
+    its own. Only rows of a user come here; services copy variants as bytes. At most
+    ``_VARIANT_ROWS`` rows are Python objects at a time.
+    """
+    parts = []
+    for start in range(0, len(values) or 1, _VARIANT_ROWS):
+        texts = values.slice(start, _VARIANT_ROWS).to_pylist()
+        found = [None if one is None else variant_struct(one) for one in texts]
+        parts.append(pa.array(found, kind))
+    return pa.concat_arrays(parts)
 
 
 def _list_parts(values: pa.Array) -> tuple[pa.Array, pa.Array]:

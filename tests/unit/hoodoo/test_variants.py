@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import hoodoo
 from filegroups.schema.avro_schema import avro_to_arrow
+from filegroups.schema.casting import normalise
 from filegroups.schema.schema import hudi_type_name
 from filegroups.schema.variant import encode_variant, variant_json
 from hoodoo.cli.app import main
@@ -201,6 +202,15 @@ def test_variants_are_written_as_json_and_moved_byte_for_byte(
     shown = CliRunner().invoke(main, ["read", str(tmp_path / "t"), "-o", "table"])
     assert '{"a":7}' in shown.stdout
     assert verify_at(tmp_path / "t", Layers(), all_columns=True).problems == ()
+
+
+def test_a_column_of_more_rows_than_one_slice_becomes_variants() -> None:
+    schema = avro_to_arrow(json.dumps(AVRO))
+    texts = [None if row % 5 == 0 else f'{{"n": {row}}}' for row in range(9_000)]
+    made = normalise(pa.table({"v": texts}), pa.schema([schema.field("v")]))["v"].to_pylist()
+    assert [one and variant_json(one["metadata"], one["value"]) for one in made] == [
+        text and text.replace(" ", "") for text in texts
+    ]
 
 
 def test_a_shredded_variant_is_refused_by_kind(tmp_path: Path) -> None:
