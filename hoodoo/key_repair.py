@@ -19,7 +19,7 @@ from filegroups.merge.rules import Mask, ordering_column
 from filegroups.reading.point_lookup import plan_get_rows
 from filegroups.reading.read_set import ReadSet
 from filegroups.reading.scan import plan_scan, scan
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.schema import (
     COMMIT_TIME_COLUMN,
     KEY_COLUMN,

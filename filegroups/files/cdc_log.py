@@ -38,8 +38,8 @@ from filegroups.merge.change_images import (
 )
 from filegroups.merge.merging import MergeOutcome
 from filegroups.merge.rules import Positions
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.casting import cast_column, promote, schema_mismatch_error
-from filegroups.schema.distinct_values import one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.codecs.log_blocks import (
     BlockType,

@@ -27,7 +27,7 @@ from filegroups.files.avro_columns.types import (
     arrow_type,
     parse_schema,
 )
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError, counted
 

@@ -19,7 +19,7 @@ from filegroups.files.parquet import Footer
 from filegroups.index import LookupRules, MetadataFilters
 from filegroups.metadata_table.keys import bloom_filter_keys, column_stats_keys
 from filegroups.metadata_table.reading import open_metadata_table
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.context import TableContext
 from timeline.errors import (

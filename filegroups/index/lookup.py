@@ -36,7 +36,7 @@ from filegroups.metadata_table.keys import FileGroupNumber
 from filegroups.metadata_table.lag import Lag
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.schema.distinct_values import codes_of, distinct_codes, one_array, rows_by_number
+from filegroups.schema.arrow_columns import codes_of, distinct_codes, one_array, rows_by_number
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.archived import ArchivedTimeline
 from timeline.context import TableContext

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.schema.distinct_values import codes_of, rows_by_number, version_rounds
+from filegroups.schema.arrow_columns import codes_of, rows_by_number, version_rounds
 from timeline.properties.setting_enums import BucketEngine
 
 _BLOCK_TEXTS = 65_536

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from timeline.errors import InvalidInputError
 
 # ---- Times from texts

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from filegroups.keys.generators import KeyGenerator, TimestampKeys
 from filegroups.keys.timestamp_keys import bad_partition_value, timestamp_folders, timestamp_texts
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.casting import cast_column
-from filegroups.schema.distinct_values import one_array
 from filegroups.schema.evolution import MissingColumns, SchemaRules, canonical_type, evolved_type
 from filegroups.schema.java_text import java_texts
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN

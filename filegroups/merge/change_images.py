@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from filegroups.merge.merging import MergeOutcome, key_codes
 from filegroups.merge.rules import Mask, Positions
-from filegroups.schema.distinct_values import one_array, ranks
+from filegroups.schema.arrow_columns import one_array, ranks
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.errors import CorruptTableError, InvariantError, counted
 from timeline.model.commit_metadata import CdcMode

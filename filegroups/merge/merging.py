@@ -30,7 +30,7 @@ from filegroups.merge.rules import (
     order_numbers,
     ordering_column,
 )
-from filegroups.schema.distinct_values import (
+from filegroups.schema.arrow_columns import (
     JOINED_BYTES_MAX,
     distinct_codes,
     one_array,

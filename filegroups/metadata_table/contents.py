@@ -45,7 +45,7 @@ from filegroups.metadata_table.records import (
     RECORD_INDEX,
     SECONDARY_INDEX,
 )
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from timeline.errors import InvariantError
 from timeline.model.commit_metadata import (
     LOG_COMPACT,

@@ -30,8 +30,8 @@ from filegroups.metadata_table.records import (
     SECONDARY_INDEX,
     RecordType,
 )
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.casting import uuid_texts
-from filegroups.schema.distinct_values import one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.codecs.log_blocks import BlockType, ByteSource, BytesSource, LogBlock
 from timeline.errors import CorruptTableError, HoodooError

@@ -36,7 +36,7 @@ from filegroups.metadata_table.records import (
     SECONDARY_INDEX,
     RecordType,
 )
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.codecs.metadata_instants import metadata_record_schema
 from timeline.errors import InvariantError

@@ -27,7 +27,7 @@ from filegroups.metadata_table.column_stats import (
 )
 from filegroups.metadata_table.index_definitions import IndexDefinition, bad_definitions_error
 from filegroups.metadata_table.keys import IndexVersion, secondary_keys
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.java_text import java_texts
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.model.commit_metadata import (

@@ -26,7 +26,7 @@ import xxhash
 
 from filegroups.keys.bucketing import java_hashes
 from filegroups.metadata_table.records import NO_PARTITION
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from timeline.errors import CorruptTableError
 from timeline.model.metadata_table import PartitionKind, kind_of
 

@@ -19,7 +19,7 @@ from filegroups.metadata_table.encode import encode_in_order, encode_log_file, i
 from filegroups.metadata_table.index_definitions import IndexDefinition
 from filegroups.metadata_table.keys import IndexVersion, file_group_id, parse_file_group_id, shards
 from filegroups.metadata_table.records import RecordType
-from filegroups.schema.distinct_values import codes_of, rows_by_number
+from filegroups.schema.arrow_columns import codes_of, rows_by_number
 from timeline.errors import InvariantError
 from timeline.model.file_names import LogFileName
 from timeline.model.instant import InstantTime

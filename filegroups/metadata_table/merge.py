@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.metadata_table.records import BOUND, COLUMN_STATS, FILES, ValueType
-from filegroups.schema.distinct_values import distinct_codes, one_array
+from filegroups.schema.arrow_columns import distinct_codes, one_array
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

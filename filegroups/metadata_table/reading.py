@@ -60,7 +60,7 @@ from filegroups.metadata_table.records import (
     COLUMN_STATS,
     NO_PARTITION,
 )
-from filegroups.schema.distinct_values import one_array, rows_by_number
+from filegroups.schema.arrow_columns import one_array, rows_by_number
 from timeline.archived import ArchivedTimeline
 from timeline.codecs.log_blocks import BlockType, ByteSource, BytesSource, LogBlock
 from timeline.errors import (

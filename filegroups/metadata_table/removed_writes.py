@@ -32,7 +32,7 @@ from filegroups.metadata_table.keys import split_secondary_keys
 from filegroups.metadata_table.lag import newest_merge
 from filegroups.metadata_table.reading import MetadataTable
 from filegroups.metadata_table.records import RECORD_INDEX
-from filegroups.schema.distinct_values import codes_of, one_array
+from filegroups.schema.arrow_columns import codes_of, one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import FileSlice, data_file_time, instant_file_name

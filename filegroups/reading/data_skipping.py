@@ -42,8 +42,8 @@ from filegroups.reading.file_slices import FileSlices, Integers
 from filegroups.reading.filters import Filter, to_expression
 from filegroups.reading.partition_pruning import guarantees_that_allow
 from filegroups.reading.scan import ScanPlan, known_schema
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.column_ids import schema_history
-from filegroups.schema.distinct_values import one_array
 from filegroups.schema.schema import META_COLUMNS, with_meta
 from timeline.context import TableContext
 from timeline.model.commit_metadata import MergeMode

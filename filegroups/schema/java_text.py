@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from timeline.errors import InvalidInputError
 
 _DECIMAL = r"^(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<rest>\d+))?$"

@@ -28,7 +28,7 @@ from filegroups.keys.keys import (
 )
 from filegroups.keys.timestamp_keys import timestamp_texts
 from filegroups.reading.scan import known_schema, plan_scan, view_of
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.java_text import java_texts
 from filegroups.schema.schema import KEY_COLUMN
 from filegroups.settings.key_settings import KeySettings

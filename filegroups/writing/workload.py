@@ -36,8 +36,8 @@ from filegroups.merge.merging import (
     mark_relocated_keys,
 )
 from filegroups.merge.rules import MergeRules
+from filegroups.schema.arrow_columns import codes_of, one_array, rows_by_number
 from filegroups.schema.casting import normalise, refuse_null_elements
-from filegroups.schema.distinct_values import codes_of, one_array, rows_by_number
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta
 from filegroups.writing.write_request import RowRules
 from timeline.errors import InvalidInputError, InvariantError, counted

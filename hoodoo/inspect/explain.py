@@ -124,7 +124,7 @@ def _vanished(
             return _without_files(time, slot.own_action, "decided", _not_applied_remark(slot))
     written = (summarize(context, one, {}) for one in active.completed_writes)
     for summary in itertools.chain(written, archived):
-        attempt = _refused_first(summary, time)
+        attempt = _rejected_first(summary, time)
         if attempt is not None:
             return attempt
     for one in rejected_writes(context):
@@ -159,7 +159,7 @@ def _without_files(time: InstantTime, action: Action, state: str, remark: str) -
     )
 
 
-def _refused_first(write: InstantSummary, time: InstantTime) -> InstantSummary | None:
+def _rejected_first(write: InstantSummary, time: InstantTime) -> InstantSummary | None:
     """Return the rejected attempt of a committed write with this requested time, or None."""
     for refusal in write.refusals:
         if refusal.get("instant") == time:
@@ -195,7 +195,7 @@ def _rejected_attempt(
         requested_time=time,
         completion_time=None,
         action=write.action,
-        state="refused",
+        state="rejected",
         archived=False,
         writer=write.writer,
         host=write.host,

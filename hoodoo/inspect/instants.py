@@ -326,7 +326,7 @@ class InstantSummary:
                 more = f" and {len(places) - _PLACES_SHOWN_MAX} more"
                 text += f"; both access {', '.join(places[:_PLACES_SHOWN_MAX])}"
                 text += more if len(places) > _PLACES_SHOWN_MAX else ""
-            if self.state != "refused" or number != self.attempts:  # the last one is not repeated
+            if self.state != "rejected" or number != self.attempts:  # the last one is not repeated
                 text += f"; redone: {each.get('redo', '?')}"
             texts.append(text)
         return tuple(texts)
@@ -382,7 +382,7 @@ class InstantSummary:
             lines.append(f"{counted(self.files_deleted, 'file')} deleted")
         if self.attempts is not None:
             lines.append(f"attempts {self.attempts}")
-        lines.extend(f"refused: {text}" for text in self.rejections_text)
+        lines.extend(f"rejected: {text}" for text in self.rejections_text)
         lines.extend(f"waited: {text}" for text in self.waits_text)
         lines.extend(self.remarks)
         return lines

@@ -34,8 +34,8 @@ from filegroups.keys.keys import (
 )
 from filegroups.merge.merging import RELOCATED_COLUMN, combine_incoming
 from filegroups.merge.rules import MergeRules, ordering_column
+from filegroups.schema.arrow_columns import codes_of, rows_by_number
 from filegroups.schema.casting import normalise, refuse_null_elements
-from filegroups.schema.distinct_values import codes_of, rows_by_number
 from filegroups.schema.schema import META_FIELDS, drop_meta
 from filegroups.writing.workload import (
     NewGroups,

@@ -12,7 +12,7 @@ from filegroups.metadata_table.keys import IndexVersion, split_secondary_keys
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.metadata_table.records import BOUND
 from filegroups.reading.scan import view_of
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from tableservices.metadata_table.build import contents_of_snapshot
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError, counted

@@ -49,7 +49,7 @@ from filegroups.metadata_table.new_partitions import (
     with_needed,
 )
 from filegroups.reading.scan import known_schema, view_of
-from filegroups.schema.distinct_values import codes_of, rows_by_number
+from filegroups.schema.arrow_columns import codes_of, rows_by_number
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.metadata_settings import MetadataTableSettings
 from filegroups.supported import refuse_old_version

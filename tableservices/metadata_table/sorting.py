@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.schema.distinct_values import one_array
+from filegroups.schema.arrow_columns import one_array
 from timeline.errors import StorageUnavailableError
 
 _ROWS_MAX: Final = 256 * 1024  # in memory; a row has some hundred bytes

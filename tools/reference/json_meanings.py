@@ -57,6 +57,7 @@ MEANINGS = {
     "files_written": "Data files that the write made.",
     "bytes_written": "Their size.",
     "state": "requested, inflight or completed.",
+    "explain.state": "requested, inflight or completed; without files rejected, rolled back, cancelled, void or decided.",
     "archived": "Whether it is in the archived timeline.",
     "writer": "The id of the writer; empty if no record has it.",
     "writer_id": "The id of the writer.",

@@ -22,8 +22,8 @@ from filegroups.files.avro_columns.decode import RecordPlan, plan_record, read_r
 from filegroups.files.avro_columns.encode import encode_rows
 from filegroups.files.avro_columns.items import PADDING_BYTES, Chunk, Cursor
 from filegroups.files.avro_columns.types import arrow_type, parse_schema
+from filegroups.schema.arrow_columns import one_array
 from filegroups.schema.casting import cast_column, promote
-from filegroups.schema.distinct_values import one_array
 from timeline.codecs.log_blocks import corrupt_block_error, record_borders
 from timeline.errors import InvalidInputError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from filegroups.schema.distinct_values import distinct_codes, one_array, ranks, version_rounds
+from filegroups.schema.arrow_columns import distinct_codes, one_array, ranks, version_rounds
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from filegroups.keys.bucketing import (
     assign_inserts,
     learn_record_bytes,
 )
-from filegroups.schema.distinct_values import rows_by_number
+from filegroups.schema.arrow_columns import rows_by_number
 
 SETTINGS = SizeSettings(file_bytes_max=1000, small_file_bytes=800, record_bytes=10)
 

@@ -15,7 +15,7 @@ from filegroups.keys.bucketing import (
     assign_inserts,
     learn_record_bytes,
 )
-from filegroups.schema.distinct_values import codes_of, rows_by_number
+from filegroups.schema.arrow_columns import codes_of, rows_by_number
 
 RT = "20260101000000000"
 

@@ -136,7 +136,7 @@ def test_a_rejected_attempt_is_reported_when_its_final_write_is_archived(tmp_pat
             result = slow.upsert(ROWS.slice(0, 1))
         (refused,) = (one.instant for one in result.refusals)
         before = explain_instant(table.context, refused)
-        assert before.state == "refused"
+        assert before.state == "rejected"
         for _ in range(5):
             table.upsert(ROWS)
         table.services.archive()
@@ -177,10 +177,10 @@ def test_a_write_that_exhausted_its_budget_is_reported_and_counted(tmp_path: Pat
         error = lost_write(tmp_path / "t")
         instant = error.fields["report"]["instant"]
         account = explain_instant(table.context, instant)
-        assert (account.state, account.who, account.attempts) == ("refused", "loser", 1)
+        assert (account.state, account.who, account.attempts) == ("rejected", "loser", 1)
         assert "by rival" in account.rejections_text[0]
         lines = account.lines()
-        assert lines[0] == f"commit {instant}: refused"
+        assert lines[0] == f"commit {instant}: rejected"
         assert lines[-1] == (
             "not committed after 1 attempt; write again, or raise "
             "hoodie.write.num.retries.on.conflict.failures so that the engine retries by itself"

@@ -1,7 +1,7 @@
 """
-Number the distinct values of a column; split, rank and order rows by such numbers.
+Operations on Arrow columns: join the chunks of one, number its distinct values, split and rank rows.
 
-Values of several chunks are compared as one array.
+Rows are split, ranked and ordered by such numbers.
 """
 
 from __future__ import annotations
