@@ -45,8 +45,9 @@ from timeline.errors import (
     StorageUnavailableError,
     needs_extra,
 )
-from timeline.model.file_names import TIMELINE, FileSlice, check_partition_path, listed
-from timeline.model.instant import WallMs, instant_time
+from timeline.model.file_names import TIMELINE, check_partition_path, listed
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument, parse_range, parse_time_travel
 from timeline.ports.ports import Ports, Storage, close_storage

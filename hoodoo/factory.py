@@ -22,7 +22,7 @@ from timeline.context import TableContext, TableLimits
 from timeline.errors import SettingError
 from timeline.heartbeat import HeartbeatLimits
 from timeline.model.commit_metadata import CdcMode
-from timeline.model.instant import SkewLimits
+from timeline.model.instant_time import SkewLimits
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import EventSink, Ports
 from timeline.properties.options import (

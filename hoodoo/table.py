@@ -61,7 +61,7 @@ from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableContext
 from timeline.errors import ConflictError, RolledBackError
 from timeline.model.commit_metadata import WriteOperation
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument
 from timeline.properties.options import PropertySet

@@ -33,7 +33,7 @@ from lockproviders.registry import ProviderRegistry, registry_for
 from timeline.context import TableContext
 from timeline.errors import MetadataTableOnError, StorageCapabilityError
 from timeline.model.commit_metadata import ConcurrencyMode
-from timeline.model.instant import UTC_ZONE, TimelineZone
+from timeline.model.instant_time import UTC_ZONE, TimelineZone
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Lock, Ports
 from timeline.properties.options import PropertySet

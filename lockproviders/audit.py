@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from timeline.errors import HoodooError
-from timeline.model.instant import parse_wall_ms
+from timeline.model.instant_time import parse_wall_ms
 from timeline.ports.ports import (
     Clock,
     EventSink,

@@ -15,7 +15,6 @@ import pluggy
 
 from lockproviders import hookspecs
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
-from lockproviders.audit import AuditTrail
 from lockproviders.hookspecs import (
     ENTRY_POINT_GROUP,
     PROJECT_NAME,
@@ -462,6 +461,8 @@ def build_lock(
         poll_max_ms=entry.poll_max_ms,
     )
     if settings.audit:
+        from lockproviders.audit import AuditTrail
+
         trail = AuditTrail(
             storage,
             clock=clock,

@@ -51,7 +51,8 @@ from timeline.model.file_names import (
     parse_log_file_name,
     timeline_path,
 )
-from timeline.model.instant import Action, InstantTime, Residue
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.plans import CleanerPlan, CleanFileInfo, CleanMetadata
 from timeline.model.slot import SlotKind, plan_version_entry
 from timeline.partitions import list_partition_paths

@@ -47,7 +47,8 @@ from timeline.model.file_names import (
     parse_base_file_name,
     pending_file_names,
 )
-from timeline.model.instant import Instant, InstantTime, Residue, State
+from timeline.model.instant import Instant, State
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.pending_plans import pending_rollback_of
 from timeline.ports.ports import ClusterExecutor, ObjectMissingError, Ports, create_if_absent

@@ -25,15 +25,10 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import (
-    BaseFile,
-    FileSlice,
-    LogFile,
-    check_partition_path,
-    join,
-    without_scheme,
-)
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.file_names import check_partition_path, join, without_scheme
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import Storage
 from timeline.properties.options import OptionKind, OptionSettings, option
 from timeline.snapshot import ActiveTimeline

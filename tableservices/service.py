@@ -10,7 +10,8 @@ from timeline.commit.begin import refuse_during_restore
 from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.model.file_names import instant_file_name
-from timeline.model.instant import Action, Instant, InstantTime, Residue, State
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.snapshot import ActiveTimeline, Snapshot
 

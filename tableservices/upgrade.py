@@ -56,18 +56,16 @@ from timeline.model.file_names import (
     HOODIE,
     METADATA_TABLE,
     TIMELINE,
-    FileSlice,
     instant_file_name,
     parse_instant_name,
     pending_file_names,
     timeline_path,
 )
-from timeline.model.instant import (
-    Action,
-    Instant,
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import (
     InstantTime,
     Residue,
-    State,
     WallMs,
     instant_time,
     next_instant_time,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 
 VersionColumns = Sequence[tuple[str, InstantTime | None]]
 

@@ -27,7 +27,8 @@ from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import HISTORY
-from timeline.model.instant import Action, InstantTime, is_between
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime, is_between
 from timeline.ports.ports import EventSink, ObjectMissingError, Storage
 
 if TYPE_CHECKING:

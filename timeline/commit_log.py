@@ -31,7 +31,8 @@ from timeline.model.file_names import (
     slot_path,
     timeline_path,
 )
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, is_between
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.instant_time import InstantTime, is_between
 from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import NO_SEALS, Slot, SlotKind, SlotSigning, digest_of
 from timeline.ports.ports import (

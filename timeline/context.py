@@ -23,18 +23,12 @@ from timeline.model.file_names import (
     PROPERTIES,
     PROPERTIES_BACKUP,
     TABLE_DESCRIPTOR,
-    Slicing,
+    TimestampTexts,
     legacy_archive,
     timeline_folder,
 )
-from timeline.model.instant import (
-    LOCAL,
-    UTC_ZONE,
-    InstantTime,
-    SkewLimits,
-    TimelineZone,
-    TimestampTexts,
-)
+from timeline.model.file_slice import Slicing
+from timeline.model.instant_time import LOCAL, UTC_ZONE, InstantTime, SkewLimits, TimelineZone
 from timeline.model.slot import NO_SEALS, NOT_APPLIED_MAX, SlotSigning
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument, parse_instant

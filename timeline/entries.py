@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from timeline.context import TableContext
-from timeline.model.instant import Instant, InstantTime, State
+from timeline.model.instant import Instant, State
+from timeline.model.instant_time import InstantTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

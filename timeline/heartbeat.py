@@ -20,7 +20,8 @@ from typing import Final
 
 from timeline.errors import HeartbeatExpiredError, StorageUnavailableError
 from timeline.model.file_names import HEARTBEATS, TIMELINE, heartbeat_path
-from timeline.model.instant import Action, InstantTime, State
+from timeline.model.instant import Action, State
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import AmbiguousWriteError, FileStat, Ports, Storage, Ticker
 
 # ---- When a heartbeat expires

@@ -13,15 +13,9 @@ from typing import Any
 
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
-from timeline.model.file_names import (
-    PARTITION_METADATA,
-    BaseFile,
-    LogFile,
-    data_file_time,
-    is_partition_file,
-    join,
-)
-from timeline.model.instant import InstantTime
+from timeline.model.file_names import PARTITION_METADATA, data_file_time, is_partition_file, join
+from timeline.model.file_slice import BaseFile, LogFile
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import ObjectMissingError, Stats, Storage
 from timeline.properties.properties_file import parse_properties
 from timeline.snapshot import Snapshot

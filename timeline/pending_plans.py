@@ -21,7 +21,8 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import instant_file_name, pending_file_names, timeline_path
-from timeline.model.instant import Action, Instant, InstantTime, State
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import ClusteringPlan
 from timeline.ports.ports import ObjectMissingError
 from timeline.properties.setting_enums import ClusteringUpdates

@@ -36,7 +36,8 @@ from timeline.model.file_names import (
     pending_file_names,
     reader_path,
 )
-from timeline.model.instant import Instant, InstantTime, parse_wall_ms
+from timeline.model.instant import Instant
+from timeline.model.instant_time import InstantTime, parse_wall_ms
 from timeline.model.plans import CleanerPlan, CleanMetadata
 from timeline.model.slot import Slot, SlotKind, process_text
 from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError, Storage, Ticker

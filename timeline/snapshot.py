@@ -20,23 +20,13 @@ from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata, 
 from timeline.model.file_names import (
     HISTORY,
     TIMELINE,
-    BaseFile,
-    LogFile,
-    Slicing,
     instant_file_name,
     parse_instant_name,
     timeline_folder,
 )
-from timeline.model.instant import (
-    UTC_ZONE,
-    WRITE_ACTIONS,
-    Action,
-    Instant,
-    InstantTime,
-    State,
-    TimelineZone,
-    is_between,
-)
+from timeline.model.file_slice import BaseFile, LogFile, Slicing
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
+from timeline.model.instant_time import UTC_ZONE, InstantTime, TimelineZone, is_between
 from timeline.ports.ports import ObjectMissingError, Storage
 
 #: SEC14: a hostile or neglected table must not fill the memory.

@@ -27,7 +27,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from zoneinfo import ZoneInfo
 
 from timeline.errors import UnsafeSetupError
-from timeline.model.instant import TimelineZone
+from timeline.model.instant_time import TimelineZone
 from timeline.ports.ports import EventSink, ProcessIdentity, Value
 from timeline.redaction import redact
 

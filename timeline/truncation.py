@@ -23,7 +23,7 @@ from timeline.codecs.commit_log import (
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HeartbeatExpiredError, MissingFileError
 from timeline.model.file_names import BOUNDARIES, slot_path, truncation_point_path
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import NOT_APPLIED_MAX, Slot
 from timeline.ports.ports import ObjectMissingError, Storage
 

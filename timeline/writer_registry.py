@@ -23,7 +23,7 @@ from timeline.errors import (
     WriterDisagreementError,
 )
 from timeline.model.file_names import TABLE_DESCRIPTOR, WRITERS, instant_file_name, timeline_folder
-from timeline.model.instant import LOCAL, parse_wall_ms
+from timeline.model.instant_time import LOCAL, parse_wall_ms
 from timeline.model.slot import FIRST_VERSION, process_text, refuse_newer, writer_versions
 from timeline.ports.ports import FileStat, Storage, Ticker
 from timeline.rules.bucket_ranges import (

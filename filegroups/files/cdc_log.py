@@ -52,8 +52,9 @@ from timeline.codecs.log_blocks import (
 from timeline.commit.markers import create_marker
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.model.commit_metadata import CdcMode, FileGroupId
-from timeline.model.file_names import BaseFileName, FileSlice, IOType, LogFileName, join
-from timeline.model.instant import InstantTime
+from timeline.model.file_names import BaseFileName, IOType, LogFileName, join
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import EventSink, Storage
 
 _CHUNK_ROWS: Final = 16 * 1024

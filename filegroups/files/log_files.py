@@ -34,8 +34,9 @@ from timeline.codecs.log_blocks import (
 )
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.model.commit_metadata import MergeMode
-from timeline.model.file_names import METADATA_TABLE, LogFile
-from timeline.model.instant import InstantTime
+from timeline.model.file_names import METADATA_TABLE
+from timeline.model.file_slice import LogFile
+from timeline.model.instant_time import InstantTime
 from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import EventSink, ObjectMissingError, Storage
 from timeline.properties.setting_enums import LogFormat

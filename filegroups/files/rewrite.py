@@ -62,15 +62,14 @@ from timeline.model.commit_metadata import (
 )
 from timeline.model.file_names import (
     PARTITION_METADATA,
-    BaseFile,
     BaseFileName,
-    FileSlice,
     IOType,
     LogFileName,
     check_partition_path,
     join,
 )
-from timeline.model.instant import InstantTime
+from timeline.model.file_slice import BaseFile, FileSlice
+from timeline.model.instant_time import InstantTime
 from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import ObjectExistsError, Storage, create_if_absent
 from timeline.properties.properties_file import format_properties

@@ -26,8 +26,8 @@ from filegroups.schema.column_ids import Renaming, SchemaHistory
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import BaseFile, FileSlice
-from timeline.model.instant import InstantTime
+from timeline.model.file_slice import BaseFile, FileSlice
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import EventSink, Storage
 
 _BATCH_ROWS = 65_536

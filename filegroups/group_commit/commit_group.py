@@ -52,7 +52,7 @@ from timeline.model.commit_metadata import (
     WriteSet,
     WriteStat,
 )
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.rollback.rollback import discard_attempt
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
 

@@ -35,7 +35,7 @@ from filegroups.writing.write_request import CommitResult, WriteRequest
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.snapshot import Snapshot
 
 #: Threads of the last group may take one part in this many of its time to return.

@@ -49,7 +49,8 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import GROUP_KEY, CommitMetadata
 from timeline.model.file_names import check_partition_path, slot_path
-from timeline.model.instant import WRITE_ACTIONS, InstantTime
+from timeline.model.instant import WRITE_ACTIONS
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Clock
 from timeline.rollback.rollback import rollback

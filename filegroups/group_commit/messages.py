@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema
 from filegroups.writing.write_request import CommitResult, RowRules, WriteRequest
 from timeline.context import TableContext
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 
 # ---- Prepared rows as bytes, from a writer to the committer that writes them (GRP-8)
 

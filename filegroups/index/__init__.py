@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from filegroups.files.slice_reader import SliceRead
 from filegroups.keys.keys import VirtualKeys
 from filegroups.metadata_table.reading import MetadataTable
-from timeline.model.file_names import FileSlice
+from timeline.model.file_slice import FileSlice
 from timeline.ports.ports import EventSink
 
 __all__ = ["IndexedFile", "LookupRules", "MetadataFilters", "SliceWithLogs"]

@@ -43,14 +43,10 @@ from timeline.errors import (
     counted,
 )
 from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, FileGroupId
-from timeline.model.file_names import (
-    FileSlice,
-    LogFile,
-    check_partition_path,
-    join,
-    pending_file_names,
-)
-from timeline.model.instant import Instant, InstantTime, WallMs, instant_time
+from timeline.model.file_names import check_partition_path, join, pending_file_names
+from timeline.model.file_slice import FileSlice, LogFile
+from timeline.model.instant import Instant
+from timeline.model.instant_time import InstantTime, WallMs, instant_time
 from timeline.model.slot import SlotOwner
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import ObjectMissingError, Storage, create_if_absent

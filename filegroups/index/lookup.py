@@ -41,10 +41,8 @@ from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.archived import ArchivedTimeline
 from timeline.context import TableContext
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import (
-    FileSlice,
-)
-from timeline.model.instant import InstantTime
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import PartitionKind
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Executor, Ports, Storage

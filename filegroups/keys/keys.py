@@ -26,8 +26,7 @@ from filegroups.schema.evolution import MissingColumns, SchemaRules, canonical_t
 from filegroups.schema.java_text import java_texts
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import CorruptTableError, InvalidInputError, SettingError
-from timeline.model.file_names import check_partition_path
-from timeline.model.instant import NUMBERS, TimestampForm, TimestampTexts
+from timeline.model.file_names import NUMBERS, TimestampForm, TimestampTexts, check_partition_path
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"

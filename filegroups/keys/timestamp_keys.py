@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from filegroups.keys.date_patterns import DateFields, DatePattern, parse_date_pattern
 from filegroups.keys.generators import TimestampKeys
 from timeline.errors import InvalidInputError, UnsupportedTableError
-from timeline.model.instant import TimestampForm, TimestampTexts
+from timeline.model.file_names import TimestampForm, TimestampTexts
 
 _Times = npt.NDArray[np.int64]  # milliseconds since 1970 (UTC, or of a local clock)
 

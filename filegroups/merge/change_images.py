@@ -18,7 +18,7 @@ from filegroups.schema.arrow_columns import one_array, ranks
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.errors import CorruptTableError, InvariantError, counted
 from timeline.model.commit_metadata import CdcMode
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 
 # ---- CDC logs (fmt 5.4)
 #

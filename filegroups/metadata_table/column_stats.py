@@ -31,7 +31,7 @@ from filegroups.metadata_table.keys import IndexVersion, column_stats_keys, part
 from filegroups.metadata_table.records import COLUMN_STATS, ValueType
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, META_COLUMNS, PARTITION_COLUMN
 from timeline.codecs.log_blocks import BlockType, LogBlock
-from timeline.model.file_names import LogFile
+from timeline.model.file_slice import LogFile
 from timeline.ports.ports import Storage
 from timeline.system import NullEvents
 

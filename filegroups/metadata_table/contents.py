@@ -53,15 +53,9 @@ from timeline.model.commit_metadata import (
     FileGroupId,
     WriteStat,
 )
-from timeline.model.file_names import (
-    BaseFile,
-    FileSlice,
-    LogFile,
-    join,
-    parse_base_file_name,
-    parse_log_file_name,
-)
-from timeline.model.instant import InstantTime, TimelineZone
+from timeline.model.file_names import join, parse_base_file_name, parse_log_file_name
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
+from timeline.model.instant_time import InstantTime, TimelineZone
 from timeline.model.metadata_table import PartitionKind
 from timeline.ports.ports import Executor, Storage
 

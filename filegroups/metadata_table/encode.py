@@ -40,7 +40,7 @@ from filegroups.schema.arrow_columns import one_array
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.codecs.metadata_instants import metadata_record_schema
 from timeline.errors import InvariantError
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 
 _CHUNK_ROWS: Final = 64 * 1024
 _ENTRIES: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])

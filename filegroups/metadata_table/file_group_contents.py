@@ -35,13 +35,9 @@ from timeline.model.commit_metadata import (
     FileGroupId,
     WriteStat,
 )
-from timeline.model.file_names import (
-    BaseFile,
-    FileSlice,
-    LogFile,
-    parse_base_file_name,
-)
-from timeline.model.instant import InstantTime
+from timeline.model.file_names import parse_base_file_name
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.ports.ports import Storage, with_cached_reads
 from timeline.system import NullEvents

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from timeline.model.instant import EARLIEST, Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import EARLIEST, InstantTime
 from timeline.model.metadata_table import BUILDING
 from timeline.ports.ports import Storage
 from timeline.snapshot import ActiveTimeline, Snapshot, TimelineReader

@@ -22,7 +22,7 @@ from filegroups.metadata_table.records import RecordType
 from filegroups.schema.arrow_columns import codes_of, rows_by_number
 from timeline.errors import InvariantError
 from timeline.model.file_names import LogFileName
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import MetadataLogFile, PartitionKind, kind_of
 
 RECORD_TYPES: Final = {

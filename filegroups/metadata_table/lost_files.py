@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from timeline.errors import MissingFileError
-from timeline.model.file_names import METADATA_TABLE, BaseFile, LogFile
-from timeline.model.instant import EARLIEST, Action, Instant
+from timeline.model.file_names import METADATA_TABLE
+from timeline.model.file_slice import BaseFile, LogFile
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import EARLIEST
 from timeline.model.metadata_table import BUILDING, PartitionKind
 from timeline.snapshot import Snapshot
 

@@ -70,17 +70,9 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import (
-    METADATA_TABLE,
-    PROPERTIES,
-    BaseFile,
-    FileSlice,
-    LogFile,
-    check_relative_path,
-    merged_slice,
-    slice_files,
-)
-from timeline.model.instant import InstantTime
+from timeline.model.file_names import METADATA_TABLE, PROPERTIES, check_relative_path
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile, merged_slice, slice_files
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import ObjectMissingError, Ports, Storage

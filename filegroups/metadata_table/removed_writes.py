@@ -35,8 +35,9 @@ from filegroups.metadata_table.records import RECORD_INDEX
 from filegroups.schema.arrow_columns import codes_of, one_array
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice, data_file_time, instant_file_name
-from timeline.model.instant import EARLIEST, InstantTime, TimelineZone
+from timeline.model.file_names import data_file_time, instant_file_name
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import EARLIEST, InstantTime, TimelineZone
 from timeline.model.metadata_table import BUILDING, PartitionKind
 from timeline.ports.ports import Executor, Stats, Storage
 from timeline.snapshot import ActiveTimeline

@@ -36,20 +36,23 @@ from timeline.model.commit_metadata import (
     WriteStat,
 )
 from timeline.model.file_names import (
-    BaseFile,
-    FileSlice,
-    LogFile,
-    Slicing,
     check_relative_path,
     instant_file_name,
     join,
     listed,
-    merged_slice,
     parse_base_file_name,
     parse_log_file_name,
+)
+from timeline.model.file_slice import (
+    BaseFile,
+    FileSlice,
+    LogFile,
+    Slicing,
+    merged_slice,
     slice_file_group,
 )
-from timeline.model.instant import EARLIEST, Action, InstantTime
+from timeline.model.instant import Action
+from timeline.model.instant_time import EARLIEST, InstantTime
 from timeline.model.slot import SlotKind
 from timeline.pending_plans import PendingCompactions, pending_compactions
 from timeline.snapshot import Snapshot

@@ -47,7 +47,7 @@ from filegroups.schema.column_ids import schema_history
 from filegroups.schema.schema import META_COLUMNS, with_meta
 from timeline.context import TableContext
 from timeline.model.commit_metadata import MergeMode
-from timeline.model.file_names import BaseFile, FileSlice, LogFile
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
 from timeline.snapshot import Snapshot
 
 _NULLABLE_MAX: Final = 6  # columns with nulls in a guarantee; each doubles the alternatives

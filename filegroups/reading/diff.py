@@ -26,7 +26,7 @@ from filegroups.schema.evolution import is_list
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice
+from timeline.model.file_slice import FileSlice
 from timeline.snapshot import Snapshot
 
 _KEY: Final = "_hoodie_record_key"

@@ -22,17 +22,9 @@ import pyarrow.compute as pc
 from filegroups.schema.arrow_columns import one_array
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import (
-    BASE_FILE_PATTERN,
-    LOG_FILE_PATTERN,
-    BaseFile,
-    FileSlice,
-    LogFile,
-    check_partition_path,
-    merged_slice,
-    slice_files,
-)
-from timeline.model.instant import InstantTime
+from timeline.model.file_names import BASE_FILE_PATTERN, LOG_FILE_PATTERN, check_partition_path
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile, merged_slice, slice_files
+from timeline.model.instant_time import InstantTime
 from timeline.snapshot import Snapshot
 
 Integers = npt.NDArray[np.int64]

@@ -17,8 +17,9 @@ from filegroups.metadata_table.listing import MetadataListing
 from filegroups.reading.file_slices import ListedFiles, SliceRules, newest_slices
 from filegroups.reading.partition_pruning import PartitionPruner
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice, check_partition_path, is_partition_file
-from timeline.model.instant import InstantTime
+from timeline.model.file_names import check_partition_path, is_partition_file
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import InstantTime
 from timeline.partitions import list_partition_paths
 from timeline.ports.ports import Stats, Storage
 from timeline.snapshot import Snapshot

@@ -36,16 +36,10 @@ from timeline.model.commit_metadata import (
     TableType,
     WriteStat,
 )
-from timeline.model.file_names import (
-    BaseFile,
-    FileSlice,
-    LogFile,
-    check_relative_path,
-    listed,
-    merged_slice,
-    slice_file_group,
-)
-from timeline.model.instant import Action, InstantTime
+from timeline.model.file_names import check_relative_path, listed
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile, merged_slice, slice_file_group
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.pending_plans import PendingCompactions, joined_logs, pending_compactions
 from timeline.reader_lease import ReaderLease
 from timeline.snapshot import Snapshot

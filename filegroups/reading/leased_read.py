@@ -16,7 +16,8 @@ from timeline.errors import (
     MissingFileError,
     SnapshotExpiredError,
 )
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CleanMetadata
 from timeline.reader_lease import ReaderLease, read_clean
 from timeline.snapshot import ActiveTimeline, Snapshot

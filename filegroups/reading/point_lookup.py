@@ -30,7 +30,8 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice, listed
+from timeline.model.file_names import listed
+from timeline.model.file_slice import FileSlice
 from timeline.ports.ports import Storage
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import BucketEngine

@@ -31,8 +31,9 @@ from timeline.errors import (
     InvalidInputError,
     UnsupportedTableError,
 )
-from timeline.model.file_names import BaseFile, FileSlice
-from timeline.model.instant import Action, InstantTime
+from timeline.model.file_slice import BaseFile, FileSlice
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.pending_plans import pending_compactions
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows
 from timeline.snapshot import Snapshot

@@ -23,12 +23,13 @@ from timeline.errors import InstantNotFoundError
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, FileGroupId
 from timeline.model.file_names import (
     HISTORY,
-    FileSlice,
     instant_file_name,
     parse_base_file_name,
     parse_log_file_name,
 )
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CleanMetadata
 from timeline.pending_plans import moves_rows_only
 from timeline.snapshot import Snapshot

@@ -23,7 +23,7 @@ from filegroups.schema.evolution import NESTING_MAX
 from filegroups.schema.schema import avro_with_meta
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.file_names import SCHEMAS
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import Storage
 from timeline.snapshot import Snapshot
 

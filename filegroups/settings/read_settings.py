@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
-from timeline.model.instant import InstantTime, TimelineZone
+from timeline.model.instant_time import InstantTime, TimelineZone
 from timeline.model.time_arguments import parse_range
 from timeline.properties.options import (
     CODE_LAYER,

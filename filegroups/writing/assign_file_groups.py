@@ -62,8 +62,9 @@ from timeline.model.commit_metadata import (
     WriteOperation,
     workload_profile,
 )
-from timeline.model.file_names import FileSlice
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avoid, plan_conflict
 from timeline.rules.conflicts import Rejected
 from timeline.snapshot import Snapshot

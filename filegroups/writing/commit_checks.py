@@ -34,8 +34,10 @@ from timeline.model.commit_metadata import (
     FileGroupId,
     WriteSet,
 )
-from timeline.model.file_names import BaseFile, FileSlice, LogFile, join, parse_base_file_name
-from timeline.model.instant import Action, Instant, InstantTime, State
+from timeline.model.file_names import join, parse_base_file_name
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
 from timeline.model.table_config import TableConfig
 from timeline.pending_plans import file_groups_to_avoid, pending_compactions, plan_conflict
 from timeline.ports.ports import Storage

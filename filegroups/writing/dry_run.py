@@ -14,7 +14,7 @@ from filegroups.writing.write_request import WriteRequest
 from timeline.commit.concurrent_commits import announced_writes, verdict_on
 from timeline.commit.conflict_report import ConflictReport, conflict_report_of
 from timeline.context import TableContext
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.rules.conflicts import (
     NoConflict,
 )

@@ -23,7 +23,7 @@ from timeline.commit_log import restored_away_by
 from timeline.context import KnownBatches, TableContext
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.model.file_names import truncation_point_path
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import ObjectMissingError
 from timeline.truncation import read_truncated_batches, read_truncation_point, truncated_up_to

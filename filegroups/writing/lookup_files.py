@@ -22,8 +22,8 @@ from filegroups.schema.schema import KEY_COLUMN
 from filegroups.writing.write_request import RowRules
 from timeline.context import TableContext
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice
-from timeline.model.instant import InstantTime
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import InstantTime
 from timeline.snapshot import Snapshot
 
 

@@ -39,12 +39,9 @@ from timeline.commit.section import protocol_of
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId
-from timeline.model.file_names import (
-    METADATA_TABLE,
-    FileSlice,
-    join,
-)
-from timeline.model.instant import InstantTime
+from timeline.model.file_names import METADATA_TABLE, join
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import (
     MetadataLogFile,
     MetadataUpdate,

@@ -35,7 +35,7 @@ from timeline.model.commit_metadata import (
     WriteStat,
     write_set_of,
 )
-from timeline.model.file_names import LogFile
+from timeline.model.file_slice import LogFile
 from timeline.model.slot import Batch
 from timeline.rules.conflicts import (
     ConcurrentCommit,

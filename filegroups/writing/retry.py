@@ -17,7 +17,8 @@ from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InvalidInputError, WriteConflictError
 from timeline.model.commit_metadata import FileGroupId, TableType
 from timeline.model.file_names import join
-from timeline.model.instant import Action, InstantTime
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.rules.conflicts import ConcurrentCommit, Rebase, RuleId
 from timeline.rules.retry import (
     RateLimit,

@@ -35,8 +35,8 @@ from filegroups.settings.key_settings import KeySettings
 from filegroups.writing.write_request import WriteRequest
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
-from timeline.model.file_names import FileSlice
-from timeline.model.instant import NUMBERS, TimestampForm, TimestampTexts, form_of
+from timeline.model.file_names import NUMBERS, TimestampForm, TimestampTexts, form_of
+from timeline.model.file_slice import FileSlice
 from timeline.snapshot import Snapshot
 
 CONSISTENT_KEY = KeySettings.options["consistent_timestamps"].key

@@ -23,7 +23,7 @@ from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRule
 from timeline.commit.conflict_report import ConflictReport
 from timeline.errors import counted
 from timeline.model.commit_metadata import CommitMetadata, MergeMode, Replaced, WriteOperation
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.merge_definition import MergeDefinition
 from timeline.properties.setting_enums import BulkInsertSort
 from timeline.rules.bucket_ranges import BucketRanges

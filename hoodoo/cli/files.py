@@ -9,7 +9,7 @@ import click
 from hoodoo.cli.instants import time_named
 from hoodoo.cli.invocation import Command, Invocation, reading
 from hoodoo.cli.printing import short_id, size_text
-from timeline.model.file_names import FileSlice
+from timeline.model.file_slice import FileSlice
 
 
 @click.command(cls=Command)

@@ -11,7 +11,8 @@ from hoodoo.inspect.instants import time_text
 from timeline.context import TableContext
 from timeline.entries import timeline_entries
 from timeline.errors import InstantNotFoundError, InvalidInputError, counted
-from timeline.model.instant import Instant, InstantTime, WallMs
+from timeline.model.instant import Instant
+from timeline.model.instant_time import InstantTime, WallMs
 from timeline.model.time_arguments import nearest_instants, parse_time_travel
 
 _NEWEST: Final = re.compile(r"@-([1-9]\d{0,5})", re.ASCII)

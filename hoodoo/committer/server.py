@@ -50,7 +50,7 @@ from hoodoo.writer import TableWriter
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError
 from timeline.model.commit_metadata import ConcurrencyMode, FileGroupId, WriteOperation
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.properties.options import DEFAULT_LAYER
 from timeline.system import Started, ThreadExecutor
 

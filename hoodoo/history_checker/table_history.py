@@ -52,7 +52,8 @@ from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import Access, CommitMetadata, MergeMode, TableType, WriteSet
 from timeline.model.file_names import HISTORY
-from timeline.model.instant import Action, InstantTime
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.rollback.rollback import rollback_records
 from timeline.snapshot import Snapshot

@@ -16,7 +16,7 @@ from hoodoo.inspect.explain import rejected_writes_of
 from hoodoo.inspect.instants import InstantSummary, list_instants
 from timeline.context import TableContext
 from timeline.errors import counted
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 
 _PLACES_SHOWN_MAX = 3
 _REJECTED_SHOWN_MAX = 10

@@ -21,7 +21,8 @@ from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import counted
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.time_arguments import TimeArgument, instant_not_found
 from timeline.rollback.rollback import rollback_records

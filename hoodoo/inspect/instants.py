@@ -23,14 +23,8 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError, MissingFileError, counted
 from timeline.model.commit_metadata import GROUP_KEY, CommitMetadata
 from timeline.model.file_names import instant_file_name, pending_file_names
-from timeline.model.instant import (
-    UTC_ZONE,
-    WRITE_ACTIONS,
-    Action,
-    Instant,
-    InstantTime,
-    TimelineZone,
-)
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.instant_time import UTC_ZONE, InstantTime, TimelineZone
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.ports.ports import ObjectMissingError

@@ -14,7 +14,7 @@ from tableservices.metadata_table.plan import delta_commits, newest_compaction
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.file_names import METADATA_TABLE, join
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import Storage
 from timeline.properties.properties_file import load_config
 

@@ -15,7 +15,7 @@ from timeline.commit.markers import announced
 from timeline.errors import UnavailableError
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_names import heartbeat_path
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import Storage
 
 _ATTEMPTS_MS: Final = 120_000  # Spark kills the attempts that it does not need

@@ -40,7 +40,7 @@ from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.slices import ReadSlices
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
-from timeline.model.instant import EARLIEST
+from timeline.model.instant_time import EARLIEST
 from timeline.model.time_arguments import parse_range
 from timeline.properties.options import CODE_LAYER, PropertySet
 from timeline.properties.setting_enums import QueryType

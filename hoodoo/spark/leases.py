@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from hoodoo.table import Table
 from timeline.context import TableContext
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import Ticker
 from timeline.reader_lease import LONG_READ_MS, ReaderLease
 from timeline.system import LoggingEvents, ThreadTicker

@@ -53,7 +53,7 @@ from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
 from timeline.context import TableContext
 from timeline.errors import HoodooError, InvalidInputError
-from timeline.model.file_names import BaseFile, FileSlice
+from timeline.model.file_slice import BaseFile, FileSlice
 from timeline.ports.ports import Executor
 from timeline.properties.options import PropertySet
 from timeline.properties.setting_enums import QueryType

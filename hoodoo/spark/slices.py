@@ -29,7 +29,7 @@ from hoodoo.spark.java import java_class, java_type
 from hoodoo.spark.sql.catalyst import catalyst, column_of, option, parse_expression, scala_seq
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError
-from timeline.model.file_names import FileSlice
+from timeline.model.file_slice import FileSlice
 from timeline.ports.ports import Executor
 from timeline.system import LoggingEvents
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.snapshot import Snapshot
 
 #: Hudi's keys, from table version 8 on and before; the newer one wins.

@@ -46,7 +46,7 @@ from timeline.errors import (
     counted,
     needs_extra,
 )
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.properties.options import PropertySet
 from timeline.snapshot import Snapshot
 from timeline.system import LoggingEvents, SystemClock

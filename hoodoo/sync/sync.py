@@ -32,7 +32,7 @@ from hoodoo.sync.table_entry import (
 )
 from timeline.context import TableContext
 from timeline.errors import HoodooError, UnavailableError, UnsupportedTableError, counted
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.snapshot import Snapshot
 
 _ATTEMPTS = 10

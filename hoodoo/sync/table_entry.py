@@ -11,7 +11,7 @@ from hoodoo.sync.columns import CatalogColumn, EntryColumns, columns_of
 from hoodoo.sync.partition_values import EXTRACTORS, PartitionExtractor, Values
 from hoodoo.sync.settings import SyncSettings, TableStrategy, pairs_of
 from timeline.model.commit_metadata import TableType
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.table_config import TableConfig
 
 LAST_COMMIT: Final = "last_commit_time_sync"

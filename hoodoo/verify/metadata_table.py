@@ -16,8 +16,9 @@ from filegroups.schema.arrow_columns import one_array
 from tableservices.metadata_table.build import contents_of_snapshot
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError, counted
-from timeline.model.file_names import METADATA_TABLE, BaseFile, LogFile, join, parent_folder
-from timeline.model.instant import EARLIEST
+from timeline.model.file_names import METADATA_TABLE, join, parent_folder
+from timeline.model.file_slice import BaseFile, LogFile
+from timeline.model.instant_time import EARLIEST
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.reader_lease import deferred_deletes
 from timeline.snapshot import Snapshot

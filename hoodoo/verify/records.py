@@ -33,7 +33,8 @@ from hoodoo.write_requests import may_misplace_rows
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SettingError, UnsupportedTableError, counted
 from timeline.model.commit_metadata import WriteStat
-from timeline.model.file_names import PROPERTIES, BaseFile, FileSlice
+from timeline.model.file_names import PROPERTIES
+from timeline.model.file_slice import BaseFile, FileSlice
 from timeline.model.table_config import TableConfig
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows

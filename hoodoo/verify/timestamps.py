@@ -23,7 +23,7 @@ from filegroups.reading.scan import plan_scan
 from filegroups.schema.avro_schema import avro_to_arrow
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from timeline.context import TableContext
-from timeline.model.file_names import FileSlice
+from timeline.model.file_slice import FileSlice
 from timeline.snapshot import Snapshot
 
 MILLIS: Final = pa.timestamp("ms", "UTC")

@@ -36,7 +36,8 @@ from timeline.model.file_names import (
     timeline_path,
     truncation_point_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind, digest_of
 from timeline.partitions import list_partition_paths
 from timeline.ports.ports import ObjectMissingError

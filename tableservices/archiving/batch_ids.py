@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeline.codecs.commit_log import CommittedBatch, EarlierBatches, TruncationPoint
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import digest_of
 from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.truncation import read_truncated_batches

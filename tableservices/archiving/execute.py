@@ -52,7 +52,8 @@ from timeline.model.file_names import (
     slot_path,
     truncation_point_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime, Residue
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Storage
 from timeline.snapshot import ActiveTimeline

@@ -36,7 +36,8 @@ from timeline.model.file_names import (
     parse_log_file_name,
     slot_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import NOT_APPLIED_MAX, Slot, SlotKind
 from timeline.ports.ports import Storage
 from timeline.properties.options import OptionKind, OptionSettings, as_property_set, option

@@ -55,7 +55,8 @@ from timeline.model.file_names import (
     timeline_path,
     without_scheme,
 )
-from timeline.model.instant import Action, Instant, InstantTime, Residue
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.plans import ActionInstant, CleanerPlan, CleanFileInfo, CleanMetadata
 from timeline.model.slot import SlotKind, plan_version_entry
 from timeline.ports.ports import Storage

@@ -18,7 +18,6 @@ from timeline.context import TableContext
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
-    FileSlice,
     check_partition_path,
     instant_file_name,
     join,
@@ -26,7 +25,9 @@ from timeline.model.file_names import (
     parse_log_file_name,
     timeline_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CleanMetadata, CleanPartitionMetadata
 from timeline.model.slot import SlotKind
 from timeline.model.table_config import TableConfig

@@ -69,8 +69,10 @@ from timeline.model.commit_metadata import (
     WriteSet,
     WriteStat,
 )
-from timeline.model.file_names import FileSlice, join, parse_base_file_name, pending_file_names
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.file_names import join, parse_base_file_name, pending_file_names
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import ObjectMissingError, Ports
 from timeline.snapshot import ActiveTimeline, Snapshot
 

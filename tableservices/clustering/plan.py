@@ -32,8 +32,9 @@ from timeline.codecs.instant_avro import decode_requested_replace, encode_reques
 from timeline.context import TableContext
 from timeline.errors import SettingError, UnsupportedTableError, counted
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import (
     ClusteringGroup,
     ClusteringPlan,

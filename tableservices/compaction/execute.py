@@ -56,8 +56,10 @@ from timeline.model.commit_metadata import (
     WriteStat,
     write_set_of,
 )
-from timeline.model.file_names import FileSlice, IOType, join, parse_base_file_name
-from timeline.model.instant import UTC_ZONE, Action, Instant, InstantTime, TimelineZone, WallMs
+from timeline.model.file_names import IOType, join, parse_base_file_name
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import UTC_ZONE, InstantTime, TimelineZone, WallMs
 from timeline.model.plans import CompactionPlan
 from timeline.pending_plans import file_groups_in_plans
 from timeline.ports.ports import Ports, create_if_absent

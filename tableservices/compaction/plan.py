@@ -20,7 +20,8 @@ from timeline.codecs.instant_avro import decode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SettingError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice, join
+from timeline.model.file_names import join
+from timeline.model.file_slice import FileSlice
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import CompactionOperation, CompactionPlan
 from timeline.model.slot import plan_version_entry

@@ -52,8 +52,10 @@ from timeline.model.commit_metadata import (
     WriteStat,
     write_set_of,
 )
-from timeline.model.file_names import FileSlice, IOType, LogFileName, join, pending_file_names
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.file_names import IOType, LogFileName, join, pending_file_names
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CompactionOperation, CompactionPlan, PlanCompactionStrategy
 from timeline.model.slot import plan_version_entry
 from timeline.pending_plans import (

@@ -71,20 +71,14 @@ from timeline.model.file_names import (
     METADATA_TABLE,
     PARTITION_METADATA,
     PROPERTIES,
-    BaseFile,
-    LogFile,
     LogFileName,
     join,
     parse_instant_name,
     parse_log_file_name,
 )
-from timeline.model.instant import (
-    Action,
-    InstantTime,
-    Residue,
-    WallMs,
-    instant_time,
-)
+from timeline.model.file_slice import BaseFile, LogFile
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime, Residue, WallMs, instant_time
 from timeline.model.metadata_table import (
     BUILDING,
     METADATA_TIMELINE,

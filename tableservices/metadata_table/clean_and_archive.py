@@ -23,7 +23,8 @@ from timeline.commit.apply import delete_from_metadata_table
 from timeline.commit.commit_lock import assert_lease
 from timeline.context import TableContext
 from timeline.model.file_names import METADATA_TABLE, instant_file_name, pending_file_names
-from timeline.model.instant import Action, InstantTime
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import BUILDING, METADATA_TIMELINE
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Lease

@@ -17,7 +17,8 @@ from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.file_names import METADATA_TABLE, join
-from timeline.model.instant import Action, Residue, WallMs, instant_time
+from timeline.model.instant import Action
+from timeline.model.instant_time import Residue, WallMs, instant_time
 from timeline.model.metadata_table import PartitionKind
 from timeline.model.slot import SlotKind
 from timeline.model.table_config import (

@@ -53,15 +53,8 @@ from timeline.model.file_names import (
     instant_file_name,
     pending_file_names,
 )
-from timeline.model.instant import (
-    Action,
-    Instant,
-    InstantTime,
-    Residue,
-    State,
-    WallMs,
-    next_instant_time,
-)
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime, Residue, WallMs, next_instant_time
 from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import Slot, SlotKind, refuse_newer_plan
 from timeline.model.table_config import TableConfig

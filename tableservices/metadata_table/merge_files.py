@@ -33,17 +33,10 @@ from timeline.model.commit_metadata import (
     FileGroupId,
     WriteStat,
 )
-from timeline.model.file_names import (
-    METADATA_TABLE,
-    BaseFile,
-    FileSlice,
-    LogFile,
-    LogFileName,
-)
-from timeline.model.instant import (
-    Action,
-    InstantTime,
-)
+from timeline.model.file_names import METADATA_TABLE, LogFileName
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.plans import CompactionOperation, CompactionPlan
 from timeline.model.table_config import TableConfig

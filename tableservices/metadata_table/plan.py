@@ -17,13 +17,12 @@ from filegroups.metadata_table.lag import is_log_compaction
 from filegroups.metadata_table.reading import MetadataTable
 from tableservices.compaction.plan import CompactionTrigger, operations_of
 from tableservices.logcompaction.execute import delta_commits_since, log_compaction_plan
-from timeline.model.file_names import METADATA_TABLE, BaseFile, FileSlice, LogFile
-from timeline.model.instant import (
+from timeline.model.file_names import METADATA_TABLE
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.instant_time import (
     EARLIEST,
     UTC_ZONE,
-    WRITE_ACTIONS,
-    Action,
-    Instant,
     InstantTime,
     TimelineZone,
     WallMs,

@@ -27,8 +27,9 @@ from tableservices.restoring.state_at import without
 from timeline.context import TableContext
 from timeline.errors import ServiceConflictError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice
-from timeline.model.instant import EARLIEST, Action, InstantTime
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action
+from timeline.model.instant_time import EARLIEST, InstantTime
 from timeline.model.metadata_table import METADATA_TIMELINE, MetadataUpdate, PartitionKind
 from timeline.model.slot import SlotKind
 from timeline.model.table_config import TableConfig

@@ -49,7 +49,8 @@ from timeline.model.file_names import (
     pending_file_names,
     timeline_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime, Residue, State
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError

@@ -27,7 +27,8 @@ from timeline.commit.apply import data_files_of
 from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, Residue
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.time_arguments import instant_not_found

@@ -26,7 +26,8 @@ from timeline.commit.section import open_commit
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
 from timeline.model.file_names import instant_file_name, join, parse_instant_name, timeline_path
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.time_arguments import instant_not_found

@@ -21,7 +21,8 @@ from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
 from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import instant_file_name, parse_log_file_name, slot_path
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import SlotKind
 from timeline.model.time_arguments import instant_not_found
 from timeline.snapshot import ActiveTimeline, Snapshot

@@ -24,7 +24,7 @@ from timeline.context import TableContext
 from timeline.errors import counted
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import check_partition_path
-from timeline.model.instant import (
+from timeline.model.instant_time import (
     UTC_ZONE,
     InstantTime,
     TimelineZone,

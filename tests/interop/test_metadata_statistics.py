@@ -24,7 +24,7 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.metadata_instants import encode_metadata_deltacommit
 from timeline.context import TableLimits
 from timeline.model.file_names import METADATA_TABLE, parse_instant_name
-from timeline.model.instant import UTC_ZONE
+from timeline.model.instant_time import UTC_ZONE
 from timeline.model.metadata_table import METADATA_TIMELINE, MetadataUpdate
 from timeline.storage.local import LocalStorage
 from timeline.system import ThreadExecutor

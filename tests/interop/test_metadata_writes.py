@@ -30,8 +30,9 @@ from timeline.codecs.metadata_instants import (
     encode_metadata_inflight,
 )
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice, parse_instant_name, parse_log_file_name
-from timeline.model.instant import UTC_ZONE
+from timeline.model.file_names import parse_instant_name, parse_log_file_name
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import UTC_ZONE
 from timeline.model.metadata_table import MetadataUpdate
 from timeline.system import ThreadExecutor
 

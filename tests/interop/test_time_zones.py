@@ -20,7 +20,7 @@ import hoodoo
 from hoodoo.configuration import Layers
 from hoodoo.verify.verify import verify_at
 from tests.interop.java import JavaOracle
-from timeline.model.instant import TimelineZone
+from timeline.model.instant_time import TimelineZone
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 

@@ -11,7 +11,8 @@ PUBLISH = "timeline/commit/commit.py"
 BATCHES = ("filegroups/writing/idempotency.py", "tableservices/archiving/batch_ids.py")
 CONCURRENCY = (
     *("timeline/rules/action_matrix.py", "timeline/rules/conflicts.py"),
-    *("timeline/model/file_names.py", "timeline/model/instant.py"),
+    *("timeline/model/file_names.py", "timeline/model/file_slice.py"),
+    *("timeline/model/instant.py", "timeline/model/instant_time.py"),
     *("timeline/rules/isolation.py", "timeline/rules/retry.py"),
     "timeline/heartbeat.py",
     *("hoodoo/history_checker/anomalies.py", "hoodoo/history_checker/history.py"),

@@ -29,7 +29,7 @@ from timeline.model.file_names import (
     slot_path,
     timeline_path,
 )
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError

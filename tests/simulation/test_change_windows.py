@@ -44,7 +44,8 @@ from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError, InstantNotFoundError, SnapshotExpiredError
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
-from timeline.model.instant import Instant, InstantTime, is_between
+from timeline.model.instant import Instant
+from timeline.model.instant_time import InstantTime, is_between
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import rollback_dead_writers

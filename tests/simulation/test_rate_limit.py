@@ -26,7 +26,7 @@ from tests.simulator.scheduler import run
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.instant import wall_ms
+from timeline.model.instant_time import wall_ms
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.rules.retry import RateLimit
 

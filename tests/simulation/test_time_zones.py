@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.engine_kit import outside
 from tests.simulation.swarm import expect_seed
 from timeline.context import TableContext
-from timeline.model.instant import SkewLimits, TimelineZone
+from timeline.model.instant_time import SkewLimits, TimelineZone
 from timeline.properties.properties_file import load_config
 
 LOCAL = {"hoodie.table.timeline.timezone": "LOCAL"}

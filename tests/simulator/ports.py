@@ -17,7 +17,7 @@ from tests.simulator.sim_storage import SimStorage
 from tests.simulator.table_facts import ClientEventKind
 from tests.simulator.world import ActorState, CallKind, PortCall, SimulatedSystem, TickerState
 from timeline.errors import LeaseLostError, LockTimeoutError
-from timeline.model.instant import TimelineZone
+from timeline.model.instant_time import TimelineZone
 from timeline.ports.ports import LockSharing, ProcessIdentity, Value
 
 __all__ = [

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from tests.simulator.table_facts import ClientEvent, ClientEventKind
-from timeline.model.instant import UTC_ZONE, TimelineZone
+from timeline.model.instant_time import UTC_ZONE, TimelineZone
 from timeline.ports.ports import Value
 
 #: 2026-01-01 00:00:00 UTC, when every simulated world begins.

@@ -20,7 +20,8 @@ from typing import Any, Final
 from timeline.errors import ChecksumError, CorruptTableError
 from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.model.file_names import parse_instant_name
-from timeline.model.instant import Action, InstantTime
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import MetadataLogFile, MetadataUpdate
 from timeline.model.slot import (
     Batch,

@@ -17,7 +17,8 @@ from typing import Final
 from timeline.codecs.instant_avro import encode_commit
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.file_names import instant_file_name, pending_file_names
-from timeline.model.instant import Action, Instant, InstantTime, State
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import METADATA_TIMELINE, MetadataUpdate
 from timeline.model.slot import Slot
 from timeline.model.table_config import table_checksum

@@ -32,7 +32,8 @@ from timeline.model.file_names import (
     timeline_path,
     truncation_point_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import METADATA_TIMELINE, parse_metadata_file_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import list_partition_paths

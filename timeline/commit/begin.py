@@ -31,14 +31,11 @@ from timeline.model.instant import (
     AbsentInstant,
     Action,
     Instant,
-    InstantTime,
     State,
-    WallMs,
-    ahead_ms,
     begin_residue,
     check_transition,
-    next_instant_time,
 )
+from timeline.model.instant_time import InstantTime, WallMs, ahead_ms, next_instant_time
 from timeline.model.plans import RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import (

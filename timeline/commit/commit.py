@@ -27,7 +27,8 @@ from timeline.context import TableContext
 from timeline.errors import RolledBackError
 from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.model.file_names import instant_file_name, pending_file_names
-from timeline.model.instant import Action, Instant, InstantTime, Residue, State
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import delete_hiding_metadata
 from timeline.pending_plans import pending_rollback_of

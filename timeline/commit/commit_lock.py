@@ -16,7 +16,8 @@ from typing import Self, TypeAlias
 from timeline.context import TableContext
 from timeline.errors import LeaseLostError
 from timeline.model.commit_metadata import AccessedFileGroup, CommitMetadata, WriteSet
-from timeline.model.instant import Action, InstantTime, Residue, WallMs, next_instant_time
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime, Residue, WallMs, next_instant_time
 from timeline.model.metadata_table import MetadataUpdate
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.model.table_config import TableConfig

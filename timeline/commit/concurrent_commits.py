@@ -34,7 +34,8 @@ from timeline.model.file_names import (
     pending_file_names,
     slot_path,
 )
-from timeline.model.instant import Action, Instant, InstantTime, State
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.pending_plans import rollback_target

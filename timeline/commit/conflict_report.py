@@ -20,7 +20,7 @@ from timeline.errors import (
     TableChangedError,
     WriteConflictError,
 )
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.rules.conflicts import Rebase, Rejected, RuleId
 
 _SHOWN_MAX = 20

@@ -21,7 +21,7 @@ from timeline.model.file_names import (
     marker_name,
     parse_marker_name,
 )
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,

@@ -49,7 +49,8 @@ from timeline.errors import (
     TableReplacedError,
 )
 from timeline.model.commit_metadata import Access, FileGroupId, WriteSet
-from timeline.model.instant import InstantTime, State, WallMs, instant_time, wall_ms
+from timeline.model.instant import State
+from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Lease, LockSharing, is_exclusive
 from timeline.properties.properties_file import load_config

@@ -60,7 +60,7 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import WriteSet
 from timeline.model.file_names import pending_file_names, timeline_path
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Lease
 from timeline.properties.setting_enums import CommitLockMode

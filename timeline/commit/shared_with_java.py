@@ -25,7 +25,8 @@ from timeline.commit.revalidate import (
 from timeline.context import TableContext
 from timeline.errors import LeaseLostError, LockTimeoutError, OutcomeUnknownError
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.model.instant import InstantTime, Residue, State
+from timeline.model.instant import State
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Lease
 from timeline.snapshot import ActiveTimeline

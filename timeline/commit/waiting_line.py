@@ -36,7 +36,8 @@ from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId, WriteSet
 from timeline.model.file_names import join, parse_base_file_name
-from timeline.model.instant import InstantTime, State
+from timeline.model.instant import State
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline

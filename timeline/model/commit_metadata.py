@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 
 # ---- Operations, table types and modes, as in Hudi
 

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 from timeline.model.file_names import METADATA_TABLE
-from timeline.model.instant import EARLIEST, InstantTime
+from timeline.model.instant_time import EARLIEST, InstantTime
 
 METADATA_TIMELINE: Final = f"{METADATA_TABLE}/.hoodie/timeline"
 #: What the times of instants begin with that built a partition: 0, 1, 2 and so on.

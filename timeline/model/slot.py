@@ -19,7 +19,8 @@ from timeline.model.file_names import (
     is_data_file,
     parse_instant_name,
 )
-from timeline.model.instant import Action, Instant, InstantTime, State, is_instant_time
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime, is_instant_time
 from timeline.model.metadata_table import METADATA_TIMELINE, MetadataUpdate, is_metadata_log_of
 
 # ---- Hash chain and signing (SLOT-7)

@@ -15,7 +15,7 @@ from typing import Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
 from timeline.model.commit_metadata import CdcMode, MergeMode, TableType
-from timeline.model.instant import LOCAL, UTC_ZONE
+from timeline.model.instant_time import LOCAL, UTC_ZONE
 from timeline.model.merge_definition import MergeDefinition, merge_definition_of
 
 TABLE_ID_KEY: Final = "hoodoo.table.id"

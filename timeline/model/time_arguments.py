@@ -13,7 +13,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timeline.errors import InstantNotFoundError, InvalidInputError
-from timeline.model.instant import EARLIEST, InstantTime, TimelineZone, wall_ms
+from timeline.model.instant_time import EARLIEST, InstantTime, TimelineZone, wall_ms
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,7 @@ from functools import partial
 from typing import IO, Any, Protocol, Self, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
 from timeline.errors import StorageUnavailableError, UnsafeSetupError
-from timeline.model.instant import TimelineZone, utc_zone
+from timeline.model.instant_time import TimelineZone, utc_zone
 from timeline.ports.merger import RecordMerger
 
 

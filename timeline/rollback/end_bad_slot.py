@@ -19,9 +19,9 @@ from timeline.errors import (
     MalformedNameError,
 )
 from timeline.model.file_names import OURS, SLOTS, slot_path
-from timeline.model.instant import (
+from timeline.model.instant import Action
+from timeline.model.instant_time import (
     EARLIEST,
-    Action,
     InstantTime,
     WallMs,
     ahead_ms,

@@ -17,7 +17,8 @@ from timeline.commit.section import apply_pending_slots, open_commit
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.time_arguments import instant_not_found
 from timeline.rollback.rollback import restore_completed_file, rollback, rollback_records

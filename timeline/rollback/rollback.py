@@ -51,7 +51,8 @@ from timeline.model.file_names import (
     pending_file_names,
     timeline_path,
 )
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, Residue
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.instant_time import InstantTime, Residue
 from timeline.model.plans import (
     InstantInfo,
     RollbackMetadata,

@@ -22,7 +22,8 @@ from timeline.model.commit_metadata import (
     FileGroupId,
     WriteSet,
 )
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 
 
 class RuleId(Enum):

@@ -21,7 +21,8 @@ from timeline.model.commit_metadata import (
     FileGroupId,
     WriteSet,
 )
-from timeline.model.instant import Action, InstantTime
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 
 

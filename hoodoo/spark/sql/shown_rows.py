@@ -34,14 +34,8 @@ from timeline.codecs.legacy_commit import (
 )
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
-from timeline.model.file_names import (
-    BaseFile,
-    FileSlice,
-    LogFile,
-    instant_file_name,
-    is_partition_file,
-    pending_file_names,
-)
+from timeline.model.file_names import instant_file_name, is_partition_file, pending_file_names
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.metadata_table import PartitionKind
 from timeline.model.plans import CleanerPlan, CleanMetadata, RollbackMetadata

@@ -24,7 +24,8 @@ from timeline.errors import (
     SettingError,
     UnsupportedTableError,
 )
-from timeline.model.instant import TimelineZone, TimestampForm, TimestampTexts
+from timeline.model.file_names import TimestampForm, TimestampTexts
+from timeline.model.instant_time import TimelineZone
 from timeline.ports.ports import Stats
 from timeline.storage.local import LocalStorage
 

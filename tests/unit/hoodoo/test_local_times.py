@@ -22,7 +22,7 @@ from timeline.errors import (
     UnsafeSetupError,
     WriterDisagreementError,
 )
-from timeline.model.instant import UTC_ZONE, TimelineZone, WallMs
+from timeline.model.instant_time import UTC_ZONE, TimelineZone, WallMs
 from timeline.properties.properties_file import update_properties
 from timeline.system import SystemClock
 

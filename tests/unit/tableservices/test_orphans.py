@@ -30,7 +30,8 @@ from timeline.codecs.instant_avro import encode_commit
 from timeline.errors import InvalidInputError, MetadataTableOnError
 from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
 from timeline.model.file_names import METADATA_TABLE
-from timeline.model.instant import Action, WallMs, instant_time
+from timeline.model.instant import Action
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.properties.properties_file import update_properties
 from timeline.storage.local import LocalStorage

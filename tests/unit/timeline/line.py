@@ -23,7 +23,7 @@ from tests.unit.timeline.memory import MemoryStorage
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import SLOTS
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.system import ThreadExecutor

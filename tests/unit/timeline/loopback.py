@@ -17,7 +17,7 @@ from filegroups.group_commit.messages import (
 from filegroups.writing.write import PreparedWrite
 from filegroups.writing.write_request import CommitResult
 from timeline.context import TableContext
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 
 RELEASE = "9.9"
 

@@ -16,7 +16,7 @@ from timeline.codecs.metadata_instants import (
 from timeline.context import TableContext
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import METADATA_TABLE, PROPERTIES
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import (
     METADATA_TIMELINE,
     MetadataLogFile,

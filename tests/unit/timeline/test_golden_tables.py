@@ -22,12 +22,8 @@ from timeline.errors import (
     InstantNotFoundError,
     UnsupportedTableError,
 )
-from timeline.model.file_names import (
-    FileSlice,
-    LogFileName,
-    parse_base_file_name,
-    parse_log_file_name,
-)
+from timeline.model.file_names import LogFileName, parse_base_file_name, parse_log_file_name
+from timeline.model.file_slice import FileSlice
 
 #: TableReader -> why some of its rows are compared in another form.
 HELD_TO_LESS = {

@@ -38,7 +38,8 @@ from timeline.model.file_names import (
     slot_path,
     timeline_path,
 )
-from timeline.model.instant import Action, Residue
+from timeline.model.instant import Action
+from timeline.model.instant_time import Residue
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.properties_file import TableDescriptor, encode_table_descriptor

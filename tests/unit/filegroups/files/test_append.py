@@ -37,7 +37,8 @@ from timeline.codecs.log_blocks import (
 from timeline.commit.markers import marker_files
 from timeline.errors import InvariantError
 from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
-from timeline.model.file_names import IOType, LogFile, parse_log_file_name
+from timeline.model.file_names import IOType, parse_log_file_name
+from timeline.model.file_slice import LogFile
 from timeline.model.merge_definition import MergeDefinition
 from timeline.properties.setting_enums import LogFormat
 

@@ -33,7 +33,8 @@ from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.commit_metadata import FileGroupId, MergeMode
-from timeline.model.file_names import BaseFile, FileSlice, LogFile, parse_log_file_name
+from timeline.model.file_names import parse_log_file_name
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 
 OWN = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("v", pa.string()), ("w", pa.int32())])

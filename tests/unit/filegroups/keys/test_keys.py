@@ -24,7 +24,7 @@ from filegroups.keys.keys import (
     validate_ordering,
 )
 from timeline.errors import InvalidInputError
-from timeline.model.instant import TimestampForm, TimestampTexts, form_of
+from timeline.model.file_names import TimestampForm, TimestampTexts, form_of
 
 
 def keys(table: pa.Table, *fields: str, **more: object) -> list[str]:

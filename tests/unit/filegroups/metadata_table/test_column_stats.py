@@ -41,7 +41,8 @@ from tests.unit.filegroups.metadata_table.java_records import java_records
 from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.errors import CorruptTableError
-from timeline.model.file_names import INDEX_DEFINITIONS, LogFile
+from timeline.model.file_names import INDEX_DEFINITIONS
+from timeline.model.file_slice import LogFile
 
 BASE = "f-0_1-0-0_20260101000000000.parquet"
 LOG = ".f-0_20260101000000000.log.1_1-0-0"

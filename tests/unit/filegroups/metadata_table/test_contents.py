@@ -39,8 +39,9 @@ from tests.unit.timeline.engine import SMALL, new_table, put, rows_of
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import CorruptTableError, InvariantError
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId, TableType, WriteOperation
-from timeline.model.file_names import FileSlice, parse_instant_name
-from timeline.model.instant import UTC_ZONE
+from timeline.model.file_names import parse_instant_name
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant_time import UTC_ZONE
 from timeline.system import NullEvents, ThreadExecutor
 
 ALL = (

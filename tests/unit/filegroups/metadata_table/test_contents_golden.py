@@ -27,8 +27,10 @@ from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks, read_content
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId
-from timeline.model.file_names import FileSlice, parse_instant_name, parse_log_file_name
-from timeline.model.instant import UTC_ZONE, Action
+from timeline.model.file_names import parse_instant_name, parse_log_file_name
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action
+from timeline.model.instant_time import UTC_ZONE
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import parse_properties
 from timeline.system import ThreadExecutor

@@ -28,7 +28,7 @@ from timeline.errors import (
     SnapshotExpiredError,
     UnsupportedTableError,
 )
-from timeline.model.instant import EARLIEST
+from timeline.model.instant_time import EARLIEST
 from timeline.model.metadata_table import PartitionKind, kind_of
 
 NAMES = golden_tables.metadata_names()

@@ -28,7 +28,7 @@ from tests.interop import golden_tables
 from tests.unit.timeline.engine import BRISK, new_table, world_of
 from tests.unit.timeline.recording import RecordingStorage
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import BaseFile, FileSlice
+from timeline.model.file_slice import BaseFile, FileSlice
 from timeline.model.table_config import TableConfig
 from timeline.storage.local import LocalStorage
 

@@ -22,7 +22,7 @@ from tests.unit.timeline.memory import MemoryStorage
 from timeline.archived import ArchivedTimes
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import FileSlice, Slicing
+from timeline.model.file_slice import FileSlice, Slicing
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot
 from timeline.storage.local import LocalStorage
 

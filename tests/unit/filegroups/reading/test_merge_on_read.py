@@ -34,12 +34,8 @@ from tests.unit.timeline.memory import MemoryStorage
 from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import ConflictError
 from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation, WriteStat
-from timeline.model.file_names import (
-    BaseFileName,
-    FileSlice,
-    parse_base_file_name,
-    parse_log_file_name,
-)
+from timeline.model.file_names import BaseFileName, parse_base_file_name, parse_log_file_name
+from timeline.model.file_slice import FileSlice
 from timeline.model.instant import Action
 from timeline.properties.setting_enums import LogFormat
 from timeline.rollback.rollback import rollback

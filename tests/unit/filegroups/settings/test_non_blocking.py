@@ -31,7 +31,8 @@ from tests.unit.timeline.engine import (
 )
 from timeline.errors import SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
-from timeline.model.file_names import FileSlice, parse_log_file_name
+from timeline.model.file_names import parse_log_file_name
+from timeline.model.file_slice import FileSlice
 from timeline.properties.setting_enums import BucketEngine
 
 INSERT, DELETE = WriteOperation.INSERT, WriteOperation.DELETE

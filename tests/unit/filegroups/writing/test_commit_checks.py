@@ -24,7 +24,8 @@ from timeline.model.commit_metadata import (
     WriteOperation,
     WriteSet,
 )
-from timeline.model.file_names import TIMELINE, LogFile, join
+from timeline.model.file_names import TIMELINE, join
+from timeline.model.file_slice import LogFile
 from timeline.model.instant import Action
 from timeline.model.plans import (
     ClusteringGroup,

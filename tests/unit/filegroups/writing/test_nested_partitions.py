@@ -44,7 +44,8 @@ from timeline.model.commit_metadata import (
     WriteStat,
 )
 from timeline.model.file_names import pending_file_names, timeline_path
-from timeline.model.instant import Action, WallMs, instant_time
+from timeline.model.instant import Action
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.partitions import delete_hiding_metadata
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_dead_writers

@@ -46,7 +46,8 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
 from timeline.model.file_names import METADATA_TABLE, timeline_path
-from timeline.model.instant import State, WallMs, instant_time
+from timeline.model.instant import State
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.properties.properties_file import update_properties
 from timeline.rollback.rollback import rollback
 

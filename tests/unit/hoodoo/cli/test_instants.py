@@ -12,7 +12,7 @@ import hoodoo
 from hoodoo.cli.instants import instant_named, time_named
 from hoodoo.inspect.instants import time_text
 from timeline.errors import InstantNotFoundError, InvalidInputError
-from timeline.model.instant import instant_time, wall_ms
+from timeline.model.instant_time import instant_time, wall_ms
 from timeline.model.time_arguments import parse_time_travel
 
 

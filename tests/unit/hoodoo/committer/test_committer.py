@@ -43,7 +43,7 @@ from tableservices.worker import StopFlag
 from tests.acceptance.cli import run
 from tests.unit.timeline.engine import Behind, Far, Heard, wait_for
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
-from timeline.model.instant import TimestampForm, TimestampTexts
+from timeline.model.file_names import TimestampForm, TimestampTexts
 from timeline.properties.properties_file import update_properties
 from timeline.system import SystemClock, ThreadExecutor, start_in_background
 

@@ -26,7 +26,7 @@ from timeline.codecs.commit_log import NO_TRUNCATION, TruncationPoint, encode_tr
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import BOUNDARIES, truncation_point_path
-from timeline.model.instant import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Batch, Slot
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import read_truncated_batches, read_truncation_point

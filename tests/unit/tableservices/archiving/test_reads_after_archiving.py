@@ -34,7 +34,8 @@ from timeline.commit.section import apply_pending_slots
 from timeline.commit.validate import commits_since
 from timeline.errors import HeartbeatExpiredError, MissingFileError
 from timeline.model.file_names import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
-from timeline.model.instant import Action, Residue
+from timeline.model.instant import Action
+from timeline.model.instant_time import Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rollback.rollback import rollback, rollback_dead_writers

@@ -14,7 +14,7 @@ from tableservices.cleaning.plan import (
     plan_clean,
 )
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import BaseFile, FileSlice, LogFile
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
 from timeline.model.instant import Action, Instant, State
 
 GROUP = FileGroupId("p", "f1")

@@ -20,7 +20,7 @@ from tableservices.clustering.settings import (
 )
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import BaseFile, FileSlice, LogFile
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
 from timeline.properties.options import as_property_set
 from timeline.snapshot import ActiveTimeline
 

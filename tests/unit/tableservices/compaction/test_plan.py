@@ -15,8 +15,8 @@ from tableservices.compaction.plan import (
 )
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import BaseFile, FileSlice, LogFile
-from timeline.model.instant import WallMs, wall_ms
+from timeline.model.file_slice import BaseFile, FileSlice, LogFile
+from timeline.model.instant_time import WallMs, wall_ms
 from timeline.model.plans import CompactionOperation
 from timeline.snapshot import ActiveTimeline
 

@@ -30,7 +30,8 @@ from timeline.codecs.instant_avro import decode_compaction_plan, encode_compacti
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import timeline_path
-from timeline.model.instant import Action, Instant, State, WallMs, instant_time, wall_ms
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import WallMs, instant_time, wall_ms
 from timeline.properties.properties_file import update_properties
 
 SETTINGS = LogCompactionSettings(blocks_min=2)

@@ -16,7 +16,7 @@ from tableservices.metadata_table.plan import (
     retained_since,
     truncation_limit,
 )
-from timeline.model.instant import EARLIEST, WallMs
+from timeline.model.instant_time import EARLIEST, WallMs
 from timeline.model.plans import CompactionPlan
 from timeline.snapshot import ActiveTimeline
 

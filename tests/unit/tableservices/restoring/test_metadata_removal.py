@@ -53,8 +53,10 @@ from tests.unit.timeline.metadata_tables import (
 from timeline.codecs.instant_avro import encode_restore_plan
 from timeline.errors import InvalidInputError, ServiceConflictError
 from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.file_names import METADATA_TABLE, FileSlice, data_file_time, timeline_path
-from timeline.model.instant import Action, WallMs, instant_time, wall_ms
+from timeline.model.file_names import METADATA_TABLE, data_file_time, timeline_path
+from timeline.model.file_slice import FileSlice
+from timeline.model.instant import Action
+from timeline.model.instant_time import WallMs, instant_time, wall_ms
 from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind

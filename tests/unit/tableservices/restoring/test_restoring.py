@@ -55,7 +55,7 @@ from timeline.errors import (
 from timeline.heartbeat import HeartbeatLimits
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import parse_instant_name
-from timeline.model.instant import WallMs, instant_time, wall_ms
+from timeline.model.instant_time import WallMs, instant_time, wall_ms
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind
 from timeline.properties.properties_file import update_properties

@@ -19,7 +19,7 @@ from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, u
 from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.errors import MalformedNameError, SettingError, TableConfigConflictError
 from timeline.model.commit_metadata import TableType
-from timeline.model.instant import WallMs, wall_ms
+from timeline.model.instant_time import WallMs, wall_ms
 from timeline.properties.properties_file import update_properties
 
 DAY_MS = 24 * 3_600_000

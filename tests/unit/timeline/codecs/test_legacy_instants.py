@@ -19,16 +19,10 @@ from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import InstantNotFoundError, MalformedNameError, UnsupportedTableError
 from timeline.model.commit_metadata import CommitMetadata, FileGroupId
-from timeline.model.file_names import (
-    BaseFile,
-    LogFile,
-    Slicing,
-    instant_file_name,
-    legacy_archive,
-    slice_file_group,
-    timeline_path,
-)
-from timeline.model.instant import Action, Instant, State, WallMs, instant_time
+from timeline.model.file_names import instant_file_name, legacy_archive, timeline_path
+from timeline.model.file_slice import BaseFile, LogFile, Slicing, slice_file_group
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
 
 T1, T2, T3, T4 = (f"2026010203040500{n}" for n in range(1, 5))

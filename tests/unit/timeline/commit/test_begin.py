@@ -34,7 +34,8 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import HEARTBEATS, TIMELINE, timeline_path
-from timeline.model.instant import Action, State, WallMs, instant_time
+from timeline.model.instant import Action, State
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.system import ThreadExecutor

@@ -28,7 +28,8 @@ from timeline.context import TableContext
 from timeline.errors import IllegalTransitionError, StorageUnavailableError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import HEARTBEATS, TIMELINE, slot_path
-from timeline.model.instant import Action, WallMs, instant_time
+from timeline.model.instant import Action
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.rollback.rollback import rollback
 from timeline.system import ThreadExecutor

@@ -40,7 +40,8 @@ from timeline.model.commit_metadata import (
     WriteSet,
 )
 from timeline.model.file_names import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, TIMELINE
-from timeline.model.instant import Action, Residue
+from timeline.model.instant import Action
+from timeline.model.instant_time import Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import AmbiguousWriteError, LockSharing

@@ -21,7 +21,8 @@ from timeline.commit_log import CommitLog
 from timeline.context import TableContext, TableLimits
 from timeline.errors import StorageUnavailableError
 from timeline.model.file_names import TIMELINE, slot_path
-from timeline.model.instant import Action, Residue
+from timeline.model.instant import Action
+from timeline.model.instant_time import Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters

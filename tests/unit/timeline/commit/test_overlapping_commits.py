@@ -36,7 +36,8 @@ from timeline.commit.shared_with_java import SharedWithJava
 from timeline.errors import OutcomeUnknownError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import SLOTS, TIMELINE, slot_path, timeline_path
-from timeline.model.instant import Action, Residue, State
+from timeline.model.instant import Action, State
+from timeline.model.instant_time import Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters

@@ -27,7 +27,7 @@ from timeline.commit.shared_with_java import SharedWithJava
 from timeline.context import TableLimits
 from timeline.errors import LockTimeoutError
 from timeline.model.file_names import heartbeat_path, timeline_path
-from timeline.model.instant import WallMs, instant_time
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.properties.setting_enums import ForeignWriters
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)

@@ -31,7 +31,8 @@ from timeline.context import TableLimits
 from timeline.errors import OutcomeUnknownError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import TIMELINE, timeline_path
-from timeline.model.instant import Action, InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 

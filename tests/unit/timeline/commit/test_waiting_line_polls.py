@@ -24,7 +24,8 @@ from timeline.commit.section import protocol_of
 from timeline.commit.waiting_line import WaitResult, wait_in_line
 from timeline.model.commit_metadata import Access, WriteSet
 from timeline.model.file_names import SLOTS, TIMELINE, IOType
-from timeline.model.instant import Action, WallMs, instant_time
+from timeline.model.instant import Action
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import NoConflict, Rejected

@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import ClockRefusedError
-from timeline.model.instant import (
-    Action,
+from timeline.model.instant import Action, begin_residue
+from timeline.model.instant_time import (
     Residue,
     SkewLimits,
     WallMs,
-    begin_residue,
     instant_time,
     next_instant_time,
     wall_ms,

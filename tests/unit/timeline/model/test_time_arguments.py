@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from filegroups.settings.read_settings import ReadSettings
 from timeline.errors import InvalidInputError, SettingError
-from timeline.model.instant import EARLIEST, UTC_ZONE, TimelineZone
+from timeline.model.instant_time import EARLIEST, UTC_ZONE, TimelineZone
 from timeline.model.time_arguments import parse_instant, parse_range, parse_time_travel
 
 BERLIN = TimelineZone("Europe/Berlin", ZoneInfo("Europe/Berlin"))

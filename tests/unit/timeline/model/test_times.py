@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import InvalidInputError
-from timeline.model.instant import EARLIEST, UTC_ZONE, WallMs, instant_time, wall_ms
+from timeline.model.instant_time import EARLIEST, UTC_ZONE, WallMs, instant_time, wall_ms
 from timeline.model.time_arguments import parse_time_travel
 
 

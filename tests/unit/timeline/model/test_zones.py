@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import ClockRefusedError, UnsafeSetupError
-from timeline.model.instant import (
+from timeline.model.instant_time import (
     UTC_ZONE,
     Residue,
     SkewLimits,

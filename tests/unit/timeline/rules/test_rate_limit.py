@@ -31,7 +31,7 @@ from tests.unit.timeline.engine import (
 from tests.unit.timeline.memory import MemoryStorage, MemoryWorld
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.instant import wall_ms
+from timeline.model.instant_time import wall_ms
 from timeline.rules.retry import RateLimit, jitter_ms, next_begin_ms
 
 MINUTE = 60_000

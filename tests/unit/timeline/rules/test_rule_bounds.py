@@ -12,8 +12,9 @@ from timeline.heartbeat import (
     is_lease_trusted,
 )
 from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
-from timeline.model.file_names import BaseFile, LogFile, Slicing, merged_slice, slice_file_group
-from timeline.model.instant import Action, SkewLimits
+from timeline.model.file_slice import BaseFile, LogFile, Slicing, merged_slice, slice_file_group
+from timeline.model.instant import Action
+from timeline.model.instant_time import SkewLimits
 from timeline.rules.conflicts import (
     ConcurrentCommit,
     NoConflict,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import (
+from timeline.model.file_slice import (
     BaseFile,
     FileSlice,
     LogFile,

@@ -20,7 +20,8 @@ from timeline.commit.section import protocol_of
 from timeline.commit_log import CommitLog
 from timeline.context import GLANCE_MS, TableContext
 from timeline.model.file_names import TIMELINE, slot_path
-from timeline.model.instant import Action, Residue, State
+from timeline.model.instant import Action, State
+from timeline.model.instant_time import Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.properties.setting_enums import ForeignWriters
