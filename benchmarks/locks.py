@@ -246,14 +246,14 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
                 for side in ("bare", "java")
                 if side in sides
             )
-            found.append(("told", text))
+            found.append(("measured", text))
     for each in records:
         if each.get("gave_up"):
             text = (
                 f"{each['arena']}, {each['contenders']} contenders: {TITLES[each['side']]} gave up "
             )
             text += f"{each['gave_up']} times after {GIVE_UP_SECONDS:.0f} s"
-            found.append(("told", text))
+            found.append(("measured", text))
     return found + [
         ("MISSED", f"{each['arena']} failed: {each['error']}")
         for each in records

@@ -245,7 +245,7 @@ def service_targets(records: Records) -> list[Verdict]:
         # Five appends of 1 %; the others rewrite the whole base.
         rows = records[0]["rows"] // (20 if work == "S-pack" else 1)
         speeds = ", ".join(f"{name} {rows / each / 1e6:.2f}" for name, each in seconds.items())
-        found.append(("told", f"{title}, million rows a second: {speeds}"))
+        found.append(("measured", f"{title}, million rows a second: {speeds}"))
     touched = {
         record["engine"]: record["result"]["touched"]
         for record in records
@@ -281,7 +281,9 @@ def mor_targets(records: Records) -> list[Verdict]:
     merged, base = (paired(records, work) for work in ("M-read", "M-base"))
     if merged and base:
         share = statistics.median(other / one for one, other in zip(merged, base, strict=False))
-        found.append(("told", f"merged read at {share:.2f} of the speed of its base files alone"))
+        found.append(
+            ("measured", f"merged read at {share:.2f} of the speed of its base files alone")
+        )
     return found
 
 
@@ -334,7 +336,7 @@ def comparisons(records: Records) -> list[Verdict]:
                 for engine, theirs in seconds.items()
                 if engine != "hoodoo"
             )
-            found.append(("told", f"{title}: our seconds over those of {others}"))
+            found.append(("measured", f"{title}: our seconds over those of {others}"))
     return found
 
 
@@ -360,7 +362,7 @@ def metadata_targets(records: Records) -> list[Verdict]:
         factor = times["listing"] / times["metadata table"]
         text = f"{work}: by the metadata table {factor:.1f} times as fast as by listing"
         if work == "plan local disk":
-            found.append(("told", text))
+            found.append(("measured", text))
         else:
             text = f"{text}, wanted {PLANNING_FACTOR:g}"
             found.append(verdict(factor >= PLANNING_FACTOR, text))

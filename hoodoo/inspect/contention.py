@@ -186,7 +186,7 @@ def _conflict_counts(summary: InstantSummary) -> Iterable[_OneConflict]:
 def _key_of(summary: InstantSummary, report: Mapping[str, Any]) -> _Key:
     winners = list(report.get("winners", ())) or ["an unknown writer"]
     who = str(winners[0]).rpartition(" by ")[2]
-    winner = who.partition(" (pid ")[0].strip("()") or who  # an application is one writer
+    winner = who.partition(" (pid ")[0] or who  # an application is one writer
     kind = str(report.get("kind") or report.get("rule", "?"))
     return summary.who or summary.writer or "an unknown writer", winner, kind
 

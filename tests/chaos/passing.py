@@ -2,7 +2,7 @@
 The pass line of a run: the counts that a profile asks for, the counts found, and the verdict.
 
 A run that broke no promise passes whatever these say. The counts say how much it proved:
-``missed`` is a run that was too small to prove much, and ``told`` a figure without a limit.
+``missed`` is a run that was too small to prove much, and ``measured`` a figure without a limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SMOKE_KINDS: Mapping[str, tuple[int, tuple[Kind, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line: ``met``, ``missed`` or ``told``."""
+    """One line: ``met``, ``missed`` or ``measured``."""
 
     what: str
     wanted: str
@@ -106,7 +106,7 @@ def _least(what: str, wanted: int, found: int, *, most: bool = False) -> Line:
 def _recovery_line(recovery: Recovered) -> Line:
     found: dict[str, Any] = recovery.as_document()
     if not found["judged"]:
-        verdict = "told"
+        verdict = "measured"
     else:
         in_time = not recovery.never and max(recovery.leases) <= LEASES_MAX
         verdict = "met" if in_time else "missed"
@@ -129,7 +129,7 @@ def _growth_line(grown: Sequence[Grown]) -> Line:
         for what in ("files", "threads", "rss_kb")
     }
     leaks = [one for each in old for one in each.leaks]
-    verdict = "told" if not old else "missed" if leaks else "met"
+    verdict = "measured" if not old else "missed" if leaks else "met"
     return Line(
         what="growth of files, threads and memory",
         wanted=f"<= {GROWTH_MAX:.0%}",

@@ -160,7 +160,7 @@ def _grown(grown: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     for one in grown:
         files, threads, memory = (one[what] for what in ("files", "threads", "rss_kb"))
-        judged = "judged" if one["judged"] else "told"
+        judged = "judged" if one["judged"] else "measured"
         lines.append(
             f"| {one['name']} | {one['seconds']} | {files[0]}, {files[1]} | "
             f"{threads[0]}, {threads[1]} | {memory[0] >> 10}, {memory[1] >> 10} | {judged} |"

@@ -200,7 +200,7 @@ def test_a_young_process_is_reported_and_not_evaluated() -> None:
     [found] = growth(watch)
     assert (found.name, found.is_old, found.leaks) == ("write-1", False, [])
     assert found.shares["rss_kb"] == 8.0
-    assert verdicts(grown=(found,))["growth of files, threads and memory"] == "told"
+    assert verdicts(grown=(found,))["growth of files, threads and memory"] == "measured"
 
 
 def test_a_watch_measures_every_few_seconds_and_keeps_its_measurements(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_run_with_the_nightly_profile_passes_every_line_that_can_be_evaluated(
         "faults": "met",
         "hung locks and processes": "met",
         "throughput after a heal": "met",
-        "growth of files, threads and memory": "told",
+        "growth of files, threads and memory": "measured",
     }
 
 
@@ -238,7 +238,7 @@ def test_each_line_below_its_target_is_missed() -> None:
     nothing = Recovered(usual=4.0, leases=(), never=0, disturbed=(0.5, 3.0))
     line = "throughput after a heal"
     assert verdicts(recovery=late)[line] == verdicts(recovery=never)[line] == "missed"
-    assert verdicts(recovery=nothing)[line] == "told"
+    assert verdicts(recovery=nothing)[line] == "measured"
 
 
 def test_counts_are_required_by_the_length_of_the_run() -> None:

@@ -157,8 +157,8 @@ _ENDING = frozenset({SlotKind.UNSAVEPOINT, SlotKind.VOID, SlotKind.NOOP})
 
 def process_text(application: str, pid: int, host: str) -> str:
     """Return a process in one line, for messages."""
-    name = f"{application} " if application else ""
-    return f"{name}(pid {pid} on {host})"
+    process = f"pid {pid} on {host}"
+    return f"{application} ({process})" if application else process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ def test_the_later_write_is_rejected_before_it_writes_and_names_the_earlier_one(
         errors.append(refused.value)
         report = refused.value.fields["report"]
         (winner,) = report["winners"]
-        assert winner.startswith(f"{first.requested_time} {first.action.value} by (pid ")
+        assert winner.startswith(f"{first.requested_time} {first.action.value} by pid ")
         assert (report["rule"], report["redo"]) == ("C20", "everything")
         assert len(report["file_groups"]) == 1
         assert data_files(table) == before
@@ -335,7 +335,7 @@ def test_an_inflight_file_announces_writer_and_write_set(kind: TableType, access
         access
     ]
     identity = table.context.ports.ids.identity()
-    assert announced.writer == f"(pid {identity.pid} on {identity.host})"
+    assert announced.writer == f"pid {identity.pid} on {identity.host}"
 
 
 # ---------------------------------------------------------------- the option

@@ -287,4 +287,4 @@ def test_a_slot_becomes_a_concurrent_commit_of_its_kind(
     assert found.aborts == (slot.requested_time if aborts else None)
     assert (found.restores, found.is_compaction) == (restores, is_compaction)
     assert set(found.dropped()) == dropped
-    assert found.writer == "(pid 1 on h)"
+    assert found.writer == "pid 1 on h"
