@@ -29,11 +29,12 @@ from timeline.model.file_names import (
     slot_path,
     timeline_path,
 )
+from timeline.model.instant import WRITE_ACTIONS
 from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import METADATA_TIMELINE
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
-from timeline.snapshot import ActiveTimeline
+from timeline.snapshot import ActiveTimeline, Snapshot
 
 Change = Callable[[TableContext], TableContext]
 
@@ -86,6 +87,16 @@ def storage(kind: type[Wrapped]) -> Change:
         return replace(context, ports=world, commit_log=fresh, timelines=timelines)
 
     return change
+
+
+def only(actors: str, change: Change) -> Change:
+    """The change of the contexts of some actors; each has a name of one letter."""
+
+    def change_some(context: TableContext) -> TableContext:
+        name = context.ports.ids.identity().writer_id
+        return change(context) if name[0] in actors and name[1] == "-" else context
+
+    return change_some
 
 
 # ---------------------------------------------------------------- the chain
@@ -604,3 +615,53 @@ class WithoutTombstones(CommitLog):
         if slot.kind is SlotKind.CLEAN:
             slot = replace(slot, metadata_update=None)
         return super().take(slot, **looks)
+
+
+class SeesNoneMissing(Wrapped):
+    """Does not see that the metadata table lacks an instant of the table (MDT-8)."""
+
+    def names(self, folder: str) -> Any:
+        names = self._inner.names(folder)
+        if folder != METADATA_TIMELINE:
+            return names
+        table = [one for one in map(parse_instant_name, self._inner.names(TIMELINE)) if one]
+        shown = {
+            f"{one.requested_time}_{one.completion_time}.deltacommit"
+            for one in table
+            if one.completed and one.action in WRITE_ACTIONS
+        }
+        return sorted({*names, *shown})
+
+
+class _AllArchived(ActiveTimeline):
+    """An instant that is not on the timeline is an archived one (MDT-8)."""
+
+    def is_archived(self, requested_time: InstantTime, archived: object) -> bool:
+        return True
+
+
+class TakesUnknownForArchived(TableContext):
+    """Does not see that the metadata table has an instant that the table lacks (MDT-8)."""
+
+    def snapshot(self, as_of: str | None = None) -> Snapshot:
+        real = super().snapshot(as_of)
+        seen = real.active
+        return replace(
+            real, active=_AllArchived(instants=seen.instants, file_names=seen.file_names)
+        )
+
+
+class KeepsPendingInstants(Wrapped):
+    """What another engine left pending in the metadata table stays there (MDT-8)."""
+
+    def delete(self, path: str) -> None:
+        if not (_is_metadata_instant(path) and path.endswith((".requested", ".inflight"))):
+            self._inner.delete(path)
+
+
+class KeepsLogsOfTheDead(Wrapped):
+    """The log files of a commit that another engine left pending stay there (MDT-8)."""
+
+    def delete(self, path: str) -> None:
+        if not _is_metadata_log(path):
+            self._inner.delete(path)

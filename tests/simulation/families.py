@@ -83,10 +83,10 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         id="S7",
-        about="archiving with concurrent writers, another archiver and a reader",
-        actors="1 or 2 archivers, a writer, sometimes a reader",
+        about="archiving with concurrent writers; sometimes of a metadata table that differs, too",
+        actors="1 or 2 archivers, a writer, sometimes a reader; keepers of the metadata table",
         faults="pauses above the grace, deaths, silence, unknown answers, lost leases",
-        checks="as S1; archived stays archived (GC-3)",
+        checks="as S1; archived stays archived (GC-3); a metadata table that readers trust is right",
         build=archiving,
         share=7,
     ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from enum import Enum
+from functools import cache, partial
 
 from filegroups.settings.metadata_settings import MetadataTableSettings
 from tableservices.archiving.plan import ArchivingSettings
@@ -14,6 +15,7 @@ from tableservices.metadata_table.execute import maintain_metadata_table
 from tableservices.metadata_table.plan import MetadataServiceSettings
 from tableservices.planned_service import Phase, run_round
 from tests.simulation import test_compaction as compactions
+from tests.simulation import test_engine_archive as archives
 from tests.simulation import test_engine_clustering as clusterings
 from tests.simulation import test_second_refresh as second
 from tests.simulation.engine_kit import (
@@ -22,6 +24,7 @@ from tests.simulation.engine_kit import (
     MakeContext,
     cleaner,
     open_table,
+    outside,
     play,
     ports_of,
     rows_now,
@@ -29,18 +32,20 @@ from tests.simulation.engine_kit import (
     undoer,
     writer,
 )
-from tests.simulation.family import Story, some_of
+from tests.simulation.family import Prepared, Story, some_of
 from tests.simulation.stories_of_others import Sparing, all_there
 from tests.simulation.story_kit import (
     ALL,
     BULK,
     COW,
+    CRASHES,
     DELETE,
     INSERT,
     MOR,
     OVERWRITE,
     PAUSES,
     SHARED,
+    UNKNOWN,
     UPSERT,
     lock_free,
     opening,
@@ -61,6 +66,7 @@ from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import SLOTS, parse_instant_name, parse_log_file_name
 from timeline.model.metadata_table import PartitionKind
 from timeline.ports.ports import Storage
+from timeline.properties.properties_file import load_config
 
 LISTED = ("files",)
 INDEXED = ("files", "record_index")
@@ -210,6 +216,108 @@ def both(context: TableContext) -> None:
         compactions.both(context)
     for _ in range(2):
         run_round(context, clusterings.SERVICE, Phase.EXECUTE, now=True)
+
+
+# ---------------------------------------------------------------- archiving of both timelines
+
+
+class Left(Enum):
+    """What the two timelines have at first, long before the newest commits (MDT-8)."""
+
+    NOTHING = "they agree"
+    OLD_COPY = "the metadata table lacks a commit, as an older copy does"
+    UNKNOWN = "only the metadata table has a commit"
+    PENDING = "a dead process of another engine left a pending commit in the metadata table"
+
+
+SOME_KEPT = ArchivingSettings(commits_kept_min=2, commits_kept_max=3)
+
+
+def long_used(left: Left = Left.NOTHING, partitions: tuple[str, ...] = LISTED) -> SimulatedSystem:
+    """Six commits and a compaction of the metadata table: there is much to archive in both."""
+    world = seeded("metadata archive", metadata_partitions=partitions)
+    write_more(world, "old0", "old1")
+    leave(world, left)
+    write_more(world, "old2", "old3", "old4")
+    keep_and_archive(open_table(outside(world, "keeper")))
+    write_more(world, "old5")
+    world.now_ms += 2 * archives.GRACE_MS
+    return world
+
+
+def write_more(world: SimulatedSystem, *operations: str) -> None:
+    jobs = [Job(operation=one, keys=("a1", "b1")) for one in operations]
+    play(world, [writer(operations[0], jobs)], [])
+
+
+def leave(world: SimulatedSystem, left: Left) -> None:
+    if left is Left.OLD_COPY:
+        newest = max(name for name in world.child_names(INSTANTS) if name.endswith("deltacommit"))
+        for path in world.paths_below(FOLDER):
+            if newest[:17] in path:
+                world.remove("copy", path)
+    elif left is not Left.NOTHING:
+        stages = [Until("dead", AT_ITS_SLOT), Until("dead", "deltacommit.inflight")]
+        last = "_2026" if left is Left.UNKNOWN else "deltacommit.inflight"
+        dying = world.copy("dying")
+        dead = writer("dead", [Job(operation="dead", keys=("a1", "d1"))], make_context=lock_free)
+        play(dying, [dead], [*stages, Until("dead", last, Fault.CRASH_AFTER)])
+        for path in dying.paths_below(FOLDER):
+            if path not in world.files:
+                world.put("dead", path, dying.files[path].data, durable=True, new=True)
+        world.now_ms = dying.now_ms
+
+
+def keep_and_archive(context: TableContext) -> None:
+    """Compact the metadata table, and archive its instants."""
+    maintain_metadata_table(context, MetadataServiceSettings(), SOME_KEPT, now=True)
+
+
+def mend(context: TableContext) -> None:
+    """Build the whole metadata table again, as ``hoodoo metadata repair`` does."""
+    keep_and_archive(context)
+    partitions = sorted(load_config(context.ports.storage).complete_metadata_partitions)
+    build_partitions(context, partitions, ONE_FILE_GROUP, again=partitions)
+
+
+@cache
+def archived_with(left: Left, partitions: tuple[str, ...]) -> Prepared:
+    before = Prepared.of(long_used(left, partitions))
+    assert isinstance(before.facts, MetadataObserver)
+    before.facts.differs = left is not Left.NOTHING
+    return before
+
+
+def archiving_both(draw: random.Random, name: str) -> Story:
+    """Archivers of the table and of its metadata table, whose timelines may differ, and a writer."""
+    left = draw.choice(list(Left))
+    before = archived_with(left, draw.choice((LISTED, LISTED, INDEXED)))
+    world, facts = before.fresh(name)
+    make = archives.registered if draw.random() < 0.7 else lock_free
+    actors = [
+        archives.archiver("X", rounds=draw.choice((1, 2))),
+        *(compactions.serving(one, keep_and_archive) for one in ("K", "L")[: draw.choice((1, 2))]),
+        archives.writer("A", ["A1", "A2"][: draw.choice((1, 2))], make_context=make),
+    ]
+    if draw.random() < 0.3:
+        actors.append(replace(undoer(), may_raise=(HoodooError,)))
+    if draw.random() < 0.2:
+        actors.append(cleaner(rounds=1))
+    return Story(
+        world=world,
+        facts=facts,
+        actors=actors,
+        faults=some_of(
+            draw,
+            {**PAUSES, **CRASHES, Fault.UNAVAILABLE: 2, **UNKNOWN},
+            chance=0.4,
+            time_jump_ms=(3 * archives.GRACE_MS, 1_000),
+        ),
+        heals=draw.random() < 0.5,
+        services=mend if left in (Left.OLD_COPY, Left.UNKNOWN) else keep_and_archive,
+        judge=archives.comebacks,
+        steps=300,
+    )
 
 
 # ---------------------------------------------------------------- beside another engine

@@ -21,6 +21,7 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulation.family import Prepared, Story, some_of
+from tests.simulation.stories_of_metadata import archiving_both
 from tests.simulation.story_kit import (
     COW,
     CRASHES,
@@ -150,6 +151,8 @@ def archiving(draw: random.Random, name: str) -> Story:
         chance=0.4,
         time_jump_ms=(3 * archives.GRACE_MS, 1_000),
     )
+    if draw.random() > 0.85:  # drawn last, so that the others keep their names
+        return archiving_both(draw, name)
     return Story(
         world=world,
         facts=facts,

@@ -37,14 +37,19 @@ from tests.simulation.stories_of_metadata import (
     INDEXED,
     LISTED,
     BesideAnother,
+    Left,
+    archived_with,
     as_java,
     build_index,
     grown,
+    keep_and_archive,
     merge_metadata_logs,
     one_group,
     one_slice,
 )
 from tests.simulation.story_kit import DELETE, lock_free
+from tests.simulation.test_compaction import serving
+from tests.simulation.test_engine_archive import GRACE_MS
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.metadata_facts import FOLDER, MetadataObserver
 from tests.simulator.ports import Actor, ActorPorts, make_ports
@@ -289,6 +294,34 @@ def built_meanwhile(make: MakeContext = lock_free) -> str:
 @pytest.mark.spec("MDT-5")
 def test_a_write_over_a_build_brings_its_keys_into_the_new_index() -> None:
     assert built_meanwhile() == ""
+
+
+def left_pending() -> str:
+    """A writer of another engine died in the metadata table; K compacts and archives it."""
+    world, facts = archived_with(Left.PENDING, LISTED).fresh("left")
+    trace = play(world, [serving("K", keep_and_archive)], [], facts=facts)
+    return trace.failure or "; ".join(facts.leftovers())
+
+
+@pytest.mark.spec("MDT-8")
+def test_an_archive_ends_what_a_dead_process_of_another_engine_left() -> None:
+    assert left_pending() == ""
+
+
+def paused_in_the_metadata_table() -> str:
+    """A pauses at its pending instant there while K, which compacted before, archives."""
+    world, facts = archived_with(Left.NOTHING, LISTED).fresh("paused")
+    job = Job(operation="A", keys=("a1",))
+    actors = [writer("A", [job], make_context=lock_free), serving("K", keep_and_archive)]
+    compacted = Until("K", ".commit")
+    stages = [compacted, Until("A", AT_ITS_SLOT), Until("A", "_2026"), Pause(), UntilEnd("K")]
+    trace = play(world, actors, [*stages, UntilEnd("A")], facts=facts, jump_ms=2 * GRACE_MS)
+    return trace.failure or "; ".join(facts.leftovers())
+
+
+@pytest.mark.spec("MDT-8")
+def test_an_archive_ends_no_instant_of_a_writer_that_paused() -> None:
+    assert paused_in_the_metadata_table() == ""
 
 
 def test_the_observer_finds_a_deltacommit_that_nothing_decided() -> None:

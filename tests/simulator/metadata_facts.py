@@ -9,6 +9,9 @@ blocks and of instants are the engine's. At the end, the engine's own reader mus
 At every moment the list of files equals what the completed instants of the table wrote, without
 what completed cleans deleted. So no block of an aborted write is visible, and nothing is missing.
 Only a commit that a later slot ended may be missing on either side: its late file is deleted again.
+Archived instants count as before.
+
+If the timelines differ from the beginning, the list is judged whenever the engine's reader trusts it.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from functools import lru_cache
 import pyarrow as pa
 
 from filegroups.metadata_table.decode import decode_block, decode_hfile
-from filegroups.metadata_table.reading import open_metadata_table
+from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.metadata_table.records import FILES, RECORD_INDEX
 from tests.simulator.engine_facts import EngineObserver
 from tests.simulator.invariants import Violation, files_of_snapshot
 from tests.simulator.ports import make_ports
 from tests.simulator.table_facts import ObservedTable
 from tests.simulator.world import POWER_CUT, SimulatedSystem
+from timeline.archived import ArchivedTimeline
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BytesSource, iter_blocks, read_content
 from timeline.errors import HoodooError, MissingFileError
@@ -37,6 +41,7 @@ from timeline.model.metadata_table import PartitionKind
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import CommitReader, Snapshot, TimelineReader
+from timeline.system import NullEvents
 
 FOLDER = ".hoodie/metadata"
 INSTANTS = f"{FOLDER}/.hoodie/timeline"
@@ -54,16 +59,30 @@ Listing = dict[tuple[str, str], int]
 
 @dataclass(slots=True)
 class MetadataObserver(EngineObserver):
-    """An observer of a table that has a metadata table; ``alone``: every instant has a slot."""
+    """
+    An observer of a table that has a metadata table.
+
+    ``alone``: every instant has a slot. ``differs``: at first only one of
+    the timelines has some instant.
+    """
 
     alone: bool = True
+    differs: bool = False
     _judged: int = 0  # changes of the journal that were judged
     _written_by: dict[str, Listing] = field(default_factory=dict)
+    _completed_once: dict[str, Instant] = field(default_factory=dict)  # by file name
+    _shown_once: set[str] = field(default_factory=set)  # times completed in the metadata table
 
     def of_copy(self, world: SimulatedSystem) -> MetadataObserver:
         copied = EngineObserver.of_copy(self, world)
         assert isinstance(copied, MetadataObserver)
-        return replace(copied, _judged=len(world.journal), _written_by=dict(self._written_by))
+        return replace(
+            copied,
+            _judged=len(world.journal),
+            _written_by=dict(self._written_by),
+            _completed_once=dict(self._completed_once),
+            _shown_once=set(self._shown_once),
+        )
 
     def check_step(self, world: SimulatedSystem) -> list[Violation]:
         """The table's own rules, then what the metadata table shows, after a relevant change."""
@@ -93,6 +112,7 @@ class MetadataObserver(EngineObserver):
         """Files of instants that the metadata table does not have, at rest."""
         mine = _instants(self.world, INSTANTS)
         done = {one.requested_time for one in mine if one.completed or one.action in _PLANS}
+        done |= {time for time in self._shown_once if time < _first(mine)}
         left = [
             f"{INSTANTS}/{one.requested_time}"
             for one in _pending(mine)
@@ -110,13 +130,22 @@ class MetadataObserver(EngineObserver):
         self._read_slots()
         table, mine = _instants(world, TIMELINE), _instants(world, INSTANTS)
         ended = _ended(self._slots)
-        done = [one for one in table if one.completed and _is_recorded(one)]
+        active = [one for one in table if one.completed and _is_recorded(one)]
+        done = [*active, *self._archived_since(active)]
+        self._shown_once |= {one.requested_time for one in mine if one.completed}
+        if self.differs and not self._is_trusted():
+            return
+        built = max(
+            (one.completion_time or "" for one in mine if one.requested_time.startswith(_BUILDING)),
+            default="",
+        )
         completed = {(one.requested_time, one.completion_time) for one in mine if one.completed}
-        for one in done:
+        for one in active:
             key = (one.requested_time, one.completion_time)
-            if key not in completed and key not in ended:
+            is_built = self.differs and (one.completion_time or "") < built
+            if key not in completed and key not in ended and not is_built:
                 yield f"{key[0]} is completed before its deltacommit (MDT-4)"
-        if self.alone:
+        if self.alone and not self.differs:
             decided = {slot.instant_time for slot in self._slots if slot.metadata_update}
             decided |= {slot.requested_time for slot in self._slots if _merges_logs(slot)}
             for one in mine:
@@ -133,6 +162,30 @@ class MetadataObserver(EngineObserver):
             if whole.get((path, name)) != size:
                 yield f"{path}/{name} is visible with {size} bytes, not {whole.get((path, name))}"
         yield from (f"{path}/{name} is not visible" for path, name in least.keys() - shown.keys())
+
+    def _archived_since(self, active: Iterable[Instant]) -> list[Instant]:
+        """Return the archived instants; remember those of the active timeline."""
+        names = {_name(one): one for one in active if one.completed and _is_recorded(one)}
+        gone = [one for name, one in self._completed_once.items() if name not in names]
+        self._completed_once |= names
+        archived = self.structure().archived if gone else frozenset()
+        return [one for one in gone if one.requested_time in archived]
+
+    def _is_trusted(self) -> bool:
+        """Return whether the engine's reader would use the list of files."""
+        opened = self._opened()
+        return opened is not None and opened.lag.is_trusted
+
+    def _opened(self) -> MetadataTable | None:
+        storage = make_ports(self.world, self.world.new_actor("looker", seed=0)).storage
+        active = TimelineReader(storage).read()
+        snapshot = Snapshot(
+            active=active,
+            head=0,
+            commits=CommitReader(storage),
+            history=ArchivedTimeline(storage, NullEvents()),
+        )
+        return open_metadata_table(storage, load_config(storage), snapshot)
 
     def _listed(
         self, world: SimulatedSystem, table: Iterable[Instant], mine: Iterable[Instant]
@@ -178,7 +231,9 @@ class MetadataObserver(EngineObserver):
         path = f"{TIMELINE}/{_name(one)}"
         known = self._written_by.get(path)
         if known is None:
-            metadata = decode_commit(world.files[path].data, path=path)
+            file = world.files.get(path)
+            data = world.removed[path] if file is None else file.data  # it may be archived
+            metadata = decode_commit(data, path=path)
             known = self._written_by[path] = {
                 (folder or ".", (file or "").rpartition("/")[2]): size
                 for folder, stats in metadata.partition_to_write_stats.items()
@@ -203,6 +258,8 @@ class MetadataObserver(EngineObserver):
         )
 
     def _wrong_at_rest(self, facts: ObservedTable) -> Iterator[str]:
+        if self.differs and not self._is_trusted():
+            return
         world = self.world
         table, mine = _instants(world, TIMELINE), _instants(world, INSTANTS)
         shown = self._listed(world, table, mine)
@@ -210,7 +267,7 @@ class MetadataObserver(EngineObserver):
         if missing := self.listed_and_missing():
             yield f"listed files do not exist: {missing}"
         yield from self._differences_of_engine(shown)
-        yield from _unlike(table, mine)
+        yield from _unlike([*table, *self._archived_since(table)], mine)
         if all(one.actor != POWER_CUT for one in world.journal):  # it may take pending files
             for one in mine:
                 begun = {other.state for other in mine if _is_same(one, other)}
@@ -258,11 +315,7 @@ class MetadataObserver(EngineObserver):
 
     def _differences_of_engine(self, shown: Listing) -> Iterator[str]:
         """Compare with the engine's own reader of the metadata table."""
-        ports = make_ports(self.world, self.world.new_actor("looker", seed=0))
-        storage = ports.storage
-        active = TimelineReader(storage).read()
-        snapshot = Snapshot(active=active, head=0, commits=CommitReader(storage))
-        opened = open_metadata_table(storage, load_config(storage), snapshot)
+        opened = self._opened()
         if opened is None:
             yield "the engine's reader finds no metadata table"
             return
@@ -307,6 +360,12 @@ def _is_commit(one: Instant) -> bool:
 
 def _merges_logs(slot: Slot) -> bool:
     return slot.kind is SlotKind.METADATA and slot.action is Action.LOGCOMPACTION
+
+
+def _first(mine: Iterable[Instant]) -> str:
+    """Return the time below which an instant of the metadata table counts as archived."""
+    writes = (one for one in mine if one.completed and one.action in WRITE_ACTIONS)
+    return min((one.requested_time for one in writes), default="")
 
 
 def _without_services(mine: Iterable[Instant]) -> list[Instant]:
@@ -363,7 +422,7 @@ def _counted(
     mine = list(mine)
     pending = {one.requested_time for one in _pending(table)}
     done = {one.requested_time: one.completion_time or "" for one in mine if one.completed}
-    first = min((one.requested_time for one in mine), default="")
+    first = _first(mine)
     bases: dict[str, tuple[str, str]] = {}  # the newest of each file group
     logs = []
     for name in world.child_names(folder):
