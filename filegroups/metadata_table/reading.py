@@ -24,6 +24,7 @@ from typing import IO, Final, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from filegroups.files.hfile import open_hfile
 from filegroups.files.log_files import (
     InputFiles,
     VisibleInstants,
@@ -65,6 +66,7 @@ from timeline.archived import ArchivedTimeline
 from timeline.codecs.log_blocks import BlockType, ByteSource, BytesSource, LogBlock
 from timeline.errors import (
     CorruptTableError,
+    HoodooError,
     MissingFileError,
     SnapshotExpiredError,
     UnsupportedTableError,
@@ -447,6 +449,35 @@ class MetadataTable:
             # its completion time is irrelevant, and need not be read from the archived timeline.
             completion_of=lambda time: completions.get(time, time),
         )
+
+    def damage(self, partition: str, file_groups_max: int) -> tuple[HoodooError, ...]:
+        """
+        Return what is wrong with the files of a partition by their frames; records are not read.
+
+        Args:
+            partition: A complete one.
+            file_groups_max: So many file groups are looked at.
+
+        Returns:
+            At most one error for each file group.
+
+        Outside: 1 list, 1 open_input for each file, with bounded reads.
+        """
+        try:
+            slices = list(self.slices(partition).values())[:file_groups_max]
+        except (CorruptTableError, MissingFileError, UnsupportedTableError) as error:
+            return (error,)
+        return tuple(error for error in self._for_each(self._damage, slices) if error is not None)
+
+    def _damage(self, one: FileSlice) -> HoodooError | None:
+        try:
+            if (base := one.base_file) is not None:
+                with opened(self.storage, base.path) as source:
+                    open_hfile(source, base.size_bytes, path=base.path)
+            find_blocks(self.storage, one.log_files, self.visible)
+        except (CorruptTableError, MissingFileError, UnsupportedTableError) as error:
+            return error
+        return None
 
     def merged(self, partition: str, one: FileSlice) -> pa.Table:
         """Return the records of a slice; errors as ``read``. Outside: 1 open_input for each file."""

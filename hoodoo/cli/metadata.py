@@ -87,7 +87,8 @@ def status(invocation: Invocation, *, address: str) -> None:
     """
     Show the partitions, their size and the lag.
 
-    It names what waits, and the command that ends it.
+    It names what waits, and the command that ends it. It opens the newest files without their
+    records; 'hoodoo metadata verify' reads those.
     """
     with invocation.open_table(address) as opened:
         found = opened.metadata.status()
@@ -115,7 +116,9 @@ def status(invocation: Invocation, *, address: str) -> None:
     for text in found.remarks:
         printer.line(text, style="bold red")
     if found.trusted:
-        printer.line("readers use it", style="green")
+        printer.line(
+            "readers use it; 'hoodoo metadata verify TABLE' reads all of it", style="green"
+        )
 
 
 @metadata.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from filegroups.metadata_table.reading import open_metadata_table
 from filegroups.supported import is_maintained
@@ -17,6 +17,9 @@ from timeline.model.file_names import METADATA_TABLE, join
 from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import Storage
 from timeline.properties.properties_file import load_config
+
+#: Of each partition ``status`` opens the newest files of so many file groups.
+_FILE_GROUPS_OPENED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,8 @@ class MetadataStatus:
     ``delta_commits`` are those since the last compaction, ``compacted`` its requested time.
     ``behind`` are completed instants of the table that the metadata table lacks, ``pending`` those
     that are completed in it and not on the table, ``unknown`` those that the table does not have.
-    ``trusted`` is whether readers use it. ``remarks`` say what waits, and what to do.
+    ``trusted`` is whether readers use it: the timelines agree, and its newest files can be opened.
+    The records in the files are not read. ``remarks`` say what waits, and what to do.
     """
 
     partitions: tuple[MetadataPartitionStatus, ...]
@@ -64,7 +68,8 @@ def metadata_status(context: TableContext) -> MetadataStatus:
     """
     Return the state of the metadata table; without partitions if there is none.
 
-    Outside: 1 get; 1 list for each partition; as ``open_metadata_table``.
+    Outside: 1 get; 2 lists for each partition, and 1 open_input for each newest file of its first
+    100 file groups; as ``open_metadata_table``.
     """
     storage, config = context.ports.storage, load_config(context.ports.storage)
     complete = set(config.complete_metadata_partitions)
@@ -81,7 +86,7 @@ def metadata_status(context: TableContext) -> MetadataStatus:
     if not complete:
         return MetadataStatus(partitions=partitions, trusted=False, remarks=tuple(remarks))
     try:
-        table = open_metadata_table(storage, config, context.snapshot())
+        table = open_metadata_table(storage, config, context.snapshot(), ports=context.ports)
     except (CorruptTableError, UnsupportedTableError) as error:
         remarks.append(f"readers list folders: {error.message}")
         return MetadataStatus(partitions=partitions, trusted=False, remarks=tuple(remarks))
@@ -93,13 +98,17 @@ def metadata_status(context: TableContext) -> MetadataStatus:
             "readers list folders, because the metadata table does not have exactly the instants of "
             "the table: run 'hoodoo metadata rebuild TABLE'"
         )
+    damaged = [
+        error for name in table.partitions for error in table.damage(name, _FILE_GROUPS_OPENED_MAX)
+    ]
+    remarks += [error.message for error in damaged]
     why = held_reason(config, table)
     if why is not None and lag.pending:  # above, a partition that is being built has its remark
         remarks.append(f"compaction and archiving wait: {why}")
     compaction = newest_compaction(own)
     return MetadataStatus(
         partitions=partitions,
-        trusted=lag.is_trusted,
+        trusted=lag.is_trusted and not damaged,
         delta_commits=delta_commits(own),
         compacted=None if compaction is None else compaction.requested_time,
         behind=lag.behind,

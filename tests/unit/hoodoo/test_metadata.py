@@ -343,6 +343,29 @@ def test_a_lost_metadata_table_is_named_instead_of_nothing_to_build(
         assert table.verify().ok
 
 
+@pytest.mark.parametrize("partition", ["files", "column_stats"])
+@pytest.mark.parametrize("pattern", ["*.hfile", ".*.log.*"])
+def test_status_names_a_file_that_cannot_be_opened_and_the_command_that_mends_it(
+    tmp_path: Path, partition: str, pattern: str
+) -> None:
+    with made(tmp_path) as table:
+        table.upsert(ROWS)
+        table.metadata.rebuild()
+        table.upsert(ROWS[:1])
+        assert table.metadata.status().trusted
+        files = (tmp_path / "t/.hoodie/metadata" / partition).glob(pattern)
+        cut = max(files, key=lambda one: one.stat().st_mtime_ns)
+        cut.write_bytes(cut.read_bytes()[:-20])
+        status = table.metadata.status()
+        assert not status.trusted
+        [remark] = status.remarks
+        assert cut.name in remark
+        assert "'hoodoo metadata re" in remark
+        table.metadata.repair()
+        assert table.metadata.status().remarks == ()
+        assert table.metadata.status().trusted
+
+
 @pytest.mark.parametrize("name", ["expr_index_day", "vector_index_v"])
 def test_a_partition_that_cannot_be_built_is_to_be_dropped(tmp_path: Path, name: str) -> None:
     with made(tmp_path) as table:
