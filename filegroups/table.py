@@ -548,21 +548,21 @@ class TableReader(TableSnapshot):
         columns: Sequence[str] | None = None,
     ) -> TableDiff:
         """
-        Return which rows differ between two moments: counts, and the rows with both values.
+        Return which rows differ between two snapshots: counts, and the rows with both values.
 
         Rows are paired by partition and record key. Only file groups that changed are read. The
         result has ``counts()`` and ``rows()``, whose ``op`` is ``i``, ``u`` or ``d``.
 
         Args:
-            before: The older moment, in any form of ``as_of``.
-            after: The newer moment, in the same forms; None for now.
+            before: The time of the older snapshot, in any form of ``as_of``.
+            after: The time of the newer one, in the same forms; None for now.
             columns: The columns to compare; None for all.
 
         Raises:
             InvalidInputError: A time has another form (``instant_time``), or a column is unknown
                 (``unknown_column``).
-            InstantNotFoundError: A moment is too old, cleaned, or not yet applied.
-            SnapshotExpiredError: A clean deletes files of a moment during the read.
+            InstantNotFoundError: A snapshot is too old, cleaned, or not yet applied.
+            SnapshotExpiredError: A clean deletes files of a snapshot during the read.
         """
         old = self.as_of(before)
         new = self.current_state() if after is None else self.as_of(after)

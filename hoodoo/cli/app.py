@@ -41,7 +41,7 @@ _COMMANDS = {
         "hoodoo.cli.demo",
         "Run two PySpark writers on real flight data.",
     ),
-    "diff": ("hoodoo.cli.diff", "Show which rows differ between two moments."),
+    "diff": ("hoodoo.cli.diff", "Show which rows differ between two snapshots."),
     "explain": (
         "hoodoo.cli.explain",
         "Explain an instant, or the conflict rules.",
@@ -195,7 +195,7 @@ def main() -> None:
       @-1                 the newest write
       2026-01-31T12:00    a date, or a date and time, in the zone of the table
       2h                  2 hours ago, or "2h ago"; units: s, min, h, d, w
-      today, yesterday    the first moment of that day
+      today, yesterday    the begin of that day
 
     \b
     Exit codes:

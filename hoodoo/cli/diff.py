@@ -1,4 +1,4 @@
-"""``hoodoo diff``: the rows that differ between two moments of a table."""
+"""``hoodoo diff``: the rows that differ between two snapshots of a table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def diff(
     limit: int,
 ) -> None:
     """
-    Show which rows differ between two moments.
+    Show which rows differ between two snapshots.
 
     BEFORE and AFTER are instants or times; AFTER is now by default. Rows are compared by record
     key and partition. With --rows a program gets one JSON object for each row: op (i, u, d),
@@ -53,17 +53,17 @@ def diff(
     """
     names = None if columns is None else [one.strip() for one in columns.split(",")]
     with invocation.open_table(address) as opened:
-        moments = (
+        times = (
             time_named(opened.context, before),
             None if after is None else time_named(opened.context, after),
         )
-        found = opened.diff(*moments, columns=names)
+        found = opened.diff(*times, columns=names)
         if with_rows and not invocation.printer.for_people:
             invocation.printer.rows(_limited(found, limit))
             return
         counts = found.counts()
         if not invocation.printer.for_people:
-            invocation.printer.document(_document(moments, counts, partitions=partitions))
+            invocation.printer.document(_document(times, counts, partitions=partitions))
             return
         _print_counts(invocation.printer, counts, partitions=partitions)
         if with_rows and (counts.inserted or counts.updated or counts.deleted):
@@ -72,11 +72,11 @@ def diff(
 
 
 def _document(
-    moments: tuple[str, str | None], counts: DiffCounts, *, partitions: bool
+    times: tuple[str, str | None], counts: DiffCounts, *, partitions: bool
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "before": moments[0],
-        "after": moments[1],
+        "before": times[0],
+        "after": times[1],
         **_figures(counts),
         "columns": dict(sorted(counts.columns.items())),
     }

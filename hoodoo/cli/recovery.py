@@ -89,7 +89,7 @@ def restore(
     TABLE has the rows that it had right after the write INSTANT. All later instants are removed,
     with pending writes and plans. Stop the writers first. A savepoint keeps the files of a state.
 
-    A time means the newest write until then. A day means its first moment, so 'today' keeps the
+    A time means the newest write until then. A day means its begin, so 'today' keeps the
     writes of yesterday and 'yesterday' removes them:
 
     \b

@@ -1,4 +1,4 @@
-"""``hoodoo diff``: which rows differ between two moments."""
+"""``hoodoo diff``: which rows differ between two snapshots."""
 
 from __future__ import annotations
 
