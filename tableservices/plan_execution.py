@@ -352,7 +352,7 @@ def complete(
     plan: Instant,
     metadata: CommitMetadata,
     *,
-    claim: WriteSet,
+    write_set: WriteSet,
     heartbeat: Heartbeat,
     check: PlanCheck | None = None,
 ) -> CommittedWrite | PlanOutcome:
@@ -367,7 +367,7 @@ def complete(
         plan: A pending compaction, log compaction or clustering.
         metadata: The completed file, with the table's schema as the executor read it. The schema of
             the newest commit replaces an older one.
-        claim: The write set.
+        write_set: The file groups that the result changes.
         heartbeat: The executor's.
         check: A further condition, besides that the plan is pending.
 
@@ -388,20 +388,14 @@ def complete(
     while not commit.is_decided():
         with commit.section() as section:
             heartbeat.check()
-            ended = plan_outcome(section.timeline, plan)
             # A dead engine's pending rollback of an attempt at the plan.
             undone = pending_rollback_of(context, section.timeline, plan.requested_time)
-            if ended is None and undone is not None and not is_abandoned(context, undone):
-                ended = PlanOutcome.ROLLED_BACK  # planned under the lock, executed later (PUB-6)
-            if ended is None:
-                refuse_during_restore(section.timeline)
-            if ended is None and check is not None and not check(section):
-                ended = PlanOutcome.REJECTED
+            ended = _end_of(context, section, plan, undone)
             now = _state_in(context, section)
-            if ended is None and not keeps_names(
-                metadata.extra_metadata.get(INTERNAL_SCHEMA_KEY), now.newest_internal_schema_json
+            if ended is None and not (
+                (check is None or check(section)) and _keeps_names(metadata, now)
             ):
-                ended = PlanOutcome.REJECTED  # its files have names of columns that changed since
+                ended = PlanOutcome.REJECTED
             if ended is not None:
                 break
             schema = now.newest_schema_json or metadata.schema_json
@@ -421,7 +415,7 @@ def complete(
                     base=section.head,
                     nonce=nonce,
                     owner=section.owner,
-                    write_set=claim,
+                    write_set=write_set,
                     schema_before=schema or "",
                     schema_after=schema or "",
                     body=bodies[schema].bytes_with(section.owner.fencing_token),
@@ -443,13 +437,7 @@ def complete(
     own = bodies[slot.schema_after or None].metadata_with(slot.owner.fencing_token)
     context.commits.cache(done, own)
     context.timelines.add(instant_file_name(done))
-    try:  # PUB-9: the result is committed, even if this cleanup fails
-        delete_markers(context.ports.storage, plan.requested_time)
-        heartbeat.stop()
-        if undone is not None:  # or its engine would resume it and delete the committed files
-            finish_abandoned(context, context.active(), undone)
-    except Exception as error:  # noqa: BLE001
-        context.ports.events.emit("service.cleanup_failed", rt=plan.requested_time, why=str(error))
+    _clean_up(context, plan, undone, heartbeat)
     context.ports.events.emit(
         "service.done",
         action=plan.action.value,
@@ -458,6 +446,38 @@ def complete(
         number=slot.number,
     )
     return CommittedWrite(slot=slot, lost_slots=commit.lost)
+
+
+def _end_of(
+    context: TableContext, section: CommitSection, plan: Instant, undone: Instant | None
+) -> PlanOutcome | None:
+    """Return how the plan ended, as of this section; None while it can be completed."""
+    ended = plan_outcome(section.timeline, plan)
+    if ended is not None:
+        return ended
+    if undone is not None and not is_abandoned(context, undone):
+        return PlanOutcome.ROLLED_BACK  # planned under the lock, executed later (PUB-6)
+    refuse_during_restore(section.timeline)
+    return None
+
+
+def _keeps_names(metadata: CommitMetadata, now: Snapshot) -> bool:
+    """Return whether the written files have the present names of the columns."""
+    written = metadata.extra_metadata.get(INTERNAL_SCHEMA_KEY)
+    return keeps_names(written, now.newest_internal_schema_json)
+
+
+def _clean_up(
+    context: TableContext, plan: Instant, undone: Instant | None, heartbeat: Heartbeat
+) -> None:
+    """Delete what a completed plan no longer needs; a failure is an event (PUB-9)."""
+    try:
+        delete_markers(context.ports.storage, plan.requested_time)
+        heartbeat.stop()
+        if undone is not None:  # or its engine would resume it and delete the committed files
+            finish_abandoned(context, context.active(), undone)
+    except Exception as error:  # noqa: BLE001
+        context.ports.events.emit("service.cleanup_failed", rt=plan.requested_time, why=str(error))
 
 
 def _contents_of(

@@ -331,8 +331,6 @@ def _selected(
     return select_blocks(blocks, visible)
 
 
-# ---- Read the log files of a slice into changes; settings of log writes
-
 # ---- Settings of log writes (fmt 5, 6.7)
 
 _MIB = 1024 * 1024

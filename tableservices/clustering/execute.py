@@ -436,14 +436,14 @@ class _ClusteringRun:
             )
             unwanted = self._unwanted(stats)
             metadata = self._metadata(snapshot, kept, stats, unwanted)
-            claim = self._write_set(kept, stats)
+            write_set = self._write_set(kept, stats)
             outcome = complete(
                 context,
                 planned,
                 metadata,
-                claim=claim,
+                write_set=write_set,
                 heartbeat=self.heartbeat,
-                check=_StillAsSeen(context, snapshot, claim, metadata.schema_json or ""),
+                check=_StillAsSeen(context, snapshot, write_set, metadata.schema_json or ""),
             )
             if not isinstance(outcome, PlanOutcome):
                 self._delete(unwanted)
@@ -548,20 +548,22 @@ class _StillAsSeen:
     """The check inside the commit section: no input changed since the snapshot, nor the schema."""
 
     def __init__(
-        self, context: TableContext, snapshot: Snapshot, claim: WriteSet, schema_json: str
+        self, context: TableContext, snapshot: Snapshot, write_set: WriteSet, schema_json: str
     ) -> None:
         self._context = context
         self._seen = BaseState.by(snapshot)
-        self._inputs = {one.file_group for one in claim.file_groups if one.access is Access.REPLACE}
+        self._inputs = {
+            one.file_group for one in write_set.file_groups if one.access is Access.REPLACE
+        }
         self._schema_json = schema_json
 
     def __call__(self, section: CommitSection) -> bool:
         """Run the check. Outside: 1 get per new instant of another engine."""
-        rivals, _ = commits_since(self._context, self._seen, section.timeline, head=section.head)
+        commits, _ = commits_since(self._context, self._seen, section.timeline, head=section.head)
         return not any(
-            rival.schema not in ("", self._schema_json)
-            or any(one.file_group in self._inputs for one in rival.write_set.file_groups)
-            for rival in rivals
+            concurrent.schema not in ("", self._schema_json)
+            or any(one.file_group in self._inputs for one in concurrent.write_set.file_groups)
+            for concurrent in commits
         )
 
 

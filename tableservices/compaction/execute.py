@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from filegroups.files.parquet import base_file_bytes, read_base_file, read_footer
 from filegroups.files.rewrite import (
@@ -26,15 +27,14 @@ from tableservices.compaction.plan import (
     CompactionTrigger,
     choose,
     compaction_plan,
+    execute_leased,
+    log_figures,
     operations_of,
-    read_slices,
 )
 from tableservices.plan_execution import (
     commit_metadata,
     complete,
     discard_output,
-    ignore_if_ended,
-    leased_plan,
     make_inflight,
     on_file_groups,
 )
@@ -345,24 +345,19 @@ def execute_compaction(
             ``complete``; the plan remains, and its next executor adopts the files.
     """
     _refuse(context)
-    with ignore_if_ended(context, planned):
-        slices = read_slices(context, planned)
-        with leased_plan(context, planned) as heartbeat:
-            if heartbeat is not None:
-                return _execute(context, planned, slices, files, heartbeat)
-    return None
+    return execute_leased(context, planned, partial(_execute, context, planned, files))
 
 
 def _execute(
     context: TableContext,
     planned: Instant,
-    slices: list[FileSlice],
     files: FileRules,
+    slices: list[FileSlice],
     heartbeat: Heartbeat,
 ) -> CompactionResult | None:
     metadata = merge_slices(context, planned, slices, files)
     outcome = complete(
-        context, planned, metadata, claim=write_set_of(metadata), heartbeat=heartbeat
+        context, planned, metadata, write_set=write_set_of(metadata), heartbeat=heartbeat
     )
     if isinstance(outcome, PlanOutcome):
         discard_output(context, planned, outcome, heartbeat)
@@ -430,8 +425,6 @@ def _result(
     )
 
 
-# ---- Compaction as a service: when it is due; inline after a commit or in rounds of a worker
-
 # ---- When a compaction is due; pure
 
 
@@ -471,7 +464,7 @@ def _last_compaction(timeline: ActiveTimeline, *, requested: bool) -> Instant | 
     return max(found, key=lambda one: one.requested_time, default=None)
 
 
-# ---- The service
+# ---- The service: inline after a commit, or in rounds of a worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -518,9 +511,7 @@ class CompactionService:
         operations = plan.operations if plan is not None else ()
         return {
             "due": self.is_due(context, snapshot.active),
-            "file_groups": len(operations),
-            "log_files": sum(len(one.delta_file_paths) for one in operations),
-            "log_bytes": int(sum(one.metrics["TOTAL_LOG_FILES_SIZE"] for one in operations)),
+            **log_figures(plan),
             "io_mb": int(sum(one.metrics["TOTAL_IO_MB"] for one in operations)),
         }
 

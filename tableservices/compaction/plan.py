@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, field_validator
 
-from tableservices.plan_execution import read_requested
+from tableservices.plan_execution import ignore_if_ended, leased_plan, read_requested
 from tableservices.planned_service import (
     PlannedServiceSettings,
     invalid_plan_error,
@@ -19,6 +19,7 @@ from tableservices.planned_service import (
 from timeline.codecs.instant_avro import decode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SettingError
+from timeline.heartbeat import Heartbeat
 from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import join
 from timeline.model.file_slice import FileSlice
@@ -139,9 +140,9 @@ class CompactionSettings(PlannedServiceSettings):
         )
 
 
-# ---- Plan a compaction: choose file slices; check the slices of an existing plan
+# ---- The slices of an existing plan, checked, with the sizes of their files
 
-# ---- The slices of a compaction plan, checked, with the sizes of their files
+Result = TypeVar("Result")
 
 
 def read_slices(context: TableContext, planned: Instant) -> list[FileSlice]:
@@ -155,6 +156,43 @@ def read_slices(context: TableContext, planned: Instant) -> list[FileSlice]:
     """
     data, path = read_requested(context, planned)
     return slices_of_plan(context.ports.storage, decode_compaction_plan(data, path=path), path=path)
+
+
+def execute_leased(
+    context: TableContext,
+    planned: Instant,
+    run: Callable[[list[FileSlice], Heartbeat], Result | None],
+) -> Result | None:
+    """
+    Lease a pending plan and execute it. Outside: 2 gets, the lease, 1 list per partition.
+
+    Args:
+        context: The table.
+        planned: The pending instant, of a compaction or log compaction.
+        run: Executes the plan, from its slices and the heartbeat of the lease.
+
+    Returns:
+        The result of ``run``; None when another executor has the plan, or it has ended.
+
+    Raises:
+        As ``read_slices``, ``leased_plan`` and ``run``.
+    """
+    with ignore_if_ended(context, planned):
+        slices = read_slices(context, planned)
+        with leased_plan(context, planned) as heartbeat:
+            if heartbeat is not None:
+                return run(slices, heartbeat)
+    return None
+
+
+def log_figures(plan: CompactionPlan | None) -> dict[str, int]:
+    """Return the file groups, log files and bytes of a plan, for its preview."""
+    operations = plan.operations if plan is not None else ()
+    return {
+        "file_groups": len(operations),
+        "log_files": sum(len(one.delta_file_paths) for one in operations),
+        "log_bytes": int(sum(one.metrics["TOTAL_LOG_FILES_SIZE"] for one in operations)),
+    }
 
 
 def slices_of_plan(storage: Storage, plan: CompactionPlan, *, path: str) -> list[FileSlice]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -24,13 +25,11 @@ from filegroups.schema.column_ids import refuse_renamed
 from filegroups.schema.schema import KEY_COLUMN, TableSchema, avro_with_meta, with_meta
 from filegroups.supported import load_writable
 from filegroups.writing.write_request import FileRules
-from tableservices.compaction.plan import operations_of, read_slices
+from tableservices.compaction.plan import execute_leased, log_figures, operations_of
 from tableservices.plan_execution import (
     commit_metadata,
     complete,
     discard_output,
-    ignore_if_ended,
-    leased_plan,
     make_inflight,
     on_file_groups,
 )
@@ -198,13 +197,7 @@ class LogCompactionService:
         """Return the file groups, log files and bytes of a plan made now."""
         snapshot = context.snapshot()
         plan = plan_log_compaction(context, snapshot, self.settings)
-        operations = plan.operations if plan is not None else ()
-        return {
-            "due": self.is_due(context, snapshot.active),
-            "file_groups": len(operations),
-            "log_files": sum(len(one.delta_file_paths) for one in operations),
-            "log_bytes": int(sum(one.metrics["TOTAL_LOG_FILES_SIZE"] for one in operations)),
-        }
+        return {"due": self.is_due(context, snapshot.active), **log_figures(plan)}
 
     def schedule(self, context: TableContext) -> Instant | None:
         """Schedule a plan; errors as ``schedule_log_compaction``."""
@@ -215,9 +208,7 @@ class LogCompactionService:
         return execute_log_compaction(context, planned, self.files)
 
 
-# ---- Execute a log compaction: merge the log files of each slice into one (LC-1)
-
-# ---- Merge the log files of one slice into one whose name follows from the plan
+# ---- Merge the log files of one slice into one whose name follows from the plan (LC-1)
 #
 # The new log file lists the instants that it replaces. Readers skip their blocks and read it at the
 # position of the newest of them (fmt 5.7). The storage creates it whole or not at all, like the
@@ -475,19 +466,14 @@ def execute_log_compaction(
         As ``tableservices.compaction.execute.execute_compaction``.
     """
     _refuse(context)
-    with ignore_if_ended(context, planned):
-        slices = read_slices(context, planned)
-        with leased_plan(context, planned) as heartbeat:
-            if heartbeat is not None:
-                return _execute(context, planned, slices, files, heartbeat)
-    return None
+    return execute_leased(context, planned, partial(_execute, context, planned, files))
 
 
 def _execute(
     context: TableContext,
     planned: Instant,
-    slices: list[FileSlice],
     files: FileRules,
+    slices: list[FileSlice],
     heartbeat: Heartbeat,
 ) -> LogCompactionResult | None:
     groups = frozenset(one.file_group for one in slices)
@@ -507,7 +493,12 @@ def _execute(
         return _is_still_valid(context, planned, groups, section.timeline)
 
     outcome = complete(
-        context, planned, metadata, claim=write_set_of(metadata), heartbeat=heartbeat, check=check
+        context,
+        planned,
+        metadata,
+        write_set=write_set_of(metadata),
+        heartbeat=heartbeat,
+        check=check,
     )
     if outcome is PlanOutcome.REJECTED:
         cancel_pending_plan(context, planned)

@@ -95,8 +95,6 @@ class TtlSettings(OptionSettings):
         return chosen is TtlStrategy.BY_CREATION_TIME
 
 
-# ---- Partition TTL: choose expired partitions and delete them in one write
-
 # ---- Which partitions have expired: pure, from one time for each (as Java Hudi, KEEP_BY_*)
 #
 # A partition expires when its days are over at the time of the check, to the millisecond. The

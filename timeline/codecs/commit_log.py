@@ -295,8 +295,6 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
     )
 
 
-# ---- The truncation point: the start of the commit log, and the batch ids that it keeps (GC-2)
-
 # ---- The truncation point (GC-2)
 #
 # A slot number at or below it never commits again, whichever process creates it. The batch ids of

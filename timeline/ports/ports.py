@@ -113,8 +113,6 @@ def is_exclusive(lease: Lease | None) -> bool:
     return lease is not None and not lease.is_shared
 
 
-# ---- All ports of one table in one value; and clock, ids, events and executor
-
 # ---- The clock port: wall time names instants, monotonic time measures waits
 
 
