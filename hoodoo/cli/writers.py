@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import click
 
 from hoodoo.cli.invocation import CommandGroup, Invocation, changing, reading
-from hoodoo.cli.printing import short_id, wall_text
-from timeline.reader_lease import registered_readers
+from hoodoo.cli.printing import Printer, short_id, wall_text
+from timeline.reader_lease import RegisteredReader, registered_readers
 from timeline.writer_registry import RegisteredWriter, registered_writers
 from timeline.writer_registry import forget as forget_entry
 
@@ -94,71 +94,80 @@ def show(invocation: Invocation, *, address: str) -> None:
         found = registered_writers(context)
         readers = registered_readers(context)
     if invocation.printer.for_people:
-        invocation.printer.grid(
-            ("writer", "state", "last heartbeat (UTC)", "process", "buckets", "application"),
+        _print_tables(invocation.printer, found, readers)
+    else:
+        invocation.printer.document(
+            {
+                "writers": [_writer_document(one) for one in found],
+                "readers": [_reader_document(one) for one in readers],
+            }
+        )
+
+
+def _print_tables(
+    printer: Printer, found: Sequence[RegisteredWriter], readers: Sequence[RegisteredReader]
+) -> None:
+    printer.grid(
+        ("writer", "state", "last heartbeat (UTC)", "process", "buckets", "engine", "application"),
+        [
+            (
+                short_id(one.writer_id),
+                "alive" if one.alive else "dead",
+                wall_text(one.last_beat_ms),
+                f"{one.pid} on {one.host}",
+                one.buckets,
+                one.engine_version,
+                one.application,
+            )
+            for one in found
+        ],
+        empty="no registered writer",
+    )
+    if readers:
+        printer.line()
+        printer.grid(
+            ("reader", "lease until (UTC)", "reads as of", "process"),
             [
                 (
-                    short_id(one.writer_id),
-                    "alive" if one.alive else "dead",
-                    wall_text(one.last_beat_ms),
+                    one.application or short_id(one.reader_id),
+                    wall_text(one.until_ms) if one.alive else "ended",
+                    one.newest,
                     f"{one.pid} on {one.host}",
-                    one.buckets,
-                    one.application,
                 )
-                for one in found
-            ],
-            empty="no registered writer",
-        )
-        if readers:
-            invocation.printer.line()
-            invocation.printer.grid(
-                ("reader", "lease until (UTC)", "reads as of", "process"),
-                [
-                    (
-                        one.application or short_id(one.reader_id),
-                        wall_text(one.until_ms) if one.alive else "ended",
-                        one.newest,
-                        f"{one.pid} on {one.host}",
-                    )
-                    for one in readers
-                ],
-            )
-        return
-    invocation.printer.document(
-        {
-            "writers": [
-                {
-                    "writer_id": one.writer_id,
-                    "host": one.host,
-                    "pid": one.pid,
-                    "application": one.application,
-                    "since": _text(one.since_ms),
-                    "last_beat": _text(one.last_beat_ms),
-                    "alive": one.alive,
-                    "pin": one.low_water_mark,
-                    "agreement": dict(one.agreement),
-                    "buckets": one.buckets,
-                    "engine_version": one.engine_version,
-                    "least_engine_version": one.least_engine_version,
-                }
-                for one in found
-            ],
-            "readers": [
-                {
-                    "reader_id": one.reader_id,
-                    "host": one.host,
-                    "pid": one.pid,
-                    "application": one.application,
-                    "since": _text(one.since_ms),
-                    "oldest": one.oldest,
-                    "newest": one.newest,
-                    "until": _text(one.until_ms),
-                    "alive": one.alive,
-                }
                 for one in readers
             ],
-        }
-    )
+        )
+
+
+def _writer_document(one: RegisteredWriter) -> dict[str, object]:
+    return {
+        "writer_id": one.writer_id,
+        "host": one.host,
+        "pid": one.pid,
+        "application": one.application,
+        "since": _text(one.since_ms),
+        "last_beat": _text(one.last_beat_ms),
+        "alive": one.alive,
+        "pin": one.low_water_mark,
+        "agreement": dict(one.agreement),
+        "buckets": one.buckets,
+        "engine_version": one.engine_version,
+        "least_engine_version": one.least_engine_version,
+    }
+
+
+def _reader_document(one: RegisteredReader) -> dict[str, object]:
+    return {
+        "reader_id": one.reader_id,
+        "host": one.host,
+        "pid": one.pid,
+        "application": one.application,
+        "since": _text(one.since_ms),
+        "oldest": one.oldest,
+        "newest": one.newest,
+        "until": _text(one.until_ms),
+        "alive": one.alive,
+    }
 
 
 def _text(at_ms: int) -> str:
