@@ -493,10 +493,10 @@ def to_arrow_table(data: object, table_schema: Callable[[], pa.Schema] | None = 
     of pandas, which uses floats also because of a missing value.
 
     Args:
-        data: A pyarrow Table, RecordBatch, RecordBatchReader or Dataset, anything with
-            ``__arrow_c_stream__`` (polars, DuckDB), a polars LazyFrame, a pandas DataFrame (its
-            row labels are left out), a mapping of column names to values, or an iterable of
-            batches or of mappings, for example a list of dicts or a generator.
+        data: Arrow: a Table, RecordBatch, RecordBatchReader, Dataset, or an object with
+            ``__arrow_c_stream__``, such as a DuckDB relation. Dataframes: of pandas, without its
+            row labels, or of polars, also a LazyFrame. Python: a mapping of column names to
+            values, or an iterable of batches or of mappings.
         table_schema: Returns the table's own columns; called only for values without a type.
 
     Raises:
@@ -540,9 +540,9 @@ def _taken(data: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
         if all(isinstance(row, pa.RecordBatch | pa.Table) for row in rows):
             return pa.concat_tables(_taken(one, table_schema) for one in rows)
     raise InvalidInputError(
-        "pass the rows as an Arrow table, anything with the Arrow C stream (polars, DuckDB), a "
-        "pandas DataFrame, a dict of columns, a list of dicts, batches, or the path of a file, "
-        f"not {type(data).__name__}",
+        "rows of this class are not supported: pass an Arrow table, a DataFrame of pandas, polars "
+        "or DuckDB, a dict of columns, a list of dicts, or the path of a file: "
+        f"{type(data).__name__}",
         kind="data",
     )
 

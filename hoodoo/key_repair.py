@@ -502,8 +502,8 @@ class _Repair:
         """
         Return whether logs deleted rows that base files still contain.
 
-        A new row at such an address may lose: the logs fold its delete and the new row to the row,
-        and in event-time mode the base file's row may be greater. A delete of a key in several
+        A new row at such an address may lose. The logs fold the delete and the new row to the new
+        row, and in event-time mode the base file's row may be greater. A delete of a key in several
         files finds the row that is already deleted.
         """
         if self.context.config.table_type is not TableType.MERGE_ON_READ:

@@ -175,10 +175,10 @@ class Table(TableReader):
         Replace rows by key and insert new rows; or change some columns of existing rows.
 
         Args:
-            data: Rows: a pyarrow Table, RecordBatch, RecordBatchReader or Dataset; a pandas or
-                polars DataFrame, a polars LazyFrame, a DuckDB relation, or another object with
-                ``__arrow_c_stream__``; a dict of columns; a list or another iterable of dicts or of
-                batches; or the path of a file that ends in ``.parquet``, ``.csv``, ``.json``,
+            data: The rows. Arrow: a Table, RecordBatch, RecordBatchReader, Dataset, or an object
+                with ``__arrow_c_stream__``, such as a DuckDB relation. Dataframes: of pandas or
+                polars, also a LazyFrame. Python: a dict of columns, or an iterable of dicts or
+                batches. A file: its path, which ends in ``.parquet``, ``.csv``, ``.json``,
                 ``.jsonl``, ``.ndjson``, ``.avro`` or ``.arrow``.
             batch_id: The name of this batch. A batch is committed once: a repeated call with this
                 id writes nothing and returns the first result.

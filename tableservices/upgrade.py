@@ -560,9 +560,9 @@ def _refuse_unlike_keys(context: TableContext, snapshot: Snapshot, config: Table
             "--hoodie-conf hoodie.write.complex.keygen.new.encoding=false'"
         )
         raise UnsupportedTableError(
-            "a complex key generator with one field stores the bare value as record key, and "
-            "version 9 puts the field's name before it, so updates would not find the existing "
-            f"rows: {step}: {config.record_key_fields[0]}, first in {one.file_group}",
+            "the record keys of this table are bare values, and in version 9 they begin with the "
+            f"field's name. Updates would not find the existing rows: {step}: "
+            f"{config.record_key_fields[0]}, first in {one.file_group}",
             kind="not_upgradable",
             feature="complex key of one field",
         )

@@ -417,8 +417,8 @@ def _refuse_copy(context: TableContext, living: Sequence[RegisteredWriter]) -> N
         raise WriterDisagreementError(
             "this table is a copy: its writer registry names a writer of the original. Run "
             f"'hoodoo table adopt {context.ports.storage.base_uri}' to use the copy as a separate "
-            "table, then 'hoodoo table verify', because a copy made during writes may be "
-            f"incomplete: {copied[0].text} works on {copied[0].address}",
+            "table, then 'hoodoo table verify': a copy made during writes may be incomplete: "
+            f"{copied[0].text} works on {copied[0].address}",
             kind="copied_table",
             other=copied[0].text,
             address=copied[0].address,

@@ -75,8 +75,8 @@ class BloomSettings:
 
         Hudi's 60,000 entries take 431 kB in the footer of the smallest file, which costs a small
         commit more than its rows. The filter leaves room for growth, up to the configured size.
-        Hashing costs about as much as encoding the file, so there are fewer rounds over more bits,
-        with the same error rate: in a small file a third of the rounds over nearly twice the bits.
+        Hashing costs about as much as encoding the file. So fewer rounds go over more bits, with the
+        same error rate. In a small file a third of the rounds goes over nearly twice the bits.
         """
         if self.kind != DYNAMIC:
             return self

@@ -2,8 +2,8 @@
 HFile: the sorted key-value file of Hudi's metadata table, read without a JVM.
 
 This module reads the subset that Hudi's own writer and older HBase ones write: version 3, blocks
-with checksums, gzip or no compression, an index of one or more levels, and HBase keys, of which
-only the row counts. Layout: data blocks; the parts loaded on opening (root index, meta index, file
+with checksums, gzip or no compression, and an index of one or more levels. Of an HBase key only the
+row counts. Layout: data blocks; the parts loaded on opening (root index, meta index, file
 info); a trailer of 4096 bytes at the end with the offsets.
 
 Bytes are untrusted: every length is checked against the data, and blocks have a maximum size. The

@@ -2,8 +2,8 @@
 Base files: Parquet as Java Hudi writes and reads it, through the storage port.
 
 A Hudi base file is a Parquet file with Hudi's footer: the Avro schema, the range of record keys and
-the bloom filter, without which a Java writer's BLOOM index fails (fmt 4.4). Files are written once,
-whole, and never changed.
+the bloom filter. Without the filter a Java writer's BLOOM index fails (fmt 4.4). Files are written
+once, whole, and never changed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 Write one file group: the single function that both executors run.
 
 A task is a frozen value that travels as JSON, so the local executor's threads and Spark's tasks do
-exactly the same: create the marker, read the old file, merge, write the new one, and return Hudi's
-write stat. Nothing becomes visible before the instant is committed.
+exactly the same. They create the marker, read the old file, merge, write the new file, and return
+Hudi's write stat. Nothing becomes visible before the instant is committed.
 """
 
 from __future__ import annotations

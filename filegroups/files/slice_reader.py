@@ -2,8 +2,8 @@
 Read one file slice: its base file, merged with its logs if it has any.
 
 A filter is pushed into the base file only if the slice has no logs. A row that a log changes must
-be merged before the filter is evaluated: its old version may not be visible, and its new one may
-pass a filter that the old one failed.
+be merged before the filter is evaluated. Its old version may not be visible, and its new version may
+match although the old one did not.
 """
 
 from __future__ import annotations

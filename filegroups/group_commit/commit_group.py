@@ -386,11 +386,11 @@ def _assigned(
 ) -> dict[int, _Member]:
     """Return the writes without conflicts, by number, with write tokens of their own."""
     members: dict[int, _Member] = {}
-    rivals: list[ConcurrentCommit] = []  # the earlier members, as later ones see them
+    commits: list[ConcurrentCommit] = []  # the earlier members, as later ones see them
     tasks = 0
     for joint in joints:
         try:
-            member = _assign_member(context, begun, joint, rivals, view)
+            member = _assign_member(context, begun, joint, commits, view)
         except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
             context.ports.events.emit("group.left", rt=begun.requested_time, why=str(error))
             continue
@@ -409,7 +409,7 @@ def _assigned(
         tasks += len(renumbered)
         placed = replace(member, assignment=replace(member.assignment, tasks=renumbered))
         members[joint.number] = placed
-        rivals.append(_as_concurrent_commit(begun, placed))
+        commits.append(_as_concurrent_commit(begun, placed))
     return {number: _in_order(member, tasks) for number, member in members.items()}
 
 
@@ -422,7 +422,7 @@ def _assign_member(
     context: TableContext,
     begun: StartedWrite,
     joint: CoalescedWrite,
-    rivals: list[ConcurrentCommit],
+    commits: list[ConcurrentCommit],
     view: FileSystemView,
 ) -> _Member | NotCommitted | Rebase | Rejected:
     work = joint.work
@@ -435,11 +435,11 @@ def _assign_member(
     except SchemaConflictError:
         return NotCommitted.ALONE  # which reports it
     work = replace(work, schema=schema, schema_before=schema_before)
-    if any(one.schema != schema.avro_json for one in rivals):
+    if any(one.schema != schema.avro_json for one in commits):
         return NotCommitted.CONFLICTS
     files = plan.files
     # If another member fills the same small file, new rows get a file of their own.
-    for chosen in (files, replace(files, small_files_max=0)) if rivals else (files,):
+    for chosen in (files, replace(files, small_files_max=0)) if commits else (files,):
         assignment = assign_file_groups(
             context, begun, workload, plan.rules, schema, files=chosen, view=view
         )
@@ -451,7 +451,7 @@ def _assign_member(
             metadata=CommitMetadata(),
             logs_may_conflict=assignment.logs_may_conflict,
         )
-        verdict = verdict_on(context, planned, begun.requested_time, rivals)
+        verdict = verdict_on(context, planned, begun.requested_time, commits)
         if isinstance(verdict, NoConflict):
             return member
         conflict = verdict
@@ -494,16 +494,16 @@ def _written(
         {number: partial(_rewrite, context, member) for number, member in placed.items()}
     )
     members: dict[int, _Member] = {}
-    rivals: list[ConcurrentCommit] = []
+    commits: list[ConcurrentCommit] = []
     for number, member in placed.items():
         outcome = outcomes[number]
         if isinstance(outcome, Exception):
             context.ports.events.emit("group.left", rt=begun.requested_time, why=str(outcome))
             continue
         done = _with_files(context, begun, member, outcome)
-        if _has_no_conflict(context, begun, done, rivals):
+        if _has_no_conflict(context, begun, done, commits):
             members[number] = done
-            rivals.append(_as_concurrent_commit(begun, done))
+            commits.append(_as_concurrent_commit(begun, done))
         else:
             _tell(answers, member.coalesced, NotCommitted.CONFLICTS)
     return members
@@ -566,12 +566,12 @@ def _with_files(
 
 
 def _has_no_conflict(
-    context: TableContext, begun: StartedWrite, member: _Member, rivals: list[ConcurrentCommit]
+    context: TableContext, begun: StartedWrite, member: _Member, commits: list[ConcurrentCommit]
 ) -> bool:
     """Return whether a written member has no conflict with the members before it (GRP-2)."""
     pending_commit, written = _files_of(member)
     if not isinstance(
-        verdict_on(context, pending_commit, begun.requested_time, rivals), NoConflict
+        verdict_on(context, pending_commit, begun.requested_time, commits), NoConflict
     ):
         return False
     mine = commit_facts_of(
@@ -582,7 +582,7 @@ def _has_no_conflict(
         pending_commit.batches,
         read_only=pending_commit.read_only,
     )
-    return rejected_by(context, mine, rivals) is None
+    return rejected_by(context, mine, commits) is None
 
 
 def _files_of(member: _Member) -> tuple[PendingCommit, WrittenFiles]:

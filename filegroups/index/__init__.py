@@ -1,8 +1,8 @@
 """
 Indexes: find the file group of each record key.
 
-The lookup indexes (``lookup``) read key columns of base files: of all files (SIMPLE), or of those
-that footers do not exclude (BLOOM), in the row's partition or in the whole table. The bucket index
+The lookup indexes (``lookup``) read key columns of base files, in the row's partition or in the
+whole table. SIMPLE reads all files, BLOOM those that footers do not exclude. The bucket index
 (``buckets``) reads no file: the key's hash gives the file group. The record index (``lookup``) is a
 partition of the metadata table: it has the file group of each key.
 """

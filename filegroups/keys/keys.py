@@ -232,9 +232,8 @@ def _carried(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array
     moved = 0 if made is None else pc.sum(pc.not_equal(made, paths), min_count=0).as_py()
     if moved:
         raise InvalidInputError(
-            "rows of a table without key fields stay in the partition of their meta columns, and "
-            "these rows have other values in the partition columns: delete them in their present "
-            "partition, then insert them without meta columns: "
+            "rows of a table without key fields cannot move to another partition: delete them in "
+            "their present partition, then insert them without meta columns: "
             f"columns={list(spec.partition_fields)} rows={moved}",
             kind="moved_row",
             columns=list(spec.partition_fields),

@@ -1,8 +1,8 @@
 """
 Time-based partition paths: turn a number or text of a time into a folder like ``2024/03/09``.
 
-As in Java Hudi's TimestampBasedKeyGenerator (fmt 1.1, 4.1), a type gives the meaning of the column
-(seconds, milliseconds, text in given patterns, ...); a pattern and a zone give the folder. Whole
+The rules are those of Java Hudi's TimestampBasedKeyGenerator (fmt 1.1, 4.1). A type gives the
+meaning of the column: seconds, milliseconds, texts and others. A pattern and a zone give the folder. Whole
 columns are computed; only the few distinct folders are formatted one by one. Where Java would use
 the zone of its machine, hoodoo uses UTC.
 """
@@ -313,9 +313,9 @@ def timestamp_texts(moments: pa.Array, how: TimestampTexts, name: str) -> pa.Arr
         differ = pc.not_equal(texts, _texts_in(moments, how.form, how.or_zone, name))
         if pc.any(differ).as_py():
             raise UnsupportedTableError(
-                "the table's folders fit two time zones, and this row has another folder in "
-                "each. First let another writer of the table write a row with such a time, or "
-                f"set TZ=UTC if all writers of the table use it: column={name!r} "
+                "the table's folders fit two time zones, and a row has another folder in each. "
+                "Let another writer write a row with such a time first, or set TZ=UTC if all "
+                f"writers of the table use it: column={name!r} "
                 f"zones={[how.zone, how.or_zone]} moment={moments.filter(differ)[0].as_py()}",
                 kind="partition_zone",
                 feature="folders of times in one of two zones",

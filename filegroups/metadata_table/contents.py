@@ -4,7 +4,7 @@ The records that a write or a clean adds to the metadata table.
 Those of a write follow from its files alone: its new files, and the slices that it updated or
 replaced. So a writer makes them before its commit, and they stay right whatever other writers
 commit. A record index and a secondary index need the keys of each changed file group before and
-after; only key columns and indexed columns are read, one file group at a time on each thread.
+after. For them each thread reads one file group at a time, and only its key and indexed columns.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def contents_of_removal(
     Return the records that take completed writes out again: of a restore, or of a rollback.
 
     They are the difference between two states: the metadata table without the log files of the
-    writes, which may have more of them in its base files, and the table without the writes. Bounds
+    writes, and the table without the writes. Base files of the metadata table may have more of the
+    writes. Bounds
     of partitions stay wide, and partitions stay listed.
 
     Args:

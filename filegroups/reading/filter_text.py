@@ -1,9 +1,9 @@
 """
 SQL texts: the conditions of a ``WHERE`` clause, and the values that an update computes.
 
-A filter follows the grammar of a ``WHERE`` clause in standard SQL, which sqlglot parses: comparisons
-of a column with values or another column, ``AND``, ``OR``, ``NOT``, ``IN``, ``BETWEEN``, ``LIKE``,
-``ILIKE``, ``IS NULL``. Texts are in single quotes, odd column names in double quotes. A row matches
+A filter follows the grammar of a ``WHERE`` clause in standard SQL, which sqlglot parses. It compares
+a column with values or another column, and has ``AND``, ``OR``, ``NOT``, ``IN``, ``BETWEEN``,
+``LIKE``, ``ILIKE`` and ``IS NULL``. Texts are in single quotes, odd column names in double quotes. A row matches
 if the condition is true for it; false and null do not match.
 
 A literal gets the type of the column that it is compared with, so ``day = '2026-05-01'`` works for

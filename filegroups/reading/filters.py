@@ -43,9 +43,9 @@ def to_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None:
         schema.empty_table().filter(wanted)
     except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(
-            "a filter is a text like \"month = 3 AND name LIKE 'A%'\", a pyarrow expression, or a "
-            "list of (column, operator, value) with the operators = == != < <= > >= in 'not in', "
-            f"over the columns {schema.names}: {error}",
+            "the filter does not fit the table. Write a text like \"month = 3 AND name LIKE 'A%'\", "
+            "a pyarrow expression, or a list of (column, operator, value). The operators are "
+            f"= == != < <= > >= in 'not in'; the columns are {schema.names}: {error}",
             kind="filter",
         ) from error
     return wanted

@@ -2,9 +2,9 @@
 Incremental reads: the rows that instants with a completion time in a range wrote (fmt 6.6).
 
 Commit metadata, active and archived, names the files of the range; they make slices of their own.
-The rows of the range are merged with each other, never with an older row: not with an older base
-file, and not with an older row that a compaction of the range wrote again. So a late row that a
-snapshot ignores is returned, and a delete only suppresses rows of the range.
+The rows of the range are merged with each other, never with an older row. That excludes older base
+files, and older rows that a compaction of the range wrote again. So a late row that a snapshot
+ignores is returned, and a delete only suppresses rows of the range.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Point lookups: read the rows of a few record keys, from the file groups that may contain them.
 
-The most exact index decides: the record index if Java maintains one, the bucket hash if the table
-stores its bucket settings, else the key ranges and bloom filters of footers. An index only excludes
+The most exact index decides. That is the record index if the table has one, else the bucket hash if
+the table stores its bucket settings, else key ranges and bloom filters of footers. An index only excludes
 file groups. The remaining ones are merged and filtered as in any scan.
 """
 

@@ -74,9 +74,9 @@ def new_table_properties(
         create_schema_json: Avro schema of the table without meta columns, if known already.
 
     Raises:
-        InvalidInputError: A name is empty, too long or contains a slash or a control character; a
-            column repeats or is reserved; the schema is not a JSON record; event time lacks an
-            ordering field; or the version is neither 8 nor 9.
+        InvalidInputError: A name is empty or too long, or contains a slash or a control character.
+            A column repeats or is reserved, or the schema is not a JSON record. Event time lacks an
+            ordering field. The version is neither 8 nor 9.
         UnsupportedTableError: The merge mode is CUSTOM.
     """
     if table_version not in _WRITABLE_VERSIONS:

@@ -497,8 +497,8 @@ def key_spec_of(settings: KeySettings, config: TableConfig) -> KeySpec:
     """
     Return how to make the keys of an existing table, from its properties and the settings.
 
-    Settings supply only the facts that Java Hudi does not store with the table: the time formats of
-    a CUSTOM generator and the encoding of a complex key of one field.
+    Settings supply only two facts, which Java Hudi does not store with the table: the time formats
+    of a CUSTOM generator, and the encoding of a complex key of one field.
     """
     from filegroups.keys.keys import KeySpec  # needs numpy and pyarrow
 

@@ -1,9 +1,12 @@
 """
 The checks at commit besides the conflict matrix (PUB-4), which also run twice.
 
-They run without the lock, then under the lock on the concurrent commits since. They check that the
-reads of the write still hold, the batch is new, the schema is the schema of the files, the metadata table is off, no new plan owns a
-written file group, and no concurrent commit inserted a key that is new here too.
+They run without the lock, then under the lock on the concurrent commits since. They check that
+
+- the reads of the write still hold, and its batch is new;
+- the schema is that of the files;
+- no new plan contains a written file group;
+- no concurrent commit inserted a key that is new here, too.
 """
 
 from __future__ import annotations
@@ -78,12 +81,12 @@ def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
 
     def check(
         timeline: ActiveTimeline,
-        rivals: list[ConcurrentCommit],
+        commits: list[ConcurrentCommit],
         config_now: Callable[[], TableConfig],
     ) -> Rejected | None:
-        refused = _replaced_source(mine, rivals)
-        if refused is not None:
-            return refused
+        rejected = _replaced_source(mine, commits)
+        if rejected is not None:
+            return rejected
         # Reads the backup while another writer changes the properties (fmt 1.3).
         config = config_now()
         if config.table_version != context.config.table_version:
@@ -106,59 +109,59 @@ def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
         return (
             _owned_by_new_plan(context, timeline, mine.write_set)
             or _hidden_by_new_plan(context, timeline, mine)
-            or _conflicting_keys(context, mine, rivals)
+            or _conflicting_keys(context, mine, commits)
         )
 
     return check
 
 
 def rejected_by(
-    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+    context: TableContext, mine: CommitFacts, commits: list[ConcurrentCommit]
 ) -> Rejected | None:
     """
     Return the conflict with concurrent commits alone, as between the members of a group.
 
     Outside: the new files of both commits, where both inserted into one partition.
     """
-    return _replaced_source(mine, rivals) or _conflicting_keys(context, mine, rivals)
+    return _replaced_source(mine, commits) or _conflicting_keys(context, mine, commits)
 
 
-def _replaced_source(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
+def _replaced_source(mine: CommitFacts, commits: list[ConcurrentCommit]) -> Rejected | None:
     """Reject if a concurrent commit has the same batch, or changed the schema."""
-    for rival in rivals:
-        if set(mine.batch_ids) & set(rival.batches):
+    for concurrent in commits:
+        if set(mine.batch_ids) & set(concurrent.batches):
             return Rejected(
-                RuleId.SAME_BATCH, "a concurrent commit has the same batch id", (rival,)
+                RuleId.SAME_BATCH, "a concurrent commit has the same batch id", (concurrent,)
             )
-        if mine.changes_columns and rival.requested_time > mine.requested_time:
+        if mine.changes_columns and concurrent.requested_time > mine.requested_time:
             return Rejected(
                 RuleId.SCHEMA_CHANGED,
                 "a concurrent commit wrote files that would count as newer than this change of "
                 "columns",
-                (rival,),
+                (concurrent,),
             )
-        if rival.schema and rival.schema not in mine.schemas:
+        if concurrent.schema and concurrent.schema not in mine.schemas:
             return Rejected(
                 RuleId.SCHEMA_CHANGED,
                 "a concurrent commit changed the table's schema; this write must adopt it",
-                (rival,),
+                (concurrent,),
             )
     return None
 
 
 def _conflicting_keys(
-    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+    context: TableContext, mine: CommitFacts, commits: list[ConcurrentCommit]
 ) -> Rejected | None:
-    refused = _missed_key(mine, rivals)
-    if refused is None and mine.in_buckets:
-        refused = _same_bucket(mine, rivals)
-    if refused is not None or not mine.keys_looked_up:
-        return refused
+    rejected = _missed_key(mine, commits)
+    if rejected is None and mine.in_buckets:
+        rejected = _same_bucket(mine, commits)
+    if rejected is not None or not mine.keys_looked_up:
+        return rejected
     return (
-        _dropped_key(mine, rivals)
-        or _same_new_key(context, mine, rivals)
-        or _resurrected_key(context, mine, rivals)
-        or _new_key_in_log(context, mine, rivals)
+        _dropped_key(mine, commits)
+        or _same_new_key(context, mine, commits)
+        or _resurrected_key(context, mine, commits)
+        or _new_key_in_log(context, mine, commits)
     )
 
 
@@ -203,29 +206,29 @@ def _hidden_by_new_plan(
     )
 
 
-def _missed_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
+def _missed_key(mine: CommitFacts, commits: list[ConcurrentCommit]) -> Rejected | None:
     """
     Reject if a concurrent commit may have inserted a key that this write's deletes missed (hole 3).
 
     Not exact: the keys are not compared. The retry finds them if they exist.
     """
-    for rival in rivals:
+    for concurrent in commits:
         conflicting = tuple(
-            sorted(set(mine.partitions_without_match) & set(rival.write_set.inserting))
+            sorted(set(mine.partitions_without_match) & set(concurrent.write_set.inserting))
         )
         if mine.whole_table and mine.partitions_without_match:
-            conflicting = tuple(sorted(rival.write_set.inserting))
+            conflicting = tuple(sorted(concurrent.write_set.inserting))
         if conflicting:
             return Rejected(
                 RuleId.INSERTED_WHERE_I_MISSED,
                 "a concurrent commit inserted keys, and this delete had not found all of its own",
-                (rival,),
+                (concurrent,),
                 partitions=conflicting,
             )
     return None
 
 
-def _dropped_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
+def _dropped_key(mine: CommitFacts, commits: list[ConcurrentCommit]) -> Rejected | None:
     """
     Reject if a concurrent commit dropped keys of a file group where this write may restore them.
 
@@ -236,22 +239,22 @@ def _dropped_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
     if mine.whole_table:
         return None
     mine_there = {item.file_group for item in (*mine.write_set.file_groups, *mine.read_only)}
-    for rival in rivals:
-        shared = mine_there & {item.file_group for item in rival.write_set.file_groups}
-        conflicting = tuple(sorted(shared.intersection(rival.dropped()))) if shared else ()
+    for concurrent in commits:
+        shared = mine_there & {item.file_group for item in concurrent.write_set.file_groups}
+        conflicting = tuple(sorted(shared.intersection(concurrent.dropped()))) if shared else ()
         if conflicting:
             return Rejected(
                 RuleId.KEYS_DROPPED,
                 "a concurrent commit removed keys from the file group, so my keys must be looked "
                 "up again",
-                (rival,),
+                (concurrent,),
                 conflicting,
             )
     return None
 
 
 def _same_new_key(
-    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+    context: TableContext, mine: CommitFacts, commits: list[ConcurrentCommit]
 ) -> Rejected | None:
     """
     Reject if a concurrent commit inserted the same new key into another file group (hole 3).
@@ -261,31 +264,31 @@ def _same_new_key(
     about its keys, and rows that both updated carry both times.
     """
     storage = context.ports.storage
-    for rival in rivals:
-        shared = set(mine.write_set.inserting) & set(rival.write_set.inserting)
+    for concurrent in commits:
+        shared = set(mine.write_set.inserting) & set(concurrent.write_set.inserting)
         for path in mine.inserted_into:
             partition_path, _, name = path.rpartition("/")
             if partition_path not in shared and not mine.whole_table:
                 continue
             written = parse_base_file_name(name)
             where = None if mine.whole_table else partition_path
-            others = _base_files(rival, where, but="" if written is None else written.file_id)
+            others = _base_files(concurrent, where, but="" if written is None else written.file_id)
             if not others:
                 continue
-            their_keys = _new_keys(storage, mine.virtual_keys, others, rival.requested_time)
+            their_keys = _new_keys(storage, mine.virtual_keys, others, concurrent.requested_time)
             my_keys = _new_keys(storage, mine.virtual_keys, [path], mine.requested_time)
             if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
                 return Rejected(
                     RuleId.SAME_NEW_KEY,
                     "a concurrent commit inserted a key that this write inserts, too",
-                    (rival,),
+                    (concurrent,),
                     partitions=(partition_path,),
                 )
     return None
 
 
 def _resurrected_key(
-    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+    context: TableContext, mine: CommitFacts, commits: list[ConcurrentCommit]
 ) -> Rejected | None:
     """
     Reject if a concurrent commit inserted a key elsewhere that a log here may restore.
@@ -299,26 +302,26 @@ def _resurrected_key(
         return None
     storage = context.ports.storage
     schema = TableSchema.from_avro(mine.schemas[0]).arrow
-    for rival in rivals:
+    for concurrent in commits:
         inserted: dict[tuple[str, ...], pa.Array] = {}  # most logs are compared with the same files
         for log in mine.appended:
             partition_path = log.file_group.partition_path
             where = None if mine.whole_table else partition_path
-            if where is not None and where not in rival.write_set.inserting:
+            if where is not None and where not in concurrent.write_set.inserting:
                 continue
-            others = _base_files(rival, where, but=log.file_group.file_id)
+            others = _base_files(concurrent, where, but=log.file_group.file_id)
             if not others:
                 continue
             if others not in inserted:
                 inserted[others] = _new_keys(
-                    storage, mine.virtual_keys, others, rival.requested_time
+                    storage, mine.virtual_keys, others, concurrent.requested_time
                 )
             my_keys = keys_of_log(storage, log, schema, mine.virtual_keys)
             if pc.any(pc.is_in(my_keys, value_set=inserted[others])).as_py():
                 return Rejected(
                     RuleId.SAME_NEW_KEY,
                     "a concurrent commit inserted a key that a log deleted and that this write writes",
-                    (rival,),
+                    (concurrent,),
                     (log.file_group,),
                     (partition_path,),
                 )
@@ -326,21 +329,21 @@ def _resurrected_key(
 
 
 def _new_key_in_log(
-    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+    context: TableContext, mine: CommitFacts, commits: list[ConcurrentCommit]
 ) -> Rejected | None:
     """
     Reject if a concurrent commit wrote, to a log, a key that this write inserts elsewhere.
 
-    That is the mirror image of ``_resurrected_key``: a log had deleted the key, the record index
-    does not have it, and the concurrent writer found it in the base file below. Exact.
+    It is the reverse of ``_resurrected_key``: a log had deleted the key, so the record index does not
+    have it. The concurrent writer found it in the base file below. The check is exact.
     """
     if not mine.by_record_index or not mine.inserted_into:
         return None
     storage = context.ports.storage
     schema = TableSchema.from_avro(mine.schemas[0]).arrow
     new: dict[str, pa.Array] = {}  # most files are compared with several logs
-    for rival in rivals:
-        for log in _log_files(rival):
+    for concurrent in commits:
+        for log in _log_files(concurrent):
             group = log.file_group
             others = [
                 path
@@ -363,30 +366,30 @@ def _new_key_in_log(
                     return Rejected(
                         RuleId.SAME_NEW_KEY,
                         "a concurrent commit wrote a key that a log deleted and that this write inserts",
-                        (rival,),
+                        (concurrent,),
                         (group,),
                         (path.rpartition("/")[0],),
                     )
     return None
 
 
-def _log_files(rival: ConcurrentCommit) -> list[LogFile]:
+def _log_files(concurrent: ConcurrentCommit) -> list[LogFile]:
     """Return the log files of a commit, without their sizes."""
     found = (
         LogFile.found(item.file_group.partition_path, name, 0)
-        for item in rival.write_set.file_groups
+        for item in concurrent.write_set.file_groups
         for name in item.files
     )
     return [log for log in found if log is not None]
 
 
 def _base_files(
-    rival: ConcurrentCommit, partition_path: str | None, *, but: str
+    concurrent: ConcurrentCommit, partition_path: str | None, *, but: str
 ) -> tuple[str, ...]:
     """Return the commit's base files of a partition (None for all), except those of one file id."""
     return tuple(
         join(item.file_group.partition_path, name)
-        for item in rival.write_set.file_groups
+        for item in concurrent.write_set.file_groups
         if partition_path in (None, item.file_group.partition_path)
         and item.file_group.file_id != but
         for name in item.files
@@ -394,7 +397,7 @@ def _base_files(
     )
 
 
-def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
+def _same_bucket(mine: CommitFacts, commits: list[ConcurrentCommit]) -> Rejected | None:
     """
     Reject if a concurrent commit wrote a bucket of this write under another file id (fmt 9).
 
@@ -406,10 +409,10 @@ def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
         if item.access is not Access.REPLACE
         and (number := bucket_of(item.file_group.file_id)) is not None
     }
-    for rival in rivals:
+    for concurrent in commits:
         conflicting = tuple(
             item.file_group
-            for item in rival.write_set.file_groups
+            for item in concurrent.write_set.file_groups
             if item.access is not Access.REPLACE
             and mine_of.get(
                 (item.file_group.partition_path, bucket_of(item.file_group.file_id)),
@@ -421,7 +424,7 @@ def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
             return Rejected(
                 RuleId.SAME_FILE_GROUP_WRITTEN,
                 "a concurrent commit created another file group for a bucket of this write",
-                (rival,),
+                (concurrent,),
                 conflicting,
             )
     return None
@@ -486,7 +489,7 @@ class ReadValidation:
                 "instants were archived after the rows of this write were read"
             )
         try:
-            rivals, _ = commits_since(
+            commits, _ = commits_since(
                 self._context, BaseState.by(read), base.active, head=base.head
             )
         except MissingFileError:
@@ -495,8 +498,8 @@ class ReadValidation:
             )
         # The commit section applies and checks the rest. New reads would not show them yet.
         left = {one.completion_time for one in not_applied(self._context, base.head, base.active)}
-        rivals = [one for one in rivals if one.completion_time not in left]
-        return self.validate_reads(mine, rivals)
+        commits = [one for one in commits if one.completion_time not in left]
+        return self.validate_reads(mine, commits)
 
     def _may_miss_archived(self, read: ActiveTimeline, base: ActiveTimeline) -> bool:
         """
@@ -516,46 +519,48 @@ class ReadValidation:
 
         def both(
             timeline: ActiveTimeline,
-            rivals: list[ConcurrentCommit],
+            commits: list[ConcurrentCommit],
             config: Callable[[], TableConfig],
         ) -> Rejected | None:
-            return self.validate_reads(mine, rivals) or check(timeline, rivals, config)
+            return self.validate_reads(mine, commits) or check(timeline, commits, config)
 
         return both
 
-    def validate_reads(self, mine: WriteSet, rivals: Sequence[ConcurrentCommit]) -> Rejected | None:
+    def validate_reads(
+        self, mine: WriteSet, commits: Sequence[ConcurrentCommit]
+    ) -> Rejected | None:
         """
         Validate the reads against these concurrent commits and all earlier ones.
 
         Outside: 1 get per concurrent commit whose metadata is needed and unknown. If rows decide,
         the new files of a concurrent commit and the slices that it changed, once.
         """
-        for rival in rivals:
-            self._rivals[rival.requested_time, rival.completion_time] = rival
+        for concurrent in commits:
+            self._rivals[concurrent.requested_time, concurrent.completion_time] = concurrent
         level = self._reads.level or self._context.limits.isolation
         return validate_reads(level, mine, self._reads.part, tuple(self._rivals.values()), self)
 
     # ---- Facts about a concurrent commit
 
-    def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
+    def only_inserted(self, concurrent: ConcurrentCommit, group: FileGroupId) -> bool:
         """See ``CommitProbe``; uses the counts of the commit's metadata."""
-        metadata = self._metadata_of(rival)
+        metadata = self._metadata_of(concurrent)
         if metadata is None:
             return False
         stats = metadata.partition_to_write_stats.get(group.partition_path, ())
         mine = [stat for stat in stats if stat.file_id == group.file_id]
         return bool(mine) and not any(stat.num_update_writes or stat.num_deletes for stat in mine)
 
-    def has_reads(self, rival: ConcurrentCommit) -> bool:
+    def has_reads(self, concurrent: ConcurrentCommit) -> bool:
         """See ``CommitProbe``; True if the metadata cannot be read."""
-        metadata = self._metadata_of(rival)
+        metadata = self._metadata_of(concurrent)
         return metadata is None or READS_KEY in metadata.extra_metadata
 
-    def wrote_no_match(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def wrote_no_match(self, concurrent: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         """See ``CommitProbe``; exact, by the rows with the concurrent commit's commit time."""
-        key = (rival.requested_time, item.file_group)
+        key = (concurrent.requested_time, item.file_group)
         if key not in self._missed:
-            self._missed[key] = self._no_row_of(rival, item)
+            self._missed[key] = self._no_row_of(concurrent, item)
         return self._missed[key]
 
     def had_no_match(self, group: FileGroupId) -> bool:
@@ -572,7 +577,7 @@ class ReadValidation:
             return False
         return found is not None and self._none_in(read, [found])
 
-    def _no_row_of(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def _no_row_of(self, concurrent: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         if not item.files:
             return False
         partition_path = item.file_group.partition_path
@@ -588,7 +593,7 @@ class ReadValidation:
             return False  # rows of logs are not merged here
         fresh = None
         if self._context.config.populate_meta_fields:
-            fresh = pc.field(COMMIT_TIME_COLUMN) == rival.requested_time
+            fresh = pc.field(COMMIT_TIME_COLUMN) == concurrent.requested_time
         return self._none_in(self._announced_changes.snapshot, slices, fresh)
 
     def _none_in(
@@ -610,12 +615,12 @@ class ReadValidation:
         except HoodooError:
             return False  # cleaned, or of another schema: unknown
 
-    def _metadata_of(self, rival: ConcurrentCommit) -> CommitMetadata | None:
+    def _metadata_of(self, concurrent: ConcurrentCommit) -> CommitMetadata | None:
         completed = Instant(
-            action=rival.action.completes_as,
-            requested_time=rival.requested_time,
+            action=concurrent.action.completes_as,
+            requested_time=concurrent.requested_time,
             state=State.COMPLETED,
-            completion_time=rival.completion_time,
+            completion_time=concurrent.completion_time,
         )
         try:
             return self._context.commits.read(completed)

@@ -71,9 +71,9 @@ def dry_run_write(
     )
     planned = planned_commit(assignment)
     found = []
-    for rival in announced_writes(context, snapshot.active):
-        above = max(now.requested_time, rival.completion_time)
-        verdict = verdict_on(context, planned, above, [rival])
+    for concurrent in announced_writes(context, snapshot.active):
+        above = max(now.requested_time, concurrent.completion_time)
+        verdict = verdict_on(context, planned, above, [concurrent])
         if not isinstance(verdict, NoConflict):
             found.append(conflict_report_of("", verdict))
     if assignment.conflict is not None and not context.limits.cancels_conflicting_plans:

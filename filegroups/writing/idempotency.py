@@ -204,9 +204,9 @@ def _forgotten(
 ) -> CorruptTableError:
     return CorruptTableError(
         f"{path} is missing, which {what}, so it is unknown whether this batch was committed "
-        "before. Restore the file from a backup. Without a backup, check the table for the "
-        "batch's rows, and write them without a batch id if they are missing (the file is no "
-        "longer needed once hoodoo.batch.retention.ms has passed)",
+        "before. Restore the file from a backup. Without a backup, search the table for the "
+        "batch's rows; if they are missing, write them without a batch id. After "
+        "hoodoo.batch.retention.ms no write needs the file",
         path=path,
     )
 

@@ -34,12 +34,12 @@ def lookup_files(
     Return the files in which to look up keys: base files, or whole slices where logs count.
 
     With an index by partition, new keys of hoodoo are in base files, and a key that a log deleted
-    comes back in its old file group. So base files are enough there, as for Java. There are two
-    exceptions, where the key is in a log alone: a compaction dropped it while a log brought it
-    back, or a writer inserted it into a log (CMP-4, LOGIN-1).
+    comes back in its old file group. So base files are enough there, as for Java. In two cases the
+    key is in a log alone. A compaction dropped it while a log brought it back (CMP-4), or a writer
+    inserted it into a log (LOGIN-1).
 
-    Elsewhere logs count too. With a global index a deleted key would be found where it no longer
-    exists, an insert would take it for known, and a partial update would bring back the rest of a
+    Elsewhere logs count too. Without them a global index would find a deleted key where it no longer
+    exists. An insert would treat the key as known, and a partial update would restore the rest of a
     deleted row.
 
     Outside: as ``may_resurrect`` and ``slices_with_log_inserts``.

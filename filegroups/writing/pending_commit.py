@@ -549,8 +549,10 @@ def _wait_for_announced(
         if spent or not budget.conflict_retries_max:
             return conflict
         if before is None:
-            rivals = ", ".join(rival.requested_time for rival in conflict.concurrent_commits)
-            events.emit("write.gives_way", rt=begun.requested_time, rivals=rivals)
+            commits = ", ".join(
+                concurrent.requested_time for concurrent in conflict.concurrent_commits
+            )
+            events.emit("write.gives_way", rt=begun.requested_time, rivals=commits)
         before = conflict if before is None else _both(before, conflict)
         pause_ms = min(2 * pause_ms or _PAUSE_MS_FIRST, _PAUSE_MS_MAX)
         clock.sleep_ms(pause_ms)
@@ -576,23 +578,23 @@ def _announced_conflicts(
     context: TableContext, begun: StartedWrite, planned: PendingCommit
 ) -> Rejected | None:
     """Return the conflict with announced writes of live writers with lower requested times."""
-    rivals: list[ConcurrentCommit] = []
+    commits: list[ConcurrentCommit] = []
     groups: list[FileGroupId] = []
     partitions: list[str] = []
     before = announced_writes(context, context.active(), below=begun.requested_time)
-    for rival in before:
-        verdict = verdict_on(context, planned, begun.requested_time, [rival])
+    for concurrent in before:
+        verdict = verdict_on(context, planned, begun.requested_time, [concurrent])
         if isinstance(verdict, NoConflict):
             continue
-        rivals.append(rival)
+        commits.append(concurrent)
         groups += verdict.file_groups
         partitions += verdict.partitions if isinstance(verdict, Rejected) else ()
-    if not rivals:
+    if not commits:
         return None
     return Rejected(
         RuleId.ANNOUNCED_BY_OTHER,
         "the other began before and is about to change the same",
-        tuple(rivals),
+        tuple(commits),
         tuple(sorted(set(groups))),
         tuple(sorted(set(partitions))),
     )

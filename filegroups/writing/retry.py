@@ -218,11 +218,13 @@ def rebase_tasks(tasks: Sequence[FileGroupTask], verdict: Rebase) -> tuple[FileG
     return tuple(moved)
 
 
-def _newest_file(group: FileGroupId, rivals: Sequence[ConcurrentCommit]) -> tuple[str, InstantTime]:
+def _newest_file(
+    group: FileGroupId, commits: Sequence[ConcurrentCommit]
+) -> tuple[str, InstantTime]:
     found = [
-        (rival.requested_time, item.files[-1])
-        for rival in rivals
-        for item in rival.write_set.file_groups
+        (concurrent.requested_time, item.files[-1])
+        for concurrent in commits
+        for item in concurrent.write_set.file_groups
         if item.file_group == group and item.files
     ]
     time, name = max(found)

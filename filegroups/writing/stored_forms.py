@@ -217,9 +217,9 @@ def _shape(keys: KeySpec, *, prefixed: bool) -> str:
 def _mixed(keys: KeySpec, where: str) -> UnsupportedTableError:
     fields: Sequence[str] = keys.record_key_fields
     return UnsupportedTableError(
-        "some stored record keys are the bare value and others begin with the field's name, "
-        "because releases of Hudi differ for a complex key of one field. A write would miss "
-        "rows: run 'hoodoo table repair-keys TABLE' first; "
+        "the stored record keys have two forms: the bare value, and the value after the field's "
+        "name. Releases of Hudi differ in this. A write would miss rows: run 'hoodoo table "
+        "repair-keys TABLE' first; "
         f"field={fields[0]}{' first in ' + where if where else ''}",
         kind="mixed_key_encoding",
         feature="keys of two forms",
@@ -393,7 +393,7 @@ def _timestamp_texts(
     if len(forms) > 1:
         raise UnsupportedTableError(
             "the table's folders show times in several forms, because DataFrame writes and Spark "
-            "SQL differ, and a write would miss rows in the other form. End the writers and save "
+            "SQL differ. A write would miss rows in the other form. End the writers and save "
             "the rows of one form with 'hoodoo read TABLE --filter TEXT --to FILE'. Delete those "
             "partitions with the engine that made them, then write the saved rows in the other "
             f"form: {sorted(forms.values())}",

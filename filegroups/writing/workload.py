@@ -519,9 +519,9 @@ def refuse_other_keys(rows: pa.Table, keys: pa.Array, paths: pa.Array | None) ->
             differs |= np.asarray(pc.fill_null(other, False)).astype(np.bool_)
     if differs.any():
         raise InvalidInputError(
-            "the key and partition columns of some rows give another record key or partition than "
-            "the stored one, so an update would write a second record; repair them first: 'hoodoo "
-            f"table repair-keys TABLE': {counted(int(differs.sum()), 'row')}",
+            "the stored record key or partition of some rows differs from that of their columns. "
+            "An update would write a second record. Repair them first: 'hoodoo table repair-keys "
+            f"TABLE': {counted(int(differs.sum()), 'row')}",
             kind="stored_key_differs",
             rows=int(differs.sum()),
         )

@@ -75,9 +75,9 @@ class RowRules:
         """
         Whether the result depends on the exact lookup of keys, not only on the merge.
 
-        Then log files count in the lookup. A rebase is not enough after a conflict: a key of a
-        global index may have moved, a partial update may change a deleted key, and a rebase does
-        not check again which keys exist. A record index does not have keys that a log deleted.
+        Then log files count in the lookup. A rebase is not enough after a conflict, because it does
+        not check again which keys exist. A key of a global index may have moved, and a partial
+        update may change a deleted key. A record index does not have keys that a log deleted.
         """
         lookup = self.lookup
         counts_logs = lookup.whole_table or lookup.by_record_index

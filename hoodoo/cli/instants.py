@@ -37,9 +37,9 @@ def instant_named(
 
     Args:
         context: The table; its timeline is read.
-        text: ``@-1`` for the newest completed write, ``@-2`` for the one before; the first digits
-            of a requested or completion time, at least 4; all its digits; or a time in any form of
-            ``time_named``, which means the newest completed write until then.
+        text: ``@-1`` is the newest completed write, ``@-2`` the one before. Digits are a requested
+            or completion time, or its first digits, at least 4. Any other form of ``time_named``
+            means the newest completed write until that time.
         among: The instants that are meant instead of completed writes, such as pending plans.
 
     Raises:

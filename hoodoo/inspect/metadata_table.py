@@ -44,8 +44,9 @@ class MetadataStatus:
     The state of a metadata table.
 
     ``delta_commits`` are those since the last compaction, ``compacted`` its requested time.
-    ``behind`` are completed instants of the table that the metadata table lacks, ``pending`` those
-    that are completed in it and not on the table, ``unknown`` those that the table does not have.
+    Three fields list instants that the timelines do not share. ``behind`` are completed on the table
+    and missing in the metadata table. ``pending`` are completed in the metadata table and pending on
+    the table. ``unknown`` are in the metadata table only.
     ``trusted`` is whether readers use it: the timelines agree, and its newest files can be opened.
     The records in the files are not read. ``remarks`` say what waits, and what to do.
     """

@@ -427,8 +427,8 @@ def _foreign_checkpoint(checkpoint: Checkpoint, why: str) -> InvalidInputError:
 
 def _no_query_id() -> UnsafeSetupError:
     return UnsafeSetupError(
-        "a repeated micro-batch is known by the id of its query, and Python reads it only if "
-        "each Python thread has its own Java thread: unset PYSPARK_PIN_THREAD",
+        "the id of the query is not known, because Python threads share a Java thread. Without "
+        "the id a repeated micro-batch would count twice: unset PYSPARK_PIN_THREAD",
         kind="unpinned_threads",
         key="PYSPARK_PIN_THREAD",
     )

@@ -1,9 +1,9 @@
 """
 The streamer's engine of a Spark session: rows are DataFrames, and queries are SQL of Spark.
 
-Tasks read the files of a batch, each file once, and Spark keeps what they read until the batch is
-written: the columns of all files decide which of them are a batch. Messages of Kafka are read by the
-driver. The write is that of ``df.write``.
+Tasks read each file of a batch once. The columns of all files decide which of them are a batch, so
+Spark keeps the rows until the batch is written. The driver reads messages of Kafka. The write is that
+of ``df.write``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Databases behind one small interface, for the SQL lock: run a statement, classify its failure.
 
-The lock's algorithm is the same for all databases, and the drivers differ: how to connect with a
-deadline, the name of the database's clock and, above all, the meaning of an error. Every failure
+The lock's algorithm is the same for all databases. The drivers differ in the connection with a
+deadline, the name of the database's clock and the meaning of an error. Every failure
 becomes one of these, and no other error leaves this module:
 
 - ``NotExecuted``: the statement was not executed (busy, deadlock, no connection); retry later.

@@ -1,8 +1,8 @@
 """
 Database servers for the SQL lock: MySQL and MariaDB by pymysql, PostgreSQL by psycopg.
 
-Each driver needs its own configuration for the same rules: a deadline for every request, also
-against a stopped server, no retries of its own, and no plain text to another machine (SEC10).
+Each driver needs its own configuration for the same three rules. Every request has a deadline, also
+if the server is stopped. The driver does not retry. No plain text goes to another machine (SEC10).
 """
 
 from __future__ import annotations

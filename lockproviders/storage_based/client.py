@@ -5,14 +5,14 @@ It needs no service besides S3, GCS or Azure, and excludes Java's ``StorageBased
 Invariants:
 
 - Every change is one conditional request that no client library repeats. After a failed condition
-  or a lost answer the client reads owner and nonce before any conclusion (F16: an own write that
-  was delivered twice fails like one after a stranger's).
+  or a lost answer the client reads owner and nonce before any conclusion (F16). An own write that
+  was delivered twice fails in the same way as a write after that of another client.
 - The client remembers an acquire whose answer was lost. If it did succeed, this client takes the
   lock over instead of waiting for its own lease to end.
 - Hoodoo writers may share the lock (``shared_lock.py``). A writer that wants it alone waits for
   them.
-- A holder that did not release is replaced only when its time is over by this machine's clock
-  (Java's rule) and by the store's: a clock that is ahead steals nothing (F12).
+- A holder that did not release is replaced only when its time is over by two clocks: that of this
+  machine (Java's rule) and that of the store. So a clock that is ahead takes no held lock (F12).
 - The file is never deleted: a store can replace it conditionally, but not delete it so.
 """
 

@@ -1,8 +1,8 @@
 """
 One ZooKeeper session through kazoo: bounded requests, and the state of its life.
 
-It hides three properties of kazoo: its requests have no time limit, it silently opens a new session
-after a lost one, and it does not publish the negotiated session time. Invariants:
+It hides three properties of kazoo. Requests have no time limit. After a lost session kazoo silently
+opens a new one. It does not publish the negotiated session time. Invariants:
 
 - An object is one session. When the server ends it, the object is lost for good, and its threads
   and connection are closed; a new session is a new object.

@@ -422,8 +422,8 @@ def _unneeded_truncation_points(storage: Storage, truncation_point: TruncationPo
     """
     Return older truncation points whose batches no later one needs.
 
-    The result may lack some that a later point dropped, but never has one that a later point names:
-    each names only older points that its predecessor names, and the predecessor.
+    The result may lack some that a later point dropped, but never has one that a later point names.
+    Each point names its predecessor, and only older points that its predecessor names.
     """
     named = {one.number for one in truncation_point.earlier}
     numbers = {int(name) for name in storage.names(BOUNDARIES) if name.isdigit()}

@@ -1,9 +1,10 @@
 """
 Take removed writes out of the metadata table, with the slot of a restore or rollback (MDT-12).
 
-Apply deletes the deltacommits and log files of the writes. That is exact for most of them. A write
-that a compaction of the metadata table merged, or that is older than one of its partitions, needs
-an update: the difference between the metadata table and the table without the write.
+Apply deletes the deltacommits and log files of the writes. That is exact for most of them. Two
+kinds of writes need an update: those that a compaction of the metadata table merged, and those older
+than one of its partitions. The update is the difference between the metadata table and the table
+without the write.
 """
 
 from __future__ import annotations

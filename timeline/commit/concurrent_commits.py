@@ -96,7 +96,7 @@ def verdict_on(
     context: TableContext,
     pending_commit: PendingCommit,
     requested_time: InstantTime,
-    rivals: list[ConcurrentCommit],
+    commits: list[ConcurrentCommit],
 ) -> NoConflict | Rebase | Rejected:
     """Return the verdict of the conflict matrix and, after it, of the conflict strategy."""
     judged = WriteSet.of(
@@ -105,11 +105,11 @@ def verdict_on(
         pending_commit.write_set.inserting,
     )
     verdict = validate_write_set(
-        judged, requested_time, rivals, logs_may_conflict=pending_commit.logs_may_conflict
+        judged, requested_time, commits, logs_may_conflict=pending_commit.logs_may_conflict
     )
     if isinstance(verdict, Rejected):
         return verdict
-    return objection_to(judged, rivals, context.limits.strategy) or verdict
+    return objection_to(judged, commits, context.limits.strategy) or verdict
 
 
 def archived_commits(
@@ -203,7 +203,7 @@ def _dropped_by(metadata: CommitMetadata) -> frozenset[FileGroupId]:
 # retain versions without regard to writers.
 
 
-def clean_conflict(slots: list[Slot], rivals: list[ConcurrentCommit]) -> Rejected | None:
+def clean_conflict(slots: list[Slot], commits: list[ConcurrentCommit]) -> Rejected | None:
     """
     Return the conflict with a clean of ours above the base snapshot, if any.
 
@@ -213,15 +213,15 @@ def clean_conflict(slots: list[Slot], rivals: list[ConcurrentCommit]) -> Rejecte
 
     Args:
         slots: All slots above the base snapshot.
-        rivals: The concurrent commits that the base snapshot lacks; at least one.
+        commits: The concurrent commits that the base snapshot lacks; at least one.
     """
-    first = min(rival.completion_time for rival in rivals)
+    first = min(concurrent.completion_time for concurrent in commits)
     for slot in slots:
         if slot.kind is not SlotKind.CLEAN or not slot.deletes:
             continue
         if (slot.floor or slot.completion_time) >= first:
-            lacking = [rival for rival in rivals if rival.completion_time == first]
-            return _refused(slot.instant_time, lacking)
+            lacking = [concurrent for concurrent in commits if concurrent.completion_time == first]
+            return _rejected(slot.instant_time, lacking)
     return None
 
 
@@ -230,7 +230,7 @@ def foreign_clean_conflict(
     seen: ActiveTimeline,
     now: ActiveTimeline,
     slots: list[Slot],
-    rivals: list[ConcurrentCommit],
+    commits: list[ConcurrentCommit],
 ) -> Rejected | None:
     """
     Return the conflict with another engine's clean since the base snapshot, if any.
@@ -245,21 +245,21 @@ def foreign_clean_conflict(
             continue
         gone = set(_groups_of(context, clean))
         meant = [
-            rival
-            for rival in rivals
-            if not gone.isdisjoint(item.file_group for item in rival.write_set.file_groups)
+            concurrent
+            for concurrent in commits
+            if not gone.isdisjoint(item.file_group for item in concurrent.write_set.file_groups)
         ]
         if meant:
-            return _refused(clean.requested_time, meant)
+            return _rejected(clean.requested_time, meant)
     return None
 
 
-def _refused(clean: str, rivals: list[ConcurrentCommit]) -> Rejected:
+def _rejected(clean: str, commits: list[ConcurrentCommit]) -> Rejected:
     return Rejected(
         RuleId.SOURCE_NOT_NEWEST,
         "a clean deleted files of the base snapshot, so the rows must be assigned to file groups "
         f"again: clean {clean}",
-        tuple(rivals),
+        tuple(commits),
     )
 
 

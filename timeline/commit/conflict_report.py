@@ -108,9 +108,9 @@ def conflict_report_of(instant: InstantTime, verdict: Rebase | Rejected) -> Conf
         kind=KINDS[verdict.rule],
         why=verdict.why,
         winners=tuple(
-            f"{rival.requested_time} {rival.action.value}"
-            + (f" by {rival.writer}" if rival.writer else " by an unknown writer")
-            for rival in verdict.concurrent_commits[:_SHOWN_MAX]
+            f"{concurrent.requested_time} {concurrent.action.value}"
+            + (f" by {concurrent.writer}" if concurrent.writer else " by an unknown writer")
+            for concurrent in verdict.concurrent_commits[:_SHOWN_MAX]
         ),
         file_groups=tuple(str(group) for group in verdict.file_groups[:_SHOWN_MAX]),
         partitions=() if isinstance(verdict, Rebase) else verdict.partitions[:_SHOWN_MAX],

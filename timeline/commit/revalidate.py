@@ -211,9 +211,9 @@ def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
     Take the slot that ends the one before it: a void, cancel or unsavepoint.
 
     A process that lost the lock may still create the target's file, so the new slot deletes it. For
-    a savepoint and a clean it also deletes the pending files: the savepoint's owner, or another
-    engine that deleted it, may have died and left its inflight file; the clean's requested file may
-    exist or still appear.
+    a savepoint and a clean it also deletes the pending files. The owner of the savepoint, or another
+    engine that deleted it, may have died before it deleted the inflight file. The clean's requested
+    file may exist or still appear.
     """
     names = [target.file_name] if target.file_name else []
     if target.kind in (SlotKind.SAVEPOINT, SlotKind.CLEAN):

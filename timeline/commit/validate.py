@@ -74,7 +74,7 @@ def commits_since(
         head: The greatest slot to read.
     """
     slots = _slots_since_base(context, seen, head, timeline)
-    rivals = [commit_of_slot(slot) for slot in slots if slot.kind in CONCURRENT_KINDS]
+    commits = [commit_of_slot(slot) for slot in slots if slot.kind in CONCURRENT_KINDS]
     completed = timeline.completed_times
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
     fresh = completed - seen.completed - ours
@@ -83,7 +83,7 @@ def commits_since(
         later = context.commit_log.between(head, context.commit_log.head())
         fresh -= {(slot.instant_time, slot.completion_time) for slot in later}
     if fresh:
-        rivals.extend(foreign_commits(context, timeline, fresh))
+        commits.extend(foreign_commits(context, timeline, fresh))
     known = seen.completed | ours | completed
     foreign = protocol_of(context).has_foreign_instants
     theirs: list[ConcurrentCommit] = []
@@ -91,10 +91,10 @@ def commits_since(
         # Java archives all that began before a pending write, whenever it completed.
         theirs = archived_commits(context, seen.first, known)
     archived = frozenset((one.requested_time, one.completion_time) for one in theirs)
-    rivals.extend(theirs)
-    rivals.sort(key=lambda rival: rival.completion_time)
+    commits.extend(theirs)
+    commits.sort(key=lambda concurrent: concurrent.completion_time)
     all_seen = known | archived
-    return rivals, BaseState(head=head, completed=all_seen, first=seen.first)
+    return commits, BaseState(head=head, completed=all_seen, first=seen.first)
 
 
 def validate_since(
@@ -108,16 +108,16 @@ def validate_since(
     config: Callable[[], TableConfig],
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """Validate against slots above ``seen`` up to ``head`` and foreign instants since ``seen``."""
-    rivals, now_seen = commits_since(context, seen, timeline, head=head)
+    commits, now_seen = commits_since(context, seen, timeline, head=head)
     verdict: NoConflict | Rebase | Rejected = NoConflict()
-    if rivals:
-        verdict = verdict_on(context, pending_commit, begun.requested_time, rivals)
-    if rivals and not isinstance(verdict, Rejected):
+    if commits:
+        verdict = verdict_on(context, pending_commit, begun.requested_time, commits)
+    if commits and not isinstance(verdict, Rejected):
         slots = context.commit_log.between(seen.head, head)
         base = begun.snapshot.active
-        rejected = clean_conflict(slots, rivals)
+        rejected = clean_conflict(slots, commits)
         if rejected is None and protocol_of(context).has_foreign_instants:
-            rejected = foreign_clean_conflict(context, base, timeline, slots, rivals)
+            rejected = foreign_clean_conflict(context, base, timeline, slots, commits)
         verdict = rejected or verdict
     # Also checked before a rebase: a rebase never validates against these commits again, and
     # merging again solves neither a changed schema nor a key inserted elsewhere.
@@ -127,11 +127,11 @@ def validate_since(
         ):
             # The properties may have been read before that slot, at the same time as the log.
             config = cache(partial(load_config, context.ports.storage))
-        refused = pending_commit.check(timeline, rivals, config) or _other_metadata_table(
+        rejected = pending_commit.check(timeline, commits, config) or _other_metadata_table(
             context, pending_commit, config
         )
-        if refused is not None:
-            return refused, now_seen
+        if rejected is not None:
+            return rejected, now_seen
     return verdict, now_seen
 
 

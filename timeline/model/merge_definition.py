@@ -82,9 +82,9 @@ class MergeDefinition:
         partial_update_mode: What a winner takes from the loser. Defaults of columns come from the
             Avro schema of the winning record.
         unavailable_marker: The text of ``FILL_UNAVAILABLE``.
-        precombines: Logs fold as in version 6, by Java's ``preCombine``: of two log records the
-            one with the greater ordering value stays, whatever the mode says about a base file's
-            row, and any later record replaces a delete.
+        precombines: Logs fold as in version 6, by Java's ``preCombine``. Of two log records the
+            one with the greater ordering value stays, also if the mode has another rule for a base
+            file's row. Any later record replaces a delete.
         precombine_fields: The fields that this compares, and that deletes in logs contain, if the
             payload class names other ordering fields for a base file's row; else empty.
         deletes_by_order: Of a delete and a record the one with the greater ordering value stays,
@@ -174,9 +174,8 @@ class MergeDefinition:
             return
         raise UnsupportedTableError(
             "this table merges its rows with a custom class, and no allowed plug-in fits it. "
-            "Install a plug-in for it and allow its distribution with hoodoo.plugins.allow (an "
-            "example is in examples/record_merger_plugin), or merge with the engine that has the "
-            f"class: {self._merger_text}",
+            "Install a plug-in like examples/record_merger_plugin and allow its distribution with "
+            f"hoodoo.plugins.allow, or merge with the engine that has the class: {self._merger_text}",
             kind="custom_merger",
             strategy_id=self.strategy_id,
             payload_class=self.payload_class,

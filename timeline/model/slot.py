@@ -215,9 +215,10 @@ class Slot:
     names the rollback or restore instant. ``action`` is that of the instant's pending files: a
     completed compaction is committed as ``compaction``, and its file is named ``commit``.
 
-    ``body`` is the completed file (for a plan its requested file; for ``METADATA`` that of the
-    metadata table's compaction, empty if partitions are built or dropped), ``plan`` the requested file of a clean, rollback or restore. ``deletes`` are the table-relative files that are deleted before
-    the completed file appears, in this order. A reader of a snapshot at or above ``floor``, a
+    ``body`` is the completed file, or the requested file of a plan. For ``METADATA`` it is the
+    completed file of the metadata table's compaction, and empty if partitions are built or dropped.
+    ``plan`` is the requested file of a clean, rollback or restore. ``deletes`` are the
+    table-relative files that are deleted before the completed file appears, in this order. A reader of a snapshot at or above ``floor``, a
     completion time, needs none of them (RDL-1). A plan completes nothing, so its completion time
     is its requested time.
 
@@ -387,8 +388,8 @@ def least_version_of_slot(slot: Slot) -> int:
     """
     Return the least engine version that may apply a slot.
 
-    A plan's slot needs no less than its plan: a writer that reads the plan refuses as well, and a
-    release that does not know ``LEAST_VERSION_KEY`` knows the slot's version (SLOT-3).
+    A plan's slot needs no less than its plan, because a writer that reads the plan refuses as well.
+    A release that does not know ``LEAST_VERSION_KEY`` knows the slot's version (SLOT-3).
     """
     of_plan = LEAST_FOR_PLAN.get(slot.action, 1) if slot.kind is SlotKind.PLAN else 1
     of_metadata = FIRST_VERSION if slot.metadata_update is None else METADATA_VERSION

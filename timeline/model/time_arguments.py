@@ -46,10 +46,10 @@ def parse_time_travel(
     Turn a time argument into an instant time that includes everything up to it (fmt 6.5).
 
     Args:
-        value: A text of 17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm[:ss[.SSS]]`` with a
-            blank or ``T`` between and an optional zone (``Z``, ``+02:00``); an int of as many
-            digits; a datetime, ``pandas.Timestamp`` or ``numpy.datetime64``; a date, which means
-            its first millisecond. 14 digits mean their whole second, as in Java Hudi.
+        value: 17 or 14 digits, as a text or an int; 14 digits mean their whole second, as in Java
+            Hudi. Or a text ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm[:ss[.SSS]]``, with a blank or ``T``
+            between, and with an optional zone (``Z``, ``+02:00``). Or a datetime,
+            ``pandas.Timestamp`` or ``numpy.datetime64``. A date means its first millisecond.
         zone: The table's; a value without a zone is read in it.
         exclusive: Whether the caller wants times above the result. This matters for a value with a
             zone where the table's clock was set back: times continue above the digits that it had

@@ -50,9 +50,9 @@ def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
 
     Args:
         context: The table.
-        number: Number of the slot; None for the first such slot. A slot whose time is ahead of this
-            clock by more than ``hoodoo.clock.max.ahead.ms`` is found only by its number, and only
-            if its file is not on the timeline: this clock may be the wrong one.
+        number: Number of the slot; None for the first such slot. This clock may be wrong. So a slot
+            whose time is ahead of it by more than ``hoodoo.clock.max.ahead.ms`` is found only by
+            its number, and only if its file is not on the timeline.
 
     Raises:
         InstantNotFoundError: There is no such slot.

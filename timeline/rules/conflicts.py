@@ -164,7 +164,7 @@ Verdict = NoConflict | Rebase | Rejected
 def validate_write_set(
     mine: WriteSet,
     requested_time: InstantTime,
-    rivals: Sequence[ConcurrentCommit],
+    commits: Sequence[ConcurrentCommit],
     *,
     logs_may_conflict: bool = False,
 ) -> Verdict:
@@ -174,7 +174,7 @@ def validate_write_set(
     Args:
         mine: The instant's write set.
         requested_time: The instant's own requested time.
-        rivals: All commits that became visible after the base snapshot, in slot order. If my rows
+        commits: All commits that became visible after the base snapshot, in slot order. If my rows
             were merged onto a commit's base file, the two do not conflict in that file group.
         logs_may_conflict: Non-blocking mode: two log files in one file group are no conflict.
 
@@ -183,73 +183,77 @@ def validate_write_set(
             requested time wrote a file group, this write cannot rebase it under its own requested
             time: a base file below an existing one would be hidden (PUB-5, hole 23).
     """
-    for rival in rivals:
-        if rival.restores:
+    for concurrent in commits:
+        if concurrent.restores:
             return Rejected(
                 RuleId.TARGET_OF_ROLLBACK,
                 "a restore reset the table to an earlier state, so the files that this write "
                 "read may be deleted",
-                (rival,),
+                (concurrent,),
             )
-        if rival.aborts == requested_time:
+        if concurrent.aborts == requested_time:
             return Rejected(
                 RuleId.TARGET_OF_ROLLBACK,
                 "another process rolled this instant back, because its heartbeat was expired",
-                (rival,),
+                (concurrent,),
             )
-    for rival in rivals:
-        refused = _write_sets_conflict(mine, rival) or _nested(mine, rival)
-        if refused is not None:
-            return refused
+    for concurrent in commits:
+        rejected = _write_sets_conflict(mine, concurrent) or _nested(mine, concurrent)
+        if rejected is not None:
+            return rejected
     my_touches = {item.file_group: item for item in mine.file_groups}
     rebase: dict[FileGroupId, ConcurrentCommit] = {}
-    for rival in rivals:
-        for item in rival.write_set.file_groups:
+    for concurrent in commits:
+        for item in concurrent.write_set.file_groups:
             my_item = my_touches.get(item.file_group)
-            if my_item is None or _built_on(my_item, item, rival):
+            if my_item is None or _built_on(my_item, item, concurrent):
                 continue
-            rule = _cell(my_item.access, item.access, rival, logs_may_conflict=logs_may_conflict)
+            rule = _cell(
+                my_item.access, item.access, concurrent, logs_may_conflict=logs_may_conflict
+            )
             if rule.rule is RuleId.NO_CONFLICT:
                 continue
-            if not rule.rebaseable or rival.requested_time > requested_time:
-                return Rejected(rule.rule, rule.why, (rival,), (item.file_group,))
-            rebase[item.file_group] = rival
+            if not rule.rebaseable or concurrent.requested_time > requested_time:
+                return Rejected(rule.rule, rule.why, (concurrent,), (item.file_group,))
+            rebase[item.file_group] = concurrent
     if not rebase:
         return NoConflict()
     conflicting = tuple(dict.fromkeys(rebase.values()))
     return Rebase(_WRITTEN.rule, _WRITTEN.why, conflicting, tuple(sorted(rebase)))
 
 
-def _built_on(mine: AccessedFileGroup, theirs: AccessedFileGroup, rival: ConcurrentCommit) -> bool:
+def _built_on(
+    mine: AccessedFileGroup, theirs: AccessedFileGroup, concurrent: ConcurrentCommit
+) -> bool:
     """Return whether my rows were merged onto the commit's base file, or onto a later one."""
     source = mine.source_requested_time
     return (
         theirs.access in (Access.NEW, Access.BASE)
         and source is not None
-        and source >= rival.requested_time
+        and source >= concurrent.requested_time
     )
 
 
 def _cell(
-    mine: Access, theirs: Access, rival: ConcurrentCommit, *, logs_may_conflict: bool
+    mine: Access, theirs: Access, concurrent: ConcurrentCommit, *, logs_may_conflict: bool
 ) -> Rule:
-    if rival.is_compaction and mine in (Access.LOG, Access.REPLACE):
+    if concurrent.is_compaction and mine in (Access.LOG, Access.REPLACE):
         return _CLEAN
     if logs_may_conflict and mine is theirs is Access.LOG:
         return _CLEAN
     return MATRIX[mine, theirs]
 
 
-def _write_sets_conflict(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
-    if rival.is_compaction:
+def _write_sets_conflict(mine: WriteSet, concurrent: ConcurrentCommit) -> Rejected | None:
+    if concurrent.is_compaction:
         return None  # it moves rows of existing file groups, which a whole-partition write replaces
-    theirs = rival.write_set
+    theirs = concurrent.write_set
     into_mine = _overlap(mine.partitions, theirs)
     if into_mine:
         return Rejected(
             RuleId.WRITTEN_INTO_MY_CLAIM,
             "a concurrent commit wrote into a partition that I overwrite or delete",
-            (rival,),
+            (concurrent,),
             partitions=into_mine,
         )
     into_theirs = _overlap(theirs.partitions, mine)
@@ -257,17 +261,17 @@ def _write_sets_conflict(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | 
         return Rejected(
             RuleId.PARTITION_CLAIMED_BY_OTHER,
             "a concurrent commit overwrote or deleted a partition that I write into",
-            (rival,),
+            (concurrent,),
             partitions=into_theirs,
         )
     return None
 
 
-def _nested(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
+def _nested(mine: WriteSet, concurrent: ConcurrentCommit) -> Rejected | None:
     """Reject if one partition is inside the other's; readers find only the outer one."""
-    if rival.is_compaction:
+    if concurrent.is_compaction:
         return None
-    written, theirs = _written_to(mine), _written_to(rival.write_set)
+    written, theirs = _written_to(mine), _written_to(concurrent.write_set)
     inner = {path for path in written if not theirs.isdisjoint(_above(path))}
     outer = written.intersection(chain.from_iterable(map(_above, theirs)))
     if not (inner or outer):
@@ -276,7 +280,7 @@ def _nested(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
         RuleId.NESTED_PARTITION,
         "a concurrent commit wrote a partition inside or around mine, and readers find only the "
         "outer one",
-        (rival,),
+        (concurrent,),
         partitions=tuple(sorted(inner | outer)),
     )
 
@@ -341,13 +345,15 @@ class ConflictStrategy:
     prefers_writers: bool = False
 
 
-def _same_partition(mine: WriteSet, rival: ConcurrentCommit) -> Objection | None:
+def _same_partition(mine: WriteSet, concurrent: ConcurrentCommit) -> Objection | None:
     """Reject two writers of one partition; services only move rows."""
-    if rival.is_compaction or rival.action is Action.CLUSTERING:
+    if concurrent.is_compaction or concurrent.action is Action.CLUSTERING:
         return None
-    shared = _partitions(mine) & _partitions(rival.write_set)
-    if WHOLE_TABLE in _partitions(mine) | _partitions(rival.write_set):
-        shared = _partitions(mine) | _partitions(rival.write_set)  # the matrix checked it already
+    shared = _partitions(mine) & _partitions(concurrent.write_set)
+    if WHOLE_TABLE in _partitions(mine) | _partitions(concurrent.write_set):
+        shared = _partitions(mine) | _partitions(
+            concurrent.write_set
+        )  # the matrix checked it already
     if not shared:
         return None
     return Objection(
@@ -405,18 +411,18 @@ def find_strategy(name: str, offered: Iterable[ConflictStrategy] = ()) -> Confli
 
 
 def objection_to(
-    mine: WriteSet, rivals: Sequence[ConcurrentCommit], strategy: ConflictStrategy
+    mine: WriteSet, commits: Sequence[ConcurrentCommit], strategy: ConflictStrategy
 ) -> Rejected | None:
     """Return the first objection of a strategy to an accepted write set; it retries all."""
     if strategy.objects is None:
         return None
-    for rival in rivals:
-        objection = strategy.objects(mine, rival)
+    for concurrent in commits:
+        objection = strategy.objects(mine, concurrent)
         if objection is not None:
             return Rejected(
                 RuleId.STRATEGY_REFUSED,
                 objection.why,
-                (rival,),
+                (concurrent,),
                 objection.file_groups,
                 objection.partitions,
             )

@@ -53,13 +53,13 @@ class ReadScope:
 class CommitProbe(Protocol):
     """Answers that need a commit's metadata or files; called only if they may avoid a rejection."""
 
-    def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
+    def only_inserted(self, concurrent: ConcurrentCommit, group: FileGroupId) -> bool:
         """Return whether a rewritten base file changed and deleted no existing row."""
 
-    def has_reads(self, rival: ConcurrentCommit) -> bool:
+    def has_reads(self, concurrent: ConcurrentCommit) -> bool:
         """Return whether the concurrent commit had a read set of its own."""
 
-    def wrote_no_match(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def wrote_no_match(self, concurrent: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         """Return whether no row that the commit wrote there matches the read filter."""
 
     def had_no_match(self, group: FileGroupId) -> bool:
@@ -70,7 +70,7 @@ def validate_reads(
     level: Isolation,
     mine: WriteSet,
     reads: ReadScope,
-    rivals: Sequence[ConcurrentCommit],
+    commits: Sequence[ConcurrentCommit],
     probe: CommitProbe,
 ) -> Rejected | None:
     """
@@ -80,17 +80,17 @@ def validate_reads(
         level: The isolation level.
         mine: The write set.
         reads: The read set.
-        rivals: All commits that became visible since those reads, in slot order.
+        commits: All commits that became visible since those reads, in slot order.
         probe: Answers about single commits.
 
     Returns:
         None if it may. After a rejection it is useless to write the same rows again: the caller
         must read again.
     """
-    taken = next((one for one in rivals if one.restores or one.aborts in reads.instants), None)
+    taken = next((one for one in commits if one.restores or one.aborts in reads.instants), None)
     if taken is not None:
         return _changed("a restore removed a commit that this write has read", taken)
-    published = [one for one in rivals if one.aborts is None]
+    published = [one for one in commits if one.aborts is None]
     match level:
         case Isolation.SNAPSHOT:
             return _first_wins(mine, reads, published)
@@ -101,29 +101,33 @@ def validate_reads(
 
 
 def _first_wins(
-    mine: WriteSet, reads: ReadScope, rivals: Sequence[ConcurrentCommit]
+    mine: WriteSet, reads: ReadScope, commits: Sequence[ConcurrentCommit]
 ) -> Rejected | None:
     groups = {item.file_group for item in mine.file_groups}
     changed: set[FileGroupId] = set()  # file groups that now have rows changed after the read
-    for rival in rivals:
-        if rival.is_compaction:
+    for concurrent in commits:
+        if concurrent.is_compaction:
             continue  # rows stay in their file groups
-        conflicting = _conflict_of(reads, rival)
-        came = _changed_there(rival, conflicting, changed)
+        conflicting = _conflict_of(reads, concurrent)
+        came = _changed_there(concurrent, conflicting, changed)
         changed |= came
-        moves = _moves_rows(rival)
-        if came & groups or (not moves and _changes_what_i_change(mine, reads, rival, conflicting)):
+        moves = _moves_rows(concurrent)
+        if came & groups or (
+            not moves and _changes_what_i_change(mine, reads, concurrent, conflicting)
+        ):
             return _changed(
                 "a concurrent commit changed rows that this write changes, after this write read "
                 "them",
-                rival,
+                concurrent,
                 conflicting,
             )
     return None
 
 
 def _changed_there(
-    rival: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup], changed: set[FileGroupId]
+    concurrent: ConcurrentCommit,
+    conflicting: Sequence[AccessedFileGroup],
+    changed: set[FileGroupId],
 ) -> set[FileGroupId]:
     """
     Return a commit's file groups with changed rows that were read, also after moves.
@@ -132,34 +136,36 @@ def _changed_there(
     groups, and an upsert with a global index moves them to another partition, outside the read
     set. The result is not exact, because rows are not compared.
     """
-    theirs = rival.write_set.file_groups
+    theirs = concurrent.write_set.file_groups
     groups = {one.file_group for one in theirs}
     if any(one.access is Access.REPLACE and one.file_group in changed for one in theirs):
         return groups
     came = {one.file_group for one in conflicting}
     inserts = not changed and all(one.access is Access.NEW for one in conflicting)
-    if inserts or rival.action is Action.CLUSTERING:
+    if inserts or concurrent.action is Action.CLUSTERING:
         came = set()  # no row that was read has changed there
     known = came | groups & changed
-    if known and groups - came and not known.isdisjoint(rival.dropped()):
+    if known and groups - came and not known.isdisjoint(concurrent.dropped()):
         return groups
     return came
 
 
 def _in_their_order(
-    reads: ReadScope, rivals: Sequence[ConcurrentCommit], probe: CommitProbe
+    reads: ReadScope, commits: Sequence[ConcurrentCommit], probe: CommitProbe
 ) -> Rejected | None:
-    for rival in rivals:
-        if _moves_rows(rival):
+    for concurrent in commits:
+        if _moves_rows(concurrent):
             continue
-        refused = _changed_read(reads, rival, probe) or _appended_to_read(reads, rival, probe)
-        if refused is not None:
-            return refused
+        rejected = _changed_read(reads, concurrent, probe) or _appended_to_read(
+            reads, concurrent, probe
+        )
+        if rejected is not None:
+            return rejected
     return None
 
 
 def _in_some_order(
-    mine: WriteSet, reads: ReadScope, rivals: Sequence[ConcurrentCommit], probe: CommitProbe
+    mine: WriteSet, reads: ReadScope, commits: Sequence[ConcurrentCommit], probe: CommitProbe
 ) -> Rejected | None:
     """
     Validate as if this write came before the first insert that it did not read.
@@ -168,86 +174,92 @@ def _in_some_order(
     not read the rows of this write. And this write may not access file groups written since.
     """
     passed: list[ConcurrentCommit] = []  # the first insert that was not read, and all later commits
-    for rival in rivals:
+    for concurrent in commits:
         if passed:
-            passed.append(rival)
-        if _moves_rows(rival):
+            passed.append(concurrent)
+        if _moves_rows(concurrent):
             continue
-        refused = _changed_read(reads, rival, probe)
-        if refused is not None:
-            return refused
-        conflicting = _conflict_of(reads, rival)
-        if (conflicting or passed) and probe.has_reads(rival):
-            refused = _appended_to_read(reads, rival, probe)
-            if refused is None and passed:
-                refused = _appended(
+        rejected = _changed_read(reads, concurrent, probe)
+        if rejected is not None:
+            return rejected
+        conflicting = _conflict_of(reads, concurrent)
+        if (conflicting or passed) and probe.has_reads(concurrent):
+            rejected = _appended_to_read(reads, concurrent, probe)
+            if rejected is None and passed:
+                rejected = _appended(
                     "a concurrent commit read the table itself, after inserts that this write "
                     "had not seen",
-                    rival,
+                    concurrent,
                 )
-            if refused is not None:
-                return refused
+            if rejected is not None:
+                return rejected
         elif conflicting and not passed:
-            passed.append(rival)
-    for rival in passed:
-        built_on = _shared(mine, rival)
+            passed.append(concurrent)
+    for concurrent in passed:
+        built_on = _shared(mine, concurrent)
         if built_on:
             return _appended(
                 "this write changes rows of a concurrent commit, after inserts that it had not "
                 "seen",
-                rival,
+                concurrent,
                 built_on,
             )
     return None
 
 
-def _moves_rows(rival: ConcurrentCommit) -> bool:
-    return rival.is_compaction or rival.action is Action.CLUSTERING
+def _moves_rows(concurrent: ConcurrentCommit) -> bool:
+    return concurrent.is_compaction or concurrent.action is Action.CLUSTERING
 
 
-def _conflict_of(reads: ReadScope, rival: ConcurrentCommit) -> list[AccessedFileGroup]:
+def _conflict_of(reads: ReadScope, concurrent: ConcurrentCommit) -> list[AccessedFileGroup]:
     return [
-        one for one in rival.write_set.file_groups if reads.covers(one.file_group.partition_path)
+        one
+        for one in concurrent.write_set.file_groups
+        if reads.covers(one.file_group.partition_path)
     ]
 
 
-def _changed_read(reads: ReadScope, rival: ConcurrentCommit, probe: CommitProbe) -> Rejected | None:
+def _changed_read(
+    reads: ReadScope, concurrent: ConcurrentCommit, probe: CommitProbe
+) -> Rejected | None:
     changed = [
         one
-        for one in _conflict_of(reads, rival)
-        if one.access is not Access.NEW and not _leaves_read(one, rival, probe)
+        for one in _conflict_of(reads, concurrent)
+        if one.access is not Access.NEW and not _leaves_read(one, concurrent, probe)
     ]
-    if not changed and not reads.overwritten_by(rival.write_set):
+    if not changed and not reads.overwritten_by(concurrent.write_set):
         return None
     return _changed(
-        "a concurrent commit changed or deleted rows that this write has read", rival, changed
+        "a concurrent commit changed or deleted rows that this write has read", concurrent, changed
     )
 
 
-def _leaves_read(one: AccessedFileGroup, rival: ConcurrentCommit, probe: CommitProbe) -> bool:
+def _leaves_read(one: AccessedFileGroup, concurrent: ConcurrentCommit, probe: CommitProbe) -> bool:
     """Return whether an accessed file group keeps every row that was read; it may have more."""
     if one.access is not Access.BASE:
         return False
-    if probe.only_inserted(rival, one.file_group):
+    if probe.only_inserted(concurrent, one.file_group):
         return True
-    return probe.wrote_no_match(rival, one) and probe.had_no_match(one.file_group)
+    return probe.wrote_no_match(concurrent, one) and probe.had_no_match(one.file_group)
 
 
 def _appended_to_read(
-    reads: ReadScope, rival: ConcurrentCommit, probe: CommitProbe
+    reads: ReadScope, concurrent: ConcurrentCommit, probe: CommitProbe
 ) -> Rejected | None:
-    appended = [one for one in _conflict_of(reads, rival) if not probe.wrote_no_match(rival, one)]
+    appended = [
+        one for one in _conflict_of(reads, concurrent) if not probe.wrote_no_match(concurrent, one)
+    ]
     if not appended:
         return None
     return _appended(
-        "a concurrent commit inserted rows that match the reads of this write", rival, appended
+        "a concurrent commit inserted rows that match the reads of this write", concurrent, appended
     )
 
 
 def _changes_what_i_change(
     mine: WriteSet,
     reads: ReadScope,
-    rival: ConcurrentCommit,
+    concurrent: ConcurrentCommit,
     conflicting: Sequence[AccessedFileGroup],
 ) -> bool:
     """
@@ -259,7 +271,9 @@ def _changes_what_i_change(
     groups = {item.file_group for item in mine.file_groups}
     written = {group.partition_path for group in groups} | set(mine.partitions)
     claims = (
-        written if WHOLE_TABLE in rival.write_set.partitions else set(rival.write_set.partitions)
+        written
+        if WHOLE_TABLE in concurrent.write_set.partitions
+        else set(concurrent.write_set.partitions)
     )
     if any(reads.covers(path) for path in claims & written):
         return True
@@ -273,39 +287,39 @@ def _changes_what_i_change(
     return False
 
 
-def _shared(mine: WriteSet, rival: ConcurrentCommit) -> list[AccessedFileGroup]:
+def _shared(mine: WriteSet, concurrent: ConcurrentCommit) -> list[AccessedFileGroup]:
     """Return accesses to file groups that I write, or to partitions that one side replaces."""
     groups = {item.file_group for item in mine.file_groups}
     paths = {group.partition_path for group in groups}
     if WHOLE_TABLE in mine.partitions:  # the other's whole-table writes are rejected before
-        return list(rival.write_set.file_groups)
-    whole = set(mine.partitions) | (paths & set(rival.write_set.partitions))
+        return list(concurrent.write_set.file_groups)
+    whole = set(mine.partitions) | (paths & set(concurrent.write_set.partitions))
     return [
         one
-        for one in rival.write_set.file_groups
+        for one in concurrent.write_set.file_groups
         if one.file_group in groups or one.file_group.partition_path in whole
     ]
 
 
 def _changed(
-    why: str, rival: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup] = ()
+    why: str, concurrent: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup] = ()
 ) -> Rejected:
-    return _refused(RuleId.READ_WAS_CHANGED, why, rival, conflicting)
+    return _rejected(RuleId.READ_WAS_CHANGED, why, concurrent, conflicting)
 
 
 def _appended(
-    why: str, rival: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup] = ()
+    why: str, concurrent: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup] = ()
 ) -> Rejected:
-    return _refused(RuleId.INSERTED_WHERE_I_MISSED, why, rival, conflicting)
+    return _rejected(RuleId.INSERTED_WHERE_I_MISSED, why, concurrent, conflicting)
 
 
-def _refused(
-    rule: RuleId, why: str, rival: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup]
+def _rejected(
+    rule: RuleId, why: str, concurrent: ConcurrentCommit, conflicting: Sequence[AccessedFileGroup]
 ) -> Rejected:
     return Rejected(
         rule,
         f"{why}; read again, then write",
-        (rival,),
+        (concurrent,),
         tuple(one.file_group for one in conflicting),
         partitions=tuple(sorted({one.file_group.partition_path for one in conflicting})),
         retry_can_succeed=False,

@@ -11,8 +11,8 @@ that such a store cannot make:
   the file, so a claimant that died in between blocks no other client.
 - A slot fixes the content of all other objects, requested files of plans included, or a nonce makes
   their names unique. So each writer writes the same bytes. The client checks for such an object,
-  then writes it whole, and never claims it: a claimant may die before its file, and a helper
-  (HELP-1) must not take the claim for the file.
+  then writes it whole. It never reserves it: it may die before it writes the file, and a helper
+  (HELP-1) must not take the reservation for the file.
 
 The storage receives no conditional write at all, only whole ones. Rows of the slot store belong to
 a table's identity and not to its address. So the rows of a dropped table are never taken for those

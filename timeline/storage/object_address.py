@@ -1,8 +1,8 @@
 """
 Addresses of tables in object stores: from the user's text to one canonical form.
 
-Pure and separate from the clients: the lock of a table is found by the same address as the table,
-so the address must be equal for every spelling (hole 14).
+The address also names the table's lock, so it must be equal for every spelling (hole 14). The module
+is pure, and separate from the clients.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Encode Arrow columns as Avro records: the bytes of whole columns, joined row by row.
 
-Short values (numbers, branches of unions, lengths) are written into a buffer with the same room for
-every row, always eight bytes at a time; the next field of the row overwrites the excess. Long
+Short values are numbers, branches of unions and lengths. They are written into a buffer with the
+same room for every row, eight bytes at a time; the next field of the row overwrites the excess. Long
 values (texts, nested values) stay an Arrow array of bytes. Arrow then joins the few arrays of both
 kinds into one datum per row.
 """
