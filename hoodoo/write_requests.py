@@ -114,7 +114,7 @@ def with_patterns(context: TableContext, plan: WriteRequest) -> WriteRequest:
 
     Names of partitions without rows give a warning.
 
-    As in Java, ``*`` stands for any characters. Each attempt matches the partitions of its base
+    As in Java, ``*`` means any characters. Each attempt matches the partitions of its base
     snapshot.
 
     Raises:

@@ -103,9 +103,9 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
     found = _old_temporaries(context.ports.storage, horizon_ms)
     old = _old_files(context.ports.storage, horizon_ms)
     if old:
-        judge = _OrphanRules.of(context)
-        judged = (judge.orphan(path, *fact) for path, fact in old.items())
-        found += [one for one in judged if one is not None]
+        rules = _OrphanRules.of(context)
+        orphans = (rules.orphan(path, *fact) for path, fact in old.items())
+        found += [one for one in orphans if one is not None]
     return sorted(found, key=lambda one: one.path)
 
 

@@ -261,8 +261,8 @@ def run_plan(
     until = clock.monotonic_ms() + wait_ms
     while True:
         left = max(0, until - clock.monotonic_ms())
-        standing = wait_for_executor(context, planned, wait_ms=left, named=True)
-        if standing is ExecutorState.LEASED:
+        state = wait_for_executor(context, planned, wait_ms=left, named=True)
+        if state is ExecutorState.LEASED:
             raise ServiceConflictError(
                 "another executor works on this plan: wait longer for it, or cancel the plan "
                 f"with 'hoodoo services cancel TABLE INSTANT': {planned}",
@@ -270,7 +270,7 @@ def run_plan(
                 requested_time=planned.requested_time,
                 waited_ms=wait_ms,
             )
-        result = _executed(context, service, planned) if standing is ExecutorState.FREE else None
+        result = _executed(context, service, planned) if state is ExecutorState.FREE else None
         # No result: the plan has ended, or another executor leased it just before.
         if (
             result is not None

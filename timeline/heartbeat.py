@@ -52,7 +52,7 @@ class HeartbeatLimits:
         The silence in ms after which a writer of hoodoo fences itself: one miss fewer than Hudi's.
 
         A writer of Hudi beats once an interval. So it may be alive one interval after a beat, and
-        only the next interval tells. Ours beats ``_BEATS`` times in this silence.
+        only the next interval shows its death. Ours beats ``_BEATS`` times in this silence.
         """
         return self.interval_ms * max(self.misses - 1, 1)
 

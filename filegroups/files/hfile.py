@@ -142,7 +142,7 @@ class _Blocks:
             except zlib.error as error:
                 raise _damaged(self.path, f"a block at {offset} cannot be unpacked") from error
             if not stream.eof or len(data) > unpacked:
-                raise _damaged(self.path, f"a block at {offset} goes on behind its end")
+                raise _damaged(self.path, f"a block at {offset} continues behind its end")
         if len(data) < unpacked:
             raise _damaged(self.path, f"a block at {offset} is short")
         return bytes(data[:unpacked])

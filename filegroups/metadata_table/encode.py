@@ -61,7 +61,7 @@ def encode_records(records: pa.Table, record_type: RecordType, *, table_version:
     Args:
         records: Of the schema of their kind in ``records``, in any order. Each key occurs once; in
             ``FILES`` each name of a key.
-        record_type: Their type. ``FILES`` also stands for the list of partitions.
+        record_type: Their type. ``FILES`` also means the list of partitions.
         table_version: Decides the schema: 8 or 9.
 
     Shapes: n records -> columns ``key`` and ``value`` of bytes, at most n, ascending by key.

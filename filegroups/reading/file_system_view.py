@@ -39,7 +39,7 @@ class FileSystemView:
 
     ``pending_compactions`` maps a file group to the requested times of its pending compactions.
     ``include_replaced`` also includes file groups that a replacecommit hides, for the cleaner.
-    ``together`` looks at several folders in parallel on a high-latency store (``Ports.concurrently``).
+    ``together`` lists several folders in parallel on a high-latency store (``Ports.concurrently``).
     ``by_metadata`` lists by the metadata table, while that can be trusted; only for reads, because
     it has no folders.
     """

@@ -39,8 +39,8 @@ def may_be_archived(context: TableContext, snapshot: Snapshot, since: InstantTim
     """
     Return whether instants that completed after ``since`` may be archived.
 
-    Archiving goes by requested time. A long-running instant is archived with those that began when
-    it did, and may have completed after many that stay active. Before layout 2 the archived
+    Archiving chooses instants by requested time. A long-running instant is archived with those that
+    began at the same time, and may have completed after many that stay active. Before layout 2 the archived
     timeline has no completion times.
 
     Outside: as ``History.times``, unless the active timeline is enough.

@@ -244,10 +244,10 @@ def reconcile_files(
 
 def _await_files(context: TableContext, paths: Collection[str]) -> list[str]:
     """
-    Wait a moment for files that are announced and missing; return those that do not come.
+    Wait some seconds for files that are announced and missing; return those that stay missing.
 
     The cluster ends an attempt that it does not need, or lost it with its executor. Its process may
-    still close its file for a moment, after the commit if nobody waits. Outside: 1 stat for each
+    still close its file, after the commit if the driver does not wait. Outside: 1 stat for each
     file and poll.
     """
     ports = context.ports

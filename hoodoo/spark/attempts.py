@@ -1,8 +1,8 @@
 """
-Attempts of tasks that run on after Spark has ended their job, or lost their executor.
+Attempts of tasks that still run after Spark has ended their job, or lost their executor.
 
 The driver waits for those that Spark knows. A process that Spark has lost may still write. So each
-attempt looks, after it has closed its files, whether the write still waits for them.
+attempt checks, after it has closed its files, whether the write still waits for them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TaskAttempts:
             if time.monotonic() > until:
                 raise UnavailableError(
                     "tasks of the write still run after Spark reported its end, so nothing was "
-                    "committed; write again, and look at the executors if it repeats: "
+                    "committed; write again, and check the executors if it repeats: "
                     f"{count} after {duration_ms} ms",
                     kind="tasks_run_on",
                 )

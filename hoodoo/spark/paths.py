@@ -131,7 +131,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Return the patterns without ``{a,b}`` that a pattern stands for."""
+    """Return the patterns without ``{a,b}`` that together mean a pattern."""
     found = _CHOICE.search(pattern)
     if found is None:
         return [pattern]

@@ -85,8 +85,8 @@ class ReadFiles:
         except HoodooError as error:
             yield _read(number, **{_ERROR: error_to_json(error)})
             return
-        told = json.dumps([[one.position, one.record, one.reason] for one in bad])
-        yield _read(number, **{_SCHEMA: rows.schema.serialize().to_pybytes(), _BAD: told})
+        bad_rows = json.dumps([[one.position, one.record, one.reason] for one in bad])
+        yield _read(number, **{_SCHEMA: rows.schema.serialize().to_pybytes(), _BAD: bad_rows})
         count = max(1, rows.num_rows * _CHUNK_BYTES // max(1, rows.nbytes))
         for part in rows.to_batches(max_chunksize=count):
             sink = pa.BufferOutputStream()

@@ -155,7 +155,7 @@ class Database(ABC):
         if connection is not None:
             try:
                 self._shut(connection)
-            except Exception:  # noqa: BLE001 - it is broken, which is why it goes
+            except Exception:  # noqa: BLE001 - it is broken, so it is dropped
                 return
 
     @abstractmethod

@@ -220,7 +220,7 @@ def _abandoned(context: TableContext, own: ActiveTimeline, pending: Instant) -> 
     Return a pending plan that its process no longer executes; None for another one.
 
     Two executors do no harm, only double work (CMP-3). The plan of another engine, which stopped
-    writing, names no completion time. Its log compaction is deleted: nobody needs it, and writes may
+    writing, names no completion time. Its log compaction is deleted: no process needs it, and writes may
     have completed above its log files. Outside: 1 stat, 1 get, perhaps the deletes.
     """
     storage = context.ports.storage

@@ -609,7 +609,7 @@ def test_a_statement_inside_another_is_refused(spark: Any, sql: Sql, stays: str)
         "EXPLAIN DELETE FROM stays",
         *(["BEGIN DELETE FROM stays; END"] if spark.version >= "4" else []),
     ):
-        with pytest.raises(InvalidInputError, match="stands alone"):
+        with pytest.raises(InvalidInputError, match="cannot be part of another"):
             sql(text)
     assert commits(spark, stays) == 1
 

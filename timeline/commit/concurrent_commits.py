@@ -99,17 +99,17 @@ def verdict_on(
     commits: list[ConcurrentCommit],
 ) -> NoConflict | Rebase | Rejected:
     """Return the verdict of the conflict matrix and, after it, of the conflict strategy."""
-    judged = WriteSet.of(
+    accessed = WriteSet.of(
         [*pending_commit.write_set.file_groups, *pending_commit.read_only],
         pending_commit.write_set.partitions,
         pending_commit.write_set.inserting,
     )
     verdict = validate_write_set(
-        judged, requested_time, commits, logs_may_conflict=pending_commit.logs_may_conflict
+        accessed, requested_time, commits, logs_may_conflict=pending_commit.logs_may_conflict
     )
     if isinstance(verdict, Rejected):
         return verdict
-    return objection_to(judged, commits, context.limits.strategy) or verdict
+    return objection_to(accessed, commits, context.limits.strategy) or verdict
 
 
 def archived_commits(

@@ -48,8 +48,8 @@ def with_declared(schema: Any, declared: Declared) -> Any:
     """Return a schema whose fields declare this, and nothing else that a catalog keeps."""
     fields = []
     for one in schema.fields:
-        told = {**one.metadata, **declared.get(one.name.casefold(), {})}
-        fields.append(StructField(one.name, one.dataType, one.nullable, told))
+        metadata = {**one.metadata, **declared.get(one.name.casefold(), {})}
+        fields.append(StructField(one.name, one.dataType, one.nullable, metadata))
     return StructType(fields)
 
 

@@ -426,7 +426,7 @@ def register(
     meta = spark_schema_of(pa.schema(META_FIELDS)).fields
     names = set(schema.names)
     partitions = [name for name in config.partition_fields if name in names]
-    told = {
+    properties_of_entry = {
         "primaryKey": ",".join(config.record_key_fields),
         "orderingFields": ",".join(config.ordering_fields),
         "type": next(k for k, v in _TYPES.items() if v == config.table_type.value),
@@ -443,7 +443,7 @@ def register(
         provider=definition.provider,
         schema=with_declared(whole, plain),
         partition_columns=partitions if len(partitions) == len(config.partition_fields) else [],
-        properties={key: value for key, value in told.items() if value},
+        properties={key: value for key, value in properties_of_entry.items() if value},
         table_type=config.table_type.value,
         is_managed=definition.path is None,
         comment=definition.comment,

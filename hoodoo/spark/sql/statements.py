@@ -440,8 +440,8 @@ def _refuse_inner_writes(statement: Statement) -> None:
             continue
         if statement.table_of(target) is not None:
             raise InvalidInputError(
-                "a statement that writes a Hudi table stands alone: write no EXPLAIN, BEGIN or FROM "
-                "before it, and run several INSERTs one by one",
+                "a statement that writes a Hudi table cannot be part of another statement: write no "
+                "EXPLAIN, BEGIN or FROM before it, and run several INSERTs one by one",
                 kind="sql_statement",
             )
 

@@ -310,11 +310,11 @@ class KafkaSource:
             raise self._no_answer(str(error.args[0])) from None
 
     def _no_answer(self, why: str = "") -> UnavailableError:
-        told = [*self._errors[-1:], why]
+        causes = [*self._errors[-1:], why]
         self._errors.clear()
         return UnavailableError(
             f"the brokers at {self._servers} do not answer, start them or correct bootstrap.servers: "
-            f"{'; '.join(filter(None, told))[:300]}",
+            f"{'; '.join(filter(None, causes))[:300]}",
             kind="unreadable_source",
             source=self.address,
         )
