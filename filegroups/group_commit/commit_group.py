@@ -225,7 +225,7 @@ class _Member:
     pending_commit: PendingCommit | None = None
 
     @property
-    def claim(self) -> WriteSet:
+    def write_set(self) -> WriteSet:
         return (
             planned_write_set(self.assignment)
             if self.pending_commit is None
@@ -447,7 +447,7 @@ def _assign_member(
             return NotCommitted.ALONE
         member = _Member(coalesced=joint, work=work, workload=workload, assignment=assignment)
         planned = PendingCommit(
-            write_set=member.claim,
+            write_set=member.write_set,
             metadata=CommitMetadata(),
             logs_may_conflict=assignment.logs_may_conflict,
         )
@@ -475,7 +475,7 @@ def _as_concurrent_commit(begun: StartedWrite, member: _Member) -> ConcurrentCom
         action=begun.action,
         requested_time=begun.requested_time,
         completion_time=begun.requested_time,
-        write_set=member.claim,
+        write_set=member.write_set,
         schema=member.work.schema.avro_json,
         batches=member.coalesced.batch_ids,
     )

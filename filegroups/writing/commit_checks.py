@@ -166,12 +166,12 @@ def _conflicting_keys(
 
 
 def _owned_by_new_plan(
-    context: TableContext, timeline: ActiveTimeline, claim: WriteSet
+    context: TableContext, timeline: ActiveTimeline, write_set: WriteSet
 ) -> Rejected | None:
     if not timeline.has_pending(Action.CLUSTERING, Action.REPLACECOMMIT):
         return None
     owned = file_groups_to_avoid(context, timeline)
-    return plan_conflict(owned, (item.file_group for item in claim.file_groups))
+    return plan_conflict(owned, (item.file_group for item in write_set.file_groups))
 
 
 def _hidden_by_new_plan(

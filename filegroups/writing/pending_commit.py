@@ -271,39 +271,11 @@ def pending_commit_of(
 
     ``batches`` are those of a group's members. The plan's own batch is added here.
     """
-    by_partition: dict[str, list[WriteStat]] = {}
-    for task, stats in written.stats:
-        by_partition.setdefault(task.partition_path, []).extend(stats)
-    replaced: dict[str, tuple[str, ...]] | None = None
-    if plan.operation.replaces:
-        replaced = {}
-        for group in written.assignment.replaced:
-            replaced[group.partition_path] = (
-                *replaced.get(group.partition_path, ()),
-                group.file_id,
-            )
-    metadata = CommitMetadata(
-        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
-        operation_type=plan.hudi_name,
-        extra_metadata=_extra_metadata(context, begun, plan, written),
-        partition_to_replace_file_ids=replaced,
-    )
-    claim = write_set_of(metadata)
-    # A task that changed nothing wrote no file, but its result depends on its reads (PUB-4).
-    idle = tuple(
-        AccessedFileGroup(
-            file_group=task.file_group,
-            access=_access_of(task),
-            source_requested_time=task.base_requested_time,
-        )
-        for task, stats in written.stats
-        if not stats and _access_of(task) is not Access.NEW
-    )
-    written_to = {item.file_group for item in claim.file_groups}
-    found = (one for one in written.assignment.read_only if one.file_group not in written_to)
-    read_only = (*idle, *found)
-    claim = WriteSet.of(
-        claim.file_groups, written.assignment.overwritten_partitions, claim.inserting
+    metadata = _metadata_of(context, begun, plan, written)
+    changed = write_set_of(metadata)
+    read_only = _read_only(written, changed)
+    write_set = WriteSet.of(
+        changed.file_groups, written.assignment.overwritten_partitions, changed.inserting
     )
     if plan.batch_id is not None:
         batches = (
@@ -318,10 +290,10 @@ def pending_commit_of(
         )
     ids = written.schema.ids
     check = commit_checks(
-        context, commit_facts_of(begun, plan, written, claim, batches, read_only=read_only)
+        context, commit_facts_of(begun, plan, written, write_set, batches, read_only=read_only)
     )
     return PendingCommit(
-        write_set=claim,
+        write_set=write_set,
         metadata=metadata,
         read_only=read_only,
         outer_folders=written.assignment.outer_folders,
@@ -332,15 +304,51 @@ def pending_commit_of(
         batches=batches,
         check=check
         if written.read_validation is None
-        else written.read_validation.reads_first(check, claim),
+        else written.read_validation.reads_first(check, write_set),
     )
+
+
+def _metadata_of(
+    context: TableContext, begun: StartedWrite, plan: WriteRequest, written: WrittenFiles
+) -> CommitMetadata:
+    """Return the content of the completed file."""
+    by_partition: dict[str, list[WriteStat]] = {}
+    for task, stats in written.stats:
+        by_partition.setdefault(task.partition_path, []).extend(stats)
+    replaced: dict[str, tuple[str, ...]] = {}
+    for group in written.assignment.replaced:
+        earlier = replaced.get(group.partition_path, ())
+        replaced[group.partition_path] = (*earlier, group.file_id)
+    return CommitMetadata(
+        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
+        operation_type=plan.hudi_name,
+        extra_metadata=_extra_metadata(context, begun, plan, written),
+        partition_to_replace_file_ids=replaced if plan.operation.replaces else None,
+    )
+
+
+def _read_only(written: WrittenFiles, changed: WriteSet) -> tuple[AccessedFileGroup, ...]:
+    """Return the file groups that the result depends on and that it does not change (PUB-4)."""
+    # A task that changed nothing wrote no file, but its result depends on its reads.
+    idle = tuple(
+        AccessedFileGroup(
+            file_group=task.file_group,
+            access=_access_of(task),
+            source_requested_time=task.base_requested_time,
+        )
+        for task, stats in written.stats
+        if not stats and _access_of(task) is not Access.NEW
+    )
+    written_to = {item.file_group for item in changed.file_groups}
+    found = (one for one in written.assignment.read_only if one.file_group not in written_to)
+    return (*idle, *found)
 
 
 def commit_facts_of(
     begun: StartedWrite,
     plan: WriteRequest,
     written: WrittenFiles,
-    claim: WriteSet,
+    write_set: WriteSet,
     batches: tuple[Batch, ...],
     *,
     read_only: tuple[AccessedFileGroup, ...],
@@ -355,7 +363,7 @@ def commit_facts_of(
         batch_ids=tuple(batch.batch_id for batch in batches),
         schemas=_adopted_schemas(written),
         changes_columns=plan.changes is not None,
-        write_set=claim,
+        write_set=write_set,
         read_only=read_only,
         partitions_without_match=_missed_in(written),
         inserted_into=tuple(

@@ -493,8 +493,8 @@ def _publish_written(
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
         may_wait = not (work.queued or tries.must_keep_lock(context))
-        claim = pending_commit.write_set
-        must_wait = may_wait and protocol_of(context).must_wait_in_line(claim)
+        write_set = pending_commit.write_set
+        must_wait = may_wait and protocol_of(context).must_wait_in_line(write_set)
         groups_left = len(written.assignment.tasks) - len(outcome.verdict.file_groups)
         if not (must_wait or work.queued) and tries.prefers_lock(context, groups_left=groups_left):
             tries.wasted_bytes += written.bytes_of(None)
@@ -532,11 +532,11 @@ def _wait_in_line(
     needs_lookup: bool,
 ) -> WaitResult | None:
     """Wait, before any file is written, for earlier writers of the same file groups."""
-    claim, logs_may_conflict = planned_write_set(assignment), assignment.logs_may_conflict
+    write_set, logs_may_conflict = planned_write_set(assignment), assignment.logs_may_conflict
     may_wait = not (work.workload is None or needs_lookup or work.queued)
-    if not (may_wait and protocol_of(work.context).must_wait_in_line(claim)):
+    if not (may_wait and protocol_of(work.context).must_wait_in_line(write_set)):
         return None
-    return wait_in_line(work.context, begun, claim, seen, logs_may_conflict=logs_may_conflict)
+    return wait_in_line(work.context, begun, write_set, seen, logs_may_conflict=logs_may_conflict)
 
 
 def _assigned(work: PreparedWrite, begun: StartedWrite) -> FileGroupAssignment:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DONE: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2
-REFUSED: Final = 3
+REJECTED: Final = 3
 LOCK_NOT_OBTAINED: Final = 4
 PROBLEMS_FOUND: Final = 5
 OUTCOME_UNKNOWN: Final = 6
@@ -42,7 +42,7 @@ INTERRUPTED: Final = 130  # as a shell reports SIGINT
 def exit_code(error: HoodooError) -> int:
     """Return the exit code of an error."""
     if error.reaction in (Reaction.REDO, Reaction.REOPEN):  # each run opens the table
-        return REFUSED
+        return REJECTED
     if error.reaction is Reaction.ASK:
         return OUTCOME_UNKNOWN
     if isinstance(error, LockTimeoutError):

@@ -145,14 +145,14 @@ def archived_commits(
 
 
 def _foreign_rival(context: TableContext, instant: Instant) -> ConcurrentCommit:
-    claim = WriteSet()
+    write_set = WriteSet()
     aborts = None
     schema = ""
     is_compaction = False
     dropped: Collection[FileGroupId] = frozenset()
     if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
         metadata = context.commits.read(instant)
-        claim = write_set_of(metadata)
+        write_set = write_set_of(metadata)
         schema = metadata.schema_json or ""
         is_compaction = metadata.operation_type in COMPACTING
         dropped = _dropped_by(metadata)
@@ -162,7 +162,7 @@ def _foreign_rival(context: TableContext, instant: Instant) -> ConcurrentCommit:
         action=instant.action,
         requested_time=instant.requested_time,
         completion_time=instant.completion_time or instant.requested_time,
-        write_set=claim,
+        write_set=write_set,
         aborts=aborts,
         restores=instant.action is Action.RESTORE,
         writer="another engine",
@@ -343,18 +343,20 @@ def _announced_write_set(
 
     A profile does not contain the access to a file group; in a delta commit it is mostly LOG.
     """
-    claim = write_set_of(profile)
-    if not any(item.file_group.file_id for item in claim.file_groups):
+    write_set = write_set_of(profile)
+    if not any(item.file_group.file_id for item in write_set.file_groups):
         files = marker_files(context.ports.storage, requested_time)
         marked = [each for one in files if (each := _file_group_of(one)) is not None]
-        return WriteSet.of([*claim.file_groups, *marked], claim.partitions, claim.inserting)
+        return WriteSet.of(
+            [*write_set.file_groups, *marked], write_set.partitions, write_set.inserting
+        )
     if action is not Action.DELTACOMMIT:
-        return claim
+        return write_set
     touched = (
         replace(item, access=Access.LOG) if item.access is Access.BASE else item
-        for item in claim.file_groups
+        for item in write_set.file_groups
     )
-    return WriteSet.of(touched, claim.partitions, claim.inserting)
+    return WriteSet.of(touched, write_set.partitions, write_set.inserting)
 
 
 def _file_group_of(marked: MarkedFile) -> AccessedFileGroup | None:

@@ -403,7 +403,7 @@ class ObjectStoreCommit(CommitProtocol):
         """Return whether writers share the lock of the busy store now, as far as is known."""
         return self.context.ports.lock.is_shareable
 
-    def must_wait_in_line(self, claim: WriteSet) -> bool:
+    def must_wait_in_line(self, write_set: WriteSet) -> bool:
         """
         Return whether a write must wait for earlier writers of its file groups.
 
@@ -413,7 +413,7 @@ class ObjectStoreCommit(CommitProtocol):
         unlocked = self.context.limits.publish_lock is CommitLockMode.NONE
         if not (unlocked or self.shares_lock()):
             return False
-        return newest_commit_there(self.context, rewritten_file_groups(claim)) is not None
+        return newest_commit_there(self.context, rewritten_file_groups(write_set)) is not None
 
 
 def revert_helped(context: TableContext, slot: Slot) -> None:
@@ -465,9 +465,11 @@ def _writes_ahead_count(timeline: ActiveTimeline, begun: InstantTime) -> int:
     )
 
 
-def rewritten_file_groups(claim: WriteSet) -> frozenset[FileGroupId]:
+def rewritten_file_groups(write_set: WriteSet) -> frozenset[FileGroupId]:
     """Return the rewritten file groups; log writers gain nothing by waiting, so they have none."""
-    return frozenset(item.file_group for item in claim.file_groups if item.access is Access.BASE)
+    return frozenset(
+        item.file_group for item in write_set.file_groups if item.access is Access.BASE
+    )
 
 
 def newest_commit_there(

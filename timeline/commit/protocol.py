@@ -370,7 +370,7 @@ class CommitProtocol:
         """Return whether writers that decide by slots hold the lock at the same time (LOCK-1)."""
         return False
 
-    def must_wait_in_line(self, claim: WriteSet) -> bool:  # noqa: ARG002
+    def must_wait_in_line(self, write_set: WriteSet) -> bool:  # noqa: ARG002
         """Return whether a write waits for earlier writers of its file groups (PUB-12)."""
         return False
 

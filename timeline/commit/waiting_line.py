@@ -74,7 +74,7 @@ class WaitResult:
 def wait_in_line(
     context: TableContext,
     begun: StartedWrite,
-    claim: WriteSet,
+    write_set: WriteSet,
     seen: BaseState,
     *,
     logs_may_conflict: bool,
@@ -85,7 +85,7 @@ def wait_in_line(
     Args:
         context: The table.
         begun: The write, which has announced its write set.
-        claim: The file groups that it changes or will change.
+        write_set: The file groups that it changes or will change.
         seen: The base state.
         logs_may_conflict: As of ``PendingCommit``.
 
@@ -99,7 +99,7 @@ def wait_in_line(
     Outside: nothing, or 1 list, 1 get and commit log probes at the same time, repeated while it
     waits.
     """
-    wait = _LineWait(context, begun, rewritten_file_groups(claim))
+    wait = _LineWait(context, begun, rewritten_file_groups(write_set))
     asked_at_ms = context.ports.clock.monotonic_ms()
     state = wait.wait()
     if state is None:
@@ -110,7 +110,7 @@ def wait_in_line(
     )
     head, timeline, config = state
     planned = PendingCommit(
-        write_set=claim, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
+        write_set=write_set, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
     )
     verdict, now_seen = validate_since(
         context, begun, planned, seen, timeline, head=head, config=config

@@ -290,10 +290,10 @@ def _above(path: str) -> list[str]:
     return [path[:at] for at, letter in enumerate(path) if letter == "/"]
 
 
-def _written_to(claim: WriteSet) -> frozenset[str]:
+def _written_to(write_set: WriteSet) -> frozenset[str]:
     return frozenset(
         item.file_group.partition_path
-        for item in claim.file_groups
+        for item in write_set.file_groups
         if item.access is not Access.REPLACE
     )
 
@@ -362,8 +362,10 @@ def _same_partition(mine: WriteSet, concurrent: ConcurrentCommit) -> Objection |
     )
 
 
-def _partitions(claim: WriteSet) -> set[str]:
-    return {item.file_group.partition_path for item in claim.file_groups} | set(claim.partitions)
+def _partitions(write_set: WriteSet) -> set[str]:
+    return {item.file_group.partition_path for item in write_set.file_groups} | set(
+        write_set.partitions
+    )
 
 
 _JAVA = "org.apache.hudi.client.transaction."

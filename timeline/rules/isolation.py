@@ -45,9 +45,9 @@ class ReadScope:
         """Return whether the rows of a partition were read, or that it has none."""
         return self.partitions is None or partition_path in self.partitions
 
-    def overwritten_by(self, claim: WriteSet) -> bool:
+    def overwritten_by(self, write_set: WriteSet) -> bool:
         """Return whether a write set replaces a whole partition that was read."""
-        return WHOLE_TABLE in claim.partitions or any(map(self.covers, claim.partitions))
+        return WHOLE_TABLE in write_set.partitions or any(map(self.covers, write_set.partitions))
 
 
 class CommitProbe(Protocol):
