@@ -271,29 +271,29 @@ def commit_group(
     Raises:
         LockTimeoutError, StorageUnavailableError: Nothing of the group was committed.
     """
-    begun = begin(context, action_of(context, works[0].plan.operation), context.cached_snapshot())
+    started = begin(context, action_of(context, works[0].plan.operation), context.cached_snapshot())
     published = False
     placed: dict[int, _Member] = {}
     written: dict[int, _Member] = {}
     answers: list[Answer] = [NotCommitted.ALONE] * len(works)
     try:
-        with _ended_by_error(context, begun):
+        with _ended_by_error(context, started):
             works = [*works, *join()]
             answers = [NotCommitted.ALONE] * len(works)
             run = side_by_side or partial(_by_executor, context)
             fresh = {number: work for number, work in enumerate(works) if _is_fresh(context, work)}
             if name_instant is not None:
-                for number in name_instant(begun.requested_time, frozenset(fresh)):
+                for number in name_instant(started.requested_time, frozenset(fresh)):
                     del fresh[number]
                     answers[number] = NotCommitted.LOST
             joints = coalesce(context, fresh)
-            view = _view_for(context, begun, joints, run)
-            placed = _assigned(context, begun, joints, answers, view, on_conflict=on_conflict)
-            written = _written(context, begun, placed, answers, run) if placed else {}
+            view = _view_for(context, started, joints, run)
+            placed = _assigned(context, started, joints, answers, view, on_conflict=on_conflict)
+            written = _written(context, started, placed, answers, run) if placed else {}
             if written:
-                publishing(begun.requested_time, _numbers_of(written))
+                publishing(started.requested_time, _numbers_of(written))
                 named = name_instant is not None
-                receipts = _publish(context, begun, written, placed, later, named=named)
+                receipts = _publish(context, started, written, placed, later, named=named)
                 published = bool(receipts)
                 for number, result in receipts.items():
                     answers[number] = result
@@ -303,22 +303,22 @@ def commit_group(
         # A write that left before is not in that instant, whatever its outcome.
         return [error if n in _numbers_of(written) else one for n, one in enumerate(answers)]
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
-        context.ports.events.emit("group.refused", rt=begun.requested_time, why=error.message)
+        context.ports.events.emit("group.refused", rt=started.requested_time, why=error.message)
         return [
             one if one in (NotCommitted.CONFLICTS, NotCommitted.LOST) else NotCommitted.ALONE
             for one in answers
         ]
     else:
         if not published:
-            discard_attempt(context, begun)
+            discard_attempt(context, started)
     finally:
-        context.low_water_mark.release(begun.requested_time)
-        context.commit_log.ended(begun.requested_time)
+        context.low_water_mark.release(started.requested_time)
+        context.commit_log.ended(started.requested_time)
     return answers
 
 
 @contextmanager
-def _ended_by_error(context: TableContext, begun: StartedWrite) -> Iterator[None]:
+def _ended_by_error(context: TableContext, started: StartedWrite) -> Iterator[None]:
     """
     Discard the instant after an error, as far as that is safe.
 
@@ -328,13 +328,13 @@ def _ended_by_error(context: TableContext, begun: StartedWrite) -> Iterator[None
     try:
         yield
     except OutcomeUnknownError:
-        begun.heartbeat.stop()  # UNK-3: delete nothing
+        started.heartbeat.stop()  # UNK-3: delete nothing
         raise
     except Exception:
-        discard_attempt(context, begun)  # GRP-3: one abort for all
+        discard_attempt(context, started)  # GRP-3: one abort for all
         raise
     except BaseException:
-        begun.heartbeat.stop()  # interrupted, perhaps during the commit: delete nothing
+        started.heartbeat.stop()  # interrupted, perhaps during the commit: delete nothing
         raise
 
 
@@ -355,12 +355,12 @@ def _numbers_of(members: Mapping[int, _Member]) -> frozenset[int]:
 
 def _view_for(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     joints: Sequence[CoalescedWrite],
     side_by_side: RunPhases,
 ) -> FileSystemView:
     """Return the view for all assignments, its partitions listed concurrently."""
-    view = view_of(context, begun.snapshot)
+    view = view_of(context, started.snapshot)
     listing = [one for one in joints if not one.work.plan.operation.traits.opens_new_files_only]
     if listing:
         side_by_side({joint.number: partial(_listed, view, joint.work) for joint in listing})
@@ -377,7 +377,7 @@ def _listed(view: FileSystemView, work: PreparedWrite) -> MemberOutcome:
 
 def _assigned(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     joints: Sequence[CoalescedWrite],
     answers: list[Answer],
     view: FileSystemView,
@@ -390,9 +390,9 @@ def _assigned(
     tasks = 0
     for joint in joints:
         try:
-            member = _assign_member(context, begun, joint, commits, view)
+            member = _assign_member(context, started, joint, commits, view)
         except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
-            context.ports.events.emit("group.left", rt=begun.requested_time, why=str(error))
+            context.ports.events.emit("group.left", rt=started.requested_time, why=str(error))
             continue
         if isinstance(member, NotCommitted):
             _tell(answers, joint, member)
@@ -409,7 +409,7 @@ def _assigned(
         tasks += len(renumbered)
         placed = replace(member, assignment=replace(member.assignment, tasks=renumbered))
         members[joint.number] = placed
-        commits.append(_as_concurrent_commit(begun, placed))
+        commits.append(_as_concurrent_commit(started, placed))
     return {number: _in_order(member, tasks) for number, member in members.items()}
 
 
@@ -420,7 +420,7 @@ def _in_order(member: _Member, count: int) -> _Member:
 
 def _assign_member(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     joint: CoalescedWrite,
     commits: list[ConcurrentCommit],
     view: FileSystemView,
@@ -429,7 +429,7 @@ def _assign_member(
     plan, workload = work.plan, work.workload
     if workload is None:
         raise InvariantError("a write without rows was offered to a group; report it")
-    schema, schema_before = schema_for(context, begun.snapshot, workload, plan)
+    schema, schema_before = schema_for(context, started.snapshot, workload, plan)
     try:
         refuse_other_key_types(plan, work.schema, schema)
     except SchemaConflictError:
@@ -441,7 +441,7 @@ def _assign_member(
     # If another member fills the same small file, new rows get a file of their own.
     for chosen in (files, replace(files, small_files_max=0)) if commits else (files,):
         assignment = assign_file_groups(
-            context, begun, workload, plan.rules, schema, files=chosen, view=view
+            context, started, workload, plan.rules, schema, files=chosen, view=view
         )
         if assignment.conflict is not None:
             return NotCommitted.ALONE
@@ -451,7 +451,7 @@ def _assign_member(
             metadata=CommitMetadata(),
             logs_may_conflict=assignment.logs_may_conflict,
         )
-        verdict = verdict_on(context, planned, begun.requested_time, commits)
+        verdict = verdict_on(context, planned, started.requested_time, commits)
         if isinstance(verdict, NoConflict):
             return member
         conflict = verdict
@@ -469,12 +469,12 @@ def _updates(assignment: FileGroupAssignment) -> frozenset[FileGroupId]:
     )
 
 
-def _as_concurrent_commit(begun: StartedWrite, member: _Member) -> ConcurrentCommit:
+def _as_concurrent_commit(started: StartedWrite, member: _Member) -> ConcurrentCommit:
     """Return a member as later members see it: committed just before."""
     return ConcurrentCommit(
-        action=begun.action,
-        requested_time=begun.requested_time,
-        completion_time=begun.requested_time,
+        action=started.action,
+        requested_time=started.requested_time,
+        completion_time=started.requested_time,
         write_set=member.write_set,
         schema=member.work.schema.avro_json,
         batches=member.coalesced.batch_ids,
@@ -483,13 +483,13 @@ def _as_concurrent_commit(begun: StartedWrite, member: _Member) -> ConcurrentCom
 
 def _written(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     placed: dict[int, _Member],
     answers: list[Answer],
     side_by_side: RunPhases,
 ) -> dict[int, _Member]:
     """Write the members' files; return the members that conflict with no earlier one."""
-    placed = _announced(context, begun, placed)
+    placed = _announced(context, started, placed)
     outcomes = side_by_side(
         {number: partial(_rewrite, context, member) for number, member in placed.items()}
     )
@@ -498,24 +498,24 @@ def _written(
     for number, member in placed.items():
         outcome = outcomes[number]
         if isinstance(outcome, Exception):
-            context.ports.events.emit("group.left", rt=begun.requested_time, why=str(outcome))
+            context.ports.events.emit("group.left", rt=started.requested_time, why=str(outcome))
             continue
-        done = _with_files(context, begun, member, outcome)
-        if _has_no_conflict(context, begun, done, commits):
+        done = _with_files(context, started, member, outcome)
+        if _has_no_conflict(context, started, done, commits):
             members[number] = done
-            commits.append(_as_concurrent_commit(begun, done))
+            commits.append(_as_concurrent_commit(started, done))
         else:
             _tell(answers, member.coalesced, NotCommitted.CONFLICTS)
     return members
 
 
 def _announced(
-    context: TableContext, begun: StartedWrite, placed: dict[int, _Member]
+    context: TableContext, started: StartedWrite, placed: dict[int, _Member]
 ) -> dict[int, _Member]:
     """Announce all members' files at once: one round trip on a high-latency store (PAR-1)."""
     parts = [(member.workload, member.assignment.tasks) for member in placed.values()]
     profile = merged_profile([member.assignment.profile for member in placed.values()])
-    shown = announce_tasks(context, begun, profile, parts)
+    shown = announce_tasks(context, started, profile, parts)
     return {
         number: replace(member, assignment=replace(member.assignment, tasks=tasks))
         for (number, member), tasks in zip(placed.items(), shown, strict=True)
@@ -548,7 +548,7 @@ def _rewrite(context: TableContext, member: _Member) -> MemberOutcome:
 
 def _with_files(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     member: _Member,
     stats: Sequence[tuple[WriteStat, ...]],
 ) -> _Member:
@@ -561,21 +561,21 @@ def _with_files(
         attempts=1,
     )
     batches = member.coalesced.batches()
-    pending_commit = pending_commit_of(context, begun, member.work.plan, written, batches)
+    pending_commit = pending_commit_of(context, started, member.work.plan, written, batches)
     return replace(member, written=written, pending_commit=pending_commit)
 
 
 def _has_no_conflict(
-    context: TableContext, begun: StartedWrite, member: _Member, commits: list[ConcurrentCommit]
+    context: TableContext, started: StartedWrite, member: _Member, commits: list[ConcurrentCommit]
 ) -> bool:
     """Return whether a written member has no conflict with the members before it (GRP-2)."""
     pending_commit, written = _files_of(member)
     if not isinstance(
-        verdict_on(context, pending_commit, begun.requested_time, commits), NoConflict
+        verdict_on(context, pending_commit, started.requested_time, commits), NoConflict
     ):
         return False
     mine = commit_facts_of(
-        begun,
+        started,
         member.work.plan,
         written,
         pending_commit.write_set,
@@ -595,7 +595,7 @@ def _files_of(member: _Member) -> tuple[PendingCommit, WrittenFiles]:
 
 def _publish(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     members: dict[int, _Member],
     placed: dict[int, _Member],
     later: Callable[[Callable[[], None]], object],
@@ -607,7 +607,7 @@ def _publish(
     together = merge_members([written for _, written in files.values()])
     attempted = [member.workload.attempted() or frozenset() for member in placed.values()]
     # PUB-1: also the files of members that failed or had a conflict.
-    reconcile_files(context, begun, together, frozenset[str]().union(*attempted))
+    reconcile_files(context, started, together, frozenset[str]().union(*attempted))
     batches = tuple(
         batch for pending_commit, _ in files.values() for batch in pending_commit.batches
     )
@@ -617,16 +617,16 @@ def _publish(
     for number, member in members.items() if named else ():
         parts |= member.coalesced.member_results(files[number][0].metadata)
     shared = merged_request(first, plans, parts)
-    pending_commit = MetadataWriter(context, begun).with_update(
-        pending_commit_of(context, begun, shared, together, batches), together
+    pending_commit = MetadataWriter(context, started).with_update(
+        pending_commit_of(context, started, shared, together, batches), together
     )
-    outcome = commit_write(context, begun, pending_commit, BaseState.by(begun.snapshot))
+    outcome = commit_write(context, started, pending_commit, BaseState.by(started.snapshot))
     if not isinstance(outcome, CommittedWrite):
         why = outcome.verdict.why
-        context.ports.events.emit("group.refused", rt=begun.requested_time, why=why)
+        context.ports.events.emit("group.refused", rt=started.requested_time, why=why)
         return {}
-    tidy_up = finish_commit(context, begun, outcome.slot)
-    context.ports.events.emit("group.done", rt=begun.requested_time, size=len(plans))
+    tidy_up = finish_commit(context, started, outcome.slot)
+    context.ports.events.emit("group.done", rt=started.requested_time, size=len(plans))
     later(tidy_up)
     receipts: dict[int, CommitResult] = {}
     for number, member in members.items():

@@ -114,7 +114,7 @@ class _Write:
     """The write to assign, as every step sees it."""
 
     context: TableContext
-    begun: AssignmentBase
+    started: AssignmentBase
     workload: Workload
     rules: RowRules
     schema: TableSchema
@@ -161,7 +161,7 @@ class _Write:
 
 def assign_file_groups(
     context: TableContext,
-    begun: AssignmentBase,
+    started: AssignmentBase,
     workload: Workload | None,
     rules: RowRules,
     schema: TableSchema,
@@ -178,7 +178,7 @@ def assign_file_groups(
 
     Args:
         context: The table.
-        begun: The write; its snapshot is the base of every decision.
+        started: The write; its snapshot is the base of every decision.
         workload: Prepared rows; None for a delete of partitions.
         rules: How rows become records.
         schema: The schema to write with.
@@ -195,11 +195,11 @@ def assign_file_groups(
         UnsupportedTableError: The write overwrites partitions with fixed file ids.
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
-    view = view or view_of(context, begun.snapshot)
+    view = view or view_of(context, started.snapshot)
     named = tuple(delete_partitions)
-    one_pass = not counts_rows and writes_in_one_pass(workload, rules, files, begun.snapshot)
+    one_pass = not counts_rows and writes_in_one_pass(workload, rules, files, started.snapshot)
     touched = named if workload is None or one_pass else workload.partition_paths()
-    plans = _planned_groups(context, begun.snapshot)
+    plans = _planned_groups(context, started.snapshot)
     replaced, claimed = _replaced(view, rules, named, touched)
     without_rows = FileGroupAssignment(
         tasks=(),
@@ -212,7 +212,7 @@ def assign_file_groups(
         return without_rows
     write = _Write(
         context=context,
-        begun=begun,
+        started=started,
         workload=workload,
         rules=rules,
         schema=schema,
@@ -335,7 +335,7 @@ def _located(write: _Write) -> frozenset[FileGroupId] | None:
         return None
     return file_groups_by_index(
         write.context,
-        write.begun.snapshot,
+        write.started.snapshot,
         write.workload.locate,
         whole_table=rules.lookup.whole_table,
     )
@@ -360,7 +360,7 @@ def _tag_rows(
     context, rules, workload = write.context, write.rules, write.workload
     in_buckets = write.buckets is not None
     if rules.tags or in_buckets:
-        refuse_other_forms(context, write.begun.snapshot, latest.values(), rules.keys)
+        refuse_other_forms(context, write.started.snapshot, latest.values(), rules.keys)
     candidates: dict[str, list[IndexedFile]] = {}
     # With a bucket index, only inserts that check for known keys look them up.
     if rules.tags and (rules.checks_known or not in_buckets):
@@ -430,7 +430,7 @@ def _fill_buckets(
     ids = write.context.ports.ids
     where = find_buckets(
         write.context.ports.storage,
-        write.begun.snapshot,
+        write.started.snapshot,
         index,
         write.touched,
         latest,
@@ -563,7 +563,7 @@ def _shared_task(write: _Write) -> FileGroupTask:
     elif {IS_DELETED_COLUMN, rules.merge.delete_field} & set(schema.arrow.names):
         deletes = DeleteKind.COLUMN
     return FileGroupTask(
-        requested_time=write.begun.requested_time,
+        requested_time=write.started.requested_time,
         operation=rules.operation,
         partition_path="",
         file_id="",

@@ -463,13 +463,13 @@ class ReadValidation:
 
     Args:
         context: The table; its limits name the isolation level, unless the reads do.
-        begun: The attempt.
+        started: The attempt.
         reads: The reads that its rows were computed from.
     """
 
-    def __init__(self, context: TableContext, begun: StartedWrite, reads: ReadSet) -> None:
+    def __init__(self, context: TableContext, started: StartedWrite, reads: ReadSet) -> None:
         self._context = context
-        self._announced_changes = begun
+        self._announced_changes = started
         self._reads = reads
         self._rivals: dict[tuple[InstantTime, InstantTime], ConcurrentCommit] = {}
         # Every validation covers all of them, the last one under the lock; files are read once.

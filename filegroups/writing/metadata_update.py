@@ -107,12 +107,12 @@ class MetadataWriter:
 
     Args:
         context: The table.
-        begun: The write.
+        started: The write.
     """
 
-    def __init__(self, context: TableContext, begun: StartedWrite) -> None:
+    def __init__(self, context: TableContext, started: StartedWrite) -> None:
         self._context = context
-        self._begun = begun
+        self._begun = started
         self._attempts = count()
         self._written: tuple[MetadataLogFile, ...] = ()
         self._uncreated: Sequence[tuple[MetadataLogFile, bytes]] = ()

@@ -17,7 +17,7 @@ from timeline.model.commit_metadata import WriteStat
 
 def write_files(
     context: TableContext,
-    begun: AssignmentBase,
+    started: AssignmentBase,
     workload: Workload | None,
     rules: RowRules,
     assignment: FileGroupAssignment,
@@ -30,14 +30,14 @@ def write_files(
     groups = assignment.new_groups
     if groups is not None and isinstance(workload, OnePassWorkload):
         opened = workload.write_new_groups(groups)
-        full = _with_new_groups(context, begun, rules, assignment, opened)
+        full = _with_new_groups(context, started, rules, assignment, opened)
         return full, [one.stats for one in opened]
     return assignment, [] if workload is None else workload.rewrite(assignment.tasks)
 
 
 def _with_new_groups(
     context: TableContext,
-    begun: AssignmentBase,
+    started: AssignmentBase,
     rules: RowRules,
     assignment: FileGroupAssignment,
     opened: Sequence[NewGroupStats],
@@ -64,7 +64,7 @@ def _with_new_groups(
             for one in opened
         ),
         outer_folders=refuse_nesting(
-            context, view_of(context, begun.snapshot), tuple(sorted(rows)), rules
+            context, view_of(context, started.snapshot), tuple(sorted(rows)), rules
         ),
         new_rows=rows if rules.operation.traits.updates else {},
         new_groups=None,

@@ -62,7 +62,7 @@ _MARKERS_MAX = 16  # above this number each task creates its own marker, concurr
 
 def announce(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     assignment: FileGroupAssignment,
     workload: Workload | None,
     detection: EarlyDetectionRun | None,
@@ -76,7 +76,7 @@ def announce(
 
     Args:
         context: The table.
-        begun: The write.
+        started: The write.
         assignment: The assigned file groups.
         workload: Its rows, None for none.
         detection: The early conflict detection; None for none.
@@ -89,23 +89,23 @@ def announce(
 
     def detect() -> None:
         found.append(
-            (NoConflict(), BaseState.by(begun.snapshot))
+            (NoConflict(), BaseState.by(started.snapshot))
             if detection is None
-            else detection(context, begun, assignment)
+            else detection(context, started, assignment)
         )
 
     if then or not context.ports.storage.capabilities.high_latency:
-        make_inflight(context, begun, assignment.profile)
+        make_inflight(context, started, assignment.profile)
         detect()
         return assignment, found[0]
     parts = [] if workload is None else [(workload, assignment.tasks)]
-    shown = announce_tasks(context, begun, assignment.profile, parts, detect)
+    shown = announce_tasks(context, started, assignment.profile, parts, detect)
     return replace(assignment, tasks=tuple(task for tasks in shown for task in tasks)), found[0]
 
 
 def announce_tasks(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     profile: CommitMetadata,
     parts: Sequence[tuple[Workload, Sequence[FileGroupTask]]],
     *others: Callable[[], None],
@@ -118,7 +118,7 @@ def announce_tasks(
 
     Args:
         context: The table.
-        begun: The write.
+        started: The write.
         profile: The content of its inflight file.
         parts: For each write of the instant, its rows and its tasks.
         others: Other calls to run at the same time.
@@ -126,7 +126,7 @@ def announce_tasks(
     Returns:
         For each part its tasks, with announced markers and partitions noted.
     """
-    show = partial(make_inflight, context, begun, profile)
+    show = partial(make_inflight, context, started, profile)
     storage = context.ports.storage
     bases = [
         task
@@ -149,7 +149,7 @@ def announce_tasks(
                 create_partition_metadata,
                 storage,
                 path,
-                begun.requested_time,
+                started.requested_time,
                 ending=ending,
                 checks_first=False,
             )
@@ -217,7 +217,7 @@ _LATE_FILES_POLL_MS = 100
 
 def reconcile_files(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     written: WrittenFiles,
     attempted: frozenset[str] | None,
 ) -> None:
@@ -231,10 +231,10 @@ def reconcile_files(
     storage = context.ports.storage
     kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
     if attempted is None:
-        marked = {one.path: one for one in marker_files(storage, begun.requested_time)}
+        marked = {one.path: one for one in marker_files(storage, started.requested_time)}
         attempted = frozenset(marked)
         for path in _await_files(context, attempted - kept - written.dropped):
-            withdraw_marker(storage, begun.requested_time, marked[path])
+            withdraw_marker(storage, started.requested_time, marked[path])
     for path in sorted(attempted - kept - written.dropped):
         storage.delete(path)
     storage.sync_folders(
@@ -261,7 +261,7 @@ def _await_files(context: TableContext, paths: Collection[str]) -> list[str]:
 
 def pending_commit_of(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     plan: WriteRequest,
     written: WrittenFiles,
     batches: tuple[Batch, ...] = (),
@@ -271,7 +271,7 @@ def pending_commit_of(
 
     ``batches`` are those of a group's members. The plan's own batch is added here.
     """
-    metadata = _metadata_of(context, begun, plan, written)
+    metadata = _metadata_of(context, started, plan, written)
     changed = write_set_of(metadata)
     read_only = _read_only(written, changed)
     write_set = WriteSet.of(
@@ -290,7 +290,7 @@ def pending_commit_of(
         )
     ids = written.schema.ids
     check = commit_checks(
-        context, commit_facts_of(begun, plan, written, write_set, batches, read_only=read_only)
+        context, commit_facts_of(started, plan, written, write_set, batches, read_only=read_only)
     )
     return PendingCommit(
         write_set=write_set,
@@ -300,7 +300,7 @@ def pending_commit_of(
         logs_may_conflict=written.assignment.logs_may_conflict,
         schema_before=written.schema_before,
         schema_after=written.schema.avro_json,
-        schema_file=None if ids is None else ids.schema_file(begun.requested_time),
+        schema_file=None if ids is None else ids.schema_file(started.requested_time),
         batches=batches,
         check=check
         if written.read_validation is None
@@ -309,7 +309,7 @@ def pending_commit_of(
 
 
 def _metadata_of(
-    context: TableContext, begun: StartedWrite, plan: WriteRequest, written: WrittenFiles
+    context: TableContext, started: StartedWrite, plan: WriteRequest, written: WrittenFiles
 ) -> CommitMetadata:
     """Return the content of the completed file."""
     by_partition: dict[str, list[WriteStat]] = {}
@@ -322,7 +322,7 @@ def _metadata_of(
     return CommitMetadata(
         partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
         operation_type=plan.hudi_name,
-        extra_metadata=_extra_metadata(context, begun, plan, written),
+        extra_metadata=_extra_metadata(context, started, plan, written),
         partition_to_replace_file_ids=replaced if plan.operation.replaces else None,
     )
 
@@ -345,7 +345,7 @@ def _read_only(written: WrittenFiles, changed: WriteSet) -> tuple[AccessedFileGr
 
 
 def commit_facts_of(
-    begun: StartedWrite,
+    started: StartedWrite,
     plan: WriteRequest,
     written: WrittenFiles,
     write_set: WriteSet,
@@ -355,7 +355,7 @@ def commit_facts_of(
 ) -> CommitFacts:
     """Collect the facts that the checks compare with concurrent commits."""
     return CommitFacts(
-        requested_time=begun.requested_time,
+        requested_time=started.requested_time,
         keys_looked_up=plan.rules.tags and plan.rules.buckets is None,
         whole_table=plan.rules.lookup.whole_table,
         by_record_index=plan.rules.lookup.by_record_index,
@@ -427,7 +427,7 @@ def _sought(written: WrittenFiles, task: FileGroupTask) -> int:
 
 
 def _extra_metadata(
-    context: TableContext, begun: StartedWrite, plan: WriteRequest, written: WrittenFiles
+    context: TableContext, started: StartedWrite, plan: WriteRequest, written: WrittenFiles
 ) -> dict[str, str]:
     refusals = (*plan.conflicts, *written.conflicts)
     extra = {
@@ -437,7 +437,7 @@ def _extra_metadata(
         "hoodoo.attempts": str(len(plan.conflicts) + written.attempts),
     }
     if written.schema.ids is not None:
-        extra[INTERNAL_SCHEMA_KEY] = written.schema.ids.latest_schema(begun.requested_time)
+        extra[INTERNAL_SCHEMA_KEY] = written.schema.ids.latest_schema(started.requested_time)
     if plan.reads is not None:
         extra[READS_KEY] = plan.reads.text
     if plan.batch_id is not None:
@@ -494,7 +494,7 @@ _PAUSE_MS_MAX = 1_000
 
 def detect_early(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     assignment: FileGroupAssignment,
     *,
     waits_for_announced: bool,
@@ -509,7 +509,7 @@ def detect_early(
 
     Args:
         context: The table.
-        begun: The write; it is announced (BEG-6).
+        started: The write; it is announced (BEG-6).
         assignment: The assigned file groups.
         waits_for_announced: Also compare with announced writes; not while this writer keeps a lock that the
             others wait for.
@@ -520,19 +520,19 @@ def detect_early(
         HeartbeatExpiredError: This process paused too long (HB-3).
         StorageUnavailableError: The storage does not answer.
     """
-    planned, seen = planned_commit(assignment), BaseState.by(begun.snapshot)
+    planned, seen = planned_commit(assignment), BaseState.by(started.snapshot)
     if waits_for_announced:
         conflict = _wait_for_announced(
-            context, begun, planned, elapsed_ms=elapsed_ms, report_wait=report_wait
+            context, started, planned, elapsed_ms=elapsed_ms, report_wait=report_wait
         )
         if conflict is not None:
             return conflict, seen
-    return validate_unlocked(context, begun, planned, seen)
+    return validate_unlocked(context, started, planned, seen)
 
 
 def _wait_for_announced(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     planned: PendingCommit,
     *,
     elapsed_ms: int,
@@ -541,16 +541,16 @@ def _wait_for_announced(
     """Wait for earlier writers that announced a conflict; return it if the budget ends the wait."""
     clock, events = context.ports.clock, context.ports.events
     budget = context.limits.retry
-    started = clock.monotonic_ms()
+    began_ms = clock.monotonic_ms()
     pause_ms = 0
     before: Rejected | None = None
     while True:
-        conflict = _announced_conflicts(context, begun, planned)
-        waited_ms = clock.monotonic_ms() - started
+        conflict = _announced_conflicts(context, started, planned)
+        waited_ms = clock.monotonic_ms() - began_ms
         if conflict is None:
             if before is not None:
-                events.emit("write.way_given", rt=begun.requested_time, wait_ms=waited_ms)
-                report = conflict_report_of(begun.requested_time, before)
+                events.emit("write.way_given", rt=started.requested_time, wait_ms=waited_ms)
+                report = conflict_report_of(started.requested_time, before)
                 report_wait(WaitReport(report=report, wait_ms=waited_ms))
             return None
         spent = 0 < budget.total_ms_max < elapsed_ms + waited_ms
@@ -560,11 +560,11 @@ def _wait_for_announced(
             commits = ", ".join(
                 concurrent.requested_time for concurrent in conflict.concurrent_commits
             )
-            events.emit("write.gives_way", rt=begun.requested_time, rivals=commits)
+            events.emit("write.gives_way", rt=started.requested_time, rivals=commits)
         before = conflict if before is None else _both(before, conflict)
         pause_ms = min(2 * pause_ms or _PAUSE_MS_FIRST, _PAUSE_MS_MAX)
         clock.sleep_ms(pause_ms)
-        begun.heartbeat.check()
+        started.heartbeat.check()
 
 
 def _both(before: Rejected, found: Rejected) -> Rejected:
@@ -583,15 +583,15 @@ def _both(before: Rejected, found: Rejected) -> Rejected:
 
 
 def _announced_conflicts(
-    context: TableContext, begun: StartedWrite, planned: PendingCommit
+    context: TableContext, started: StartedWrite, planned: PendingCommit
 ) -> Rejected | None:
     """Return the conflict with announced writes of live writers with lower requested times."""
     commits: list[ConcurrentCommit] = []
     groups: list[FileGroupId] = []
     partitions: list[str] = []
-    before = announced_writes(context, context.active(), below=begun.requested_time)
+    before = announced_writes(context, context.active(), below=started.requested_time)
     for concurrent in before:
-        verdict = verdict_on(context, planned, begun.requested_time, [concurrent])
+        verdict = verdict_on(context, planned, started.requested_time, [concurrent])
         if isinstance(verdict, NoConflict):
             continue
         commits.append(concurrent)

@@ -57,9 +57,9 @@ def wait_for_rate_limit(context: TableContext) -> bool:
     times = _TableTime(context, pace)
     lost = 0
     while True:
-        begun = times.begins(context.active())
+        started = times.begins(context.active())
         waited_ms = clock.monotonic_ms() - started_ms
-        free_at = next_begin_ms(begun, pace)
+        free_at = next_begin_ms(started, pace)
         wait_ms = 0 if free_at is None else free_at - times.now_ms()
         if wait_ms <= 0:
             break

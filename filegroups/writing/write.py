@@ -222,9 +222,9 @@ def write(
     if limited and wait_for_rate_limit(context):
         return write_prepared(work)
     # The retry budget does not count the preparation, which takes long for a big batch.
-    started = context.ports.clock.monotonic_ms()
-    tries = RetryState(started_ms=started)
-    fresh = cached if started - asked_at_ms <= context.cached_snapshot_age_ms else None
+    began_ms = context.ports.clock.monotonic_ms()
+    tries = RetryState(started_ms=began_ms)
+    fresh = cached if began_ms - asked_at_ms <= context.cached_snapshot_age_ms else None
     return _to_its_end(work, tries, _attempt(work, tries, fresh))
 
 
@@ -336,49 +336,49 @@ def _attempt(
     """Run one instant from begin to end; a rejected one leaves nothing behind."""
     context = work.context
     tries.start_attempt(context)
-    begun = begin(context, action_of(context, work.plan.operation), snapshot)
+    started = begin(context, action_of(context, work.plan.operation), snapshot)
     try:
-        outcome = _write_and_publish(work, begun, tries)
+        outcome = _write_and_publish(work, started, tries)
     except OutcomeUnknownError:
         # UNK-3: delete nothing. The heartbeat stops, so that another process resolves the write.
-        begun.heartbeat.stop()
+        started.heartbeat.stop()
         raise
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
-        discard_attempt(context, begun)
-        outcome = _conflict_of_error(context, begun, error, tries)
+        discard_attempt(context, started)
+        outcome = _conflict_of_error(context, started, error, tries)
         if tries.spent_bound(context) is not None:
             raise
     except Exception:
-        discard_attempt(context, begun)
+        discard_attempt(context, started)
         raise
     except BaseException:
         # Interrupted, perhaps during the commit: delete nothing. Without a heartbeat the next
         # clean rolls the write back, or applies its slot if it was committed.
-        begun.heartbeat.stop()
+        started.heartbeat.stop()
         raise
     else:
         if isinstance(outcome, Conflict):
-            discard_attempt(context, begun)
+            discard_attempt(context, started)
     finally:
-        context.low_water_mark.release(begun.requested_time)
-        context.commit_log.ended(begun.requested_time)
+        context.low_water_mark.release(started.requested_time)
+        context.commit_log.ended(started.requested_time)
     return outcome
 
 
 def _conflict(
-    begun: StartedWrite,
+    started: StartedWrite,
     tries: RetryState,
     verdict: Rebase | Rejected,
     base_state: BaseState | None = None,
 ) -> Conflict:
     """Note the report of a conflict and return it; by default it is one with the base snapshot."""
-    tries.conflicts.append(conflict_report_of(begun.requested_time, verdict))
-    return Conflict(verdict=verdict, base_state=base_state or BaseState.by(begun.snapshot))
+    tries.conflicts.append(conflict_report_of(started.requested_time, verdict))
+    return Conflict(verdict=verdict, base_state=base_state or BaseState.by(started.snapshot))
 
 
 def _conflict_of_error(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     error: MissingFileError | HeartbeatExpiredError | RolledBackError,
     tries: RetryState,
 ) -> Conflict:
@@ -390,29 +390,29 @@ def _conflict_of_error(
     rule = RuleId.SOURCE_NOT_NEWEST
     if not isinstance(error, MissingFileError):
         rule = RuleId.TARGET_OF_ROLLBACK
-    context.ports.events.emit("write.redo", rt=begun.requested_time, why=error.message)
-    return _conflict(begun, tries, Rejected(rule, error.message, ()))
+    context.ports.events.emit("write.redo", rt=started.requested_time, why=error.message)
+    return _conflict(started, tries, Rejected(rule, error.message, ()))
 
 
 def _write_and_publish(
-    work: PreparedWrite, begun: StartedWrite, tries: RetryState
+    work: PreparedWrite, started: StartedWrite, tries: RetryState
 ) -> CommitResult | Conflict:
     context, plan, workload = work.context, work.plan, work.workload
     refusals, waits = tries.conflicts, tries.waits
     # Another writer may have changed the schema since the rows were prepared.
-    schema, before = schema_for(context, begun.snapshot, workload, plan)
+    schema, before = schema_for(context, started.snapshot, workload, plan)
     refuse_other_key_types(plan, work.schema, schema)
     work = replace(work, schema=schema, schema_before=before)
     if plan.batch_id is not None and committed_batch(context, plan) is not None:
         # BATCH-1: the same batch was committed before the base snapshot, so validation does not
         # see it. ``write`` returns its commit result.
         twin = Rejected(RuleId.SAME_BATCH, "a concurrent commit has the same batch id", ())
-        return _conflict(begun, tries, twin)
-    assignment = _assigned(work, begun)
-    watch, stale = _watched(work, begun, assignment)
+        return _conflict(started, tries, twin)
+    assignment = _assigned(work, started)
+    watch, stale = _watched(work, started, assignment)
     if stale is not None:
-        return _conflict(begun, tries, stale)
-    seen = BaseState.by(begun.snapshot)
+        return _conflict(started, tries, stale)
+    seen = BaseState.by(started.snapshot)
     needs_lookup = plan.rules.depends_on_lookup
     # ``seen`` stays the base snapshot: the other checks against these concurrent commits (schema,
     # batch, keys inserted by both) need the written files.
@@ -429,19 +429,19 @@ def _write_and_publish(
     # No other writer commits while this one keeps the commit lock, so no conflict can appear.
     early = detection if plan.detect_early and not work.queued else None
     assignment, (verdict, base_state) = announce(
-        context, begun, assignment, workload, early, then=waits_for_announced
+        context, started, assignment, workload, early, then=waits_for_announced
     )
     if isinstance(verdict, Rejected) or (isinstance(verdict, Rebase) and needs_lookup):
-        return _conflict(begun, tries, verdict, base_state)
+        return _conflict(started, tries, verdict, base_state)
     if isinstance(verdict, Rebase):
-        context.ports.events.emit("write.rebased_early", rt=begun.requested_time)
+        context.ports.events.emit("write.rebased_early", rt=started.requested_time)
         assignment = replace(assignment, tasks=rebase_tasks(assignment.tasks, verdict))
-    here = _wait_in_line(work, begun, assignment, seen, needs_lookup=needs_lookup)
+    here = _wait_in_line(work, started, assignment, seen, needs_lookup=needs_lookup)
     if here is not None and isinstance(here.verdict, Rejected):
-        return _conflict(begun, tries, here.verdict, here.base_state)
+        return _conflict(started, tries, here.verdict, here.base_state)
     if here is not None and isinstance(here.verdict, Rebase):
         assignment = replace(assignment, tasks=rebase_tasks(assignment.tasks, here.verdict))
-    assignment, stats = write_files(context, begun, workload, plan.rules, assignment)
+    assignment, stats = write_files(context, started, workload, plan.rules, assignment)
     written = WrittenFiles(
         assignment=assignment,
         stats=tuple(zip(assignment.tasks, stats, strict=True)),
@@ -452,12 +452,14 @@ def _write_and_publish(
         waits=tuple(waits),
         read_validation=watch,
     )
-    return _publish_written(work, begun, written, seen, tries, here=here, needs_lookup=needs_lookup)
+    return _publish_written(
+        work, started, written, seen, tries, here=here, needs_lookup=needs_lookup
+    )
 
 
 def _publish_written(
     work: PreparedWrite,
-    begun: StartedWrite,
+    started: StartedWrite,
     written: WrittenFiles,
     seen: BaseState,
     tries: RetryState,
@@ -468,17 +470,17 @@ def _publish_written(
     """Commit the written files; rebase conflicting file groups as long as that is enough."""
     context, plan, workload = work.context, work.plan, work.workload
     refusals = tries.conflicts
-    metadata = MetadataWriter(context, begun)
+    metadata = MetadataWriter(context, started)
     while True:
         attempted = frozenset[str]() if workload is None else workload.attempted()
-        reconcile_files(context, begun, written, attempted)
-        pending_commit = pending_commit_of(context, begun, plan, written)
+        reconcile_files(context, started, written, attempted)
+        pending_commit = pending_commit_of(context, started, plan, written)
         pending_commit = metadata.with_update(pending_commit, written)
         tries.start_commit(context)
         state = None if here is None else here.timeline_state(context)
-        outcome = commit_write(context, begun, pending_commit, seen, state)
+        outcome = commit_write(context, started, pending_commit, seen, state)
         if isinstance(outcome, CommittedWrite):
-            clean_up(context, begun, outcome.slot)
+            clean_up(context, started, outcome.slot)
             return commit_result_of(
                 context,
                 plan,
@@ -487,8 +489,8 @@ def _publish_written(
                 refusals=refusals,
                 redone=_redone(tries, outcome),
             )
-        refusals.append(conflict_report_of(begun.requested_time, outcome.verdict))
-        context.ports.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
+        refusals.append(conflict_report_of(started.requested_time, outcome.verdict))
+        context.ports.events.emit("write.refused", rt=started.requested_time, why=refusals[-1].text)
         if isinstance(outcome.verdict, Rejected) or workload is None or needs_lookup:
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
@@ -512,10 +514,10 @@ def _publish_written(
             logs_may_conflict = pending_commit.logs_may_conflict
             # The rebased files use this newer state; validation still starts at the older one.
             here = wait_in_line(
-                context, begun, pending_commit.write_set, seen, logs_may_conflict=logs_may_conflict
+                context, started, write_set, seen, logs_may_conflict=logs_may_conflict
             )
         if here is not None and isinstance(here.verdict, Rejected):
-            return _conflict(begun, tries, here.verdict, here.base_state)
+            return _conflict(started, tries, here.verdict, here.base_state)
         if here is not None and isinstance(here.verdict, Rebase):
             verdict = here.verdict
         again = rebase(workload, written, verdict, announced, number=number)
@@ -525,7 +527,7 @@ def _publish_written(
 
 def _wait_in_line(
     work: PreparedWrite,
-    begun: StartedWrite,
+    started: StartedWrite,
     assignment: FileGroupAssignment,
     seen: BaseState,
     *,
@@ -536,24 +538,24 @@ def _wait_in_line(
     may_wait = not (work.workload is None or needs_lookup or work.queued)
     if not (may_wait and protocol_of(work.context).must_wait_in_line(write_set)):
         return None
-    return wait_in_line(work.context, begun, write_set, seen, logs_may_conflict=logs_may_conflict)
+    return wait_in_line(work.context, started, write_set, seen, logs_may_conflict=logs_may_conflict)
 
 
-def _assigned(work: PreparedWrite, begun: StartedWrite) -> FileGroupAssignment:
+def _assigned(work: PreparedWrite, started: StartedWrite) -> FileGroupAssignment:
     context, plan = work.context, work.plan
     assignment = assign_file_groups(
         context,
-        begun,
+        started,
         work.workload,
         plan.rules,
         work.schema,
         files=plan.files,
-        delete_partitions=plan.partitions_deleted(begun.snapshot),
+        delete_partitions=plan.partitions_deleted(started.snapshot),
     )
     if assignment.conflict is not None:
         if not context.limits.cancels_conflicting_plans:
             raise conflict_error(
-                conflict_report_of(begun.requested_time, assignment.conflict),
+                conflict_report_of(started.requested_time, assignment.conflict),
                 assignment.conflict.rule,
             )
         cancel_blocking_plans(context, assignment.conflict.plans)
@@ -561,12 +563,12 @@ def _assigned(work: PreparedWrite, begun: StartedWrite) -> FileGroupAssignment:
 
 
 def _watched(
-    work: PreparedWrite, begun: StartedWrite, assignment: FileGroupAssignment
+    work: PreparedWrite, started: StartedWrite, assignment: FileGroupAssignment
 ) -> tuple[ReadValidation | None, Rejected | None]:
     """Return the validation of the plan's reads, if any, and its verdict before the write."""
     if work.plan.reads is None:
         return None, None
-    watch = ReadValidation(work.context, begun, work.plan.reads)
+    watch = ReadValidation(work.context, started, work.plan.reads)
     return watch, watch.validate_before_begin(planned_write_set(assignment))
 
 
@@ -648,7 +650,7 @@ def _redone(tries: RetryState, published: CommittedWrite) -> RetryScope:
 # replaced (SLOT-10).
 
 
-def clean_up(context: TableContext, begun: StartedWrite, slot: Slot) -> None:
+def clean_up(context: TableContext, started: StartedWrite, slot: Slot) -> None:
     """
     Do all post-commit steps before ``write`` returns.
 
@@ -657,12 +659,12 @@ def clean_up(context: TableContext, begun: StartedWrite, slot: Slot) -> None:
             at the same time.
     """
     context.ports.concurrently(
-        partial(protocol_of(context).assert_same_table, slot), partial(_tidy_up, context, begun)
+        partial(protocol_of(context).assert_same_table, slot), partial(_tidy_up, context, started)
     )
-    _advance_low_water_mark(context, begun)
+    _advance_low_water_mark(context, started)
 
 
-def finish_commit(context: TableContext, begun: StartedWrite, slot: Slot) -> Callable[[], None]:
+def finish_commit(context: TableContext, started: StartedWrite, slot: Slot) -> Callable[[], None]:
     """
     Do the post-commit steps that must precede the result; return a callable that does the rest.
 
@@ -674,23 +676,23 @@ def finish_commit(context: TableContext, begun: StartedWrite, slot: Slot) -> Cal
     protocol_of(context).assert_same_table(slot)
 
     def rest() -> None:
-        _tidy_up(context, begun)
-        _advance_low_water_mark(context, begun)
+        _tidy_up(context, started)
+        _advance_low_water_mark(context, started)
 
     return rest
 
 
-def _tidy_up(context: TableContext, begun: StartedWrite) -> None:
-    delete = partial(delete_markers, context.ports.storage, begun.requested_time)
-    context.ports.concurrently(partial(_guarded, context, begun, delete), begun.heartbeat.stop)
+def _tidy_up(context: TableContext, started: StartedWrite) -> None:
+    delete = partial(delete_markers, context.ports.storage, started.requested_time)
+    context.ports.concurrently(partial(_guarded, context, started, delete), started.heartbeat.stop)
 
 
-def _advance_low_water_mark(context: TableContext, begun: StartedWrite) -> None:
-    _guarded(context, begun, partial(advance_low_water_mark, context))
+def _advance_low_water_mark(context: TableContext, started: StartedWrite) -> None:
+    _guarded(context, started, partial(advance_low_water_mark, context))
 
 
-def _guarded(context: TableContext, begun: StartedWrite, call: Callable[[], object]) -> None:
+def _guarded(context: TableContext, started: StartedWrite, call: Callable[[], object]) -> None:
     try:
         call()
     except Exception as error:  # noqa: BLE001 - whatever it is, the write is committed
-        context.ports.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
+        context.ports.events.emit("write.cleanup_failed", rt=started.requested_time, why=str(error))

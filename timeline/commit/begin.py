@@ -103,20 +103,20 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
     least = protocol.least_time() if context.commit_log.is_contended else ""
     for _ in range(protocol.draws_without_lock()):
         started_ms = context.ports.clock.monotonic_ms()
-        begun = _try_begin(context, action, least, before)
+        started = _try_begin(context, action, least, before)
         context.drawn_times.took_ms = context.ports.clock.monotonic_ms() - started_ms
-        if isinstance(begun, StartedWrite):
-            return begun
-        least, before = max(begun.decided, protocol.least_time()), begun.state
+        if isinstance(started, StartedWrite):
+            return started
+        least, before = max(started.decided, protocol.least_time()), started.state
     # Other writers keep committing between our draw and our refresh: take the lock (BEG-5).
     with context.ports.lock.acquire("begin") as lease:
         if protocol.has_foreign_instants:
             protocol.refresh(lease)  # FOR-4: a begin above a slot that is not applied voids it
         for _ in range(_DRAWS_MAX):
-            begun = _try_begin(context, action, least, None)
-            if isinstance(begun, StartedWrite):
-                return begun
-            least = begun.decided
+            started = _try_begin(context, action, least, None)
+            if isinstance(started, StartedWrite):
+                return started
+            least = started.decided
     raise InternalError(
         f"the engine drew no requested time in {_DRAWS_MAX} attempts: write again, and report it "
         "if it happens again",
@@ -162,22 +162,22 @@ def _try_begin(
         return _FailedBegin(decided=requested_time)
     context.low_water_mark.keep_above(requested_time, context.commit_log.known_head)
     try:
-        begun = StartedWrite(
+        started = StartedWrite(
             action=action,
             requested_time=requested_time,
             heartbeat=heartbeat,
             wait_durable=sync_soon(ports.storage, () if content else (TIMELINE,)),
             snapshot=context.snapshot(),
         )
-        decided = _decided_since(context, begun, before.head)
+        decided = _decided_since(context, started, before.head)
     except Exception:
         context.low_water_mark.release(requested_time)
         _take_away(ports, path, heartbeat)
         raise
     if decided is not None:
-        return _withdraw(context, begun, decided)
+        return _withdraw(context, started, decided)
     ports.events.emit("begin.done", rt=requested_time, action=action.value)
-    return begun
+    return started
 
 
 def _write_requested(
@@ -278,27 +278,27 @@ def refuse_during_restore(timeline: ActiveTimeline) -> None:
 
 
 def _decided_since(
-    context: TableContext, begun: StartedWrite, head_before: int
+    context: TableContext, started: StartedWrite, head_before: int
 ) -> InstantTime | None:
     """Return a time decided since the begin and not below the own one, or None (BEG-5)."""
-    decided = begun.snapshot.active.newest_decided_time
-    if decided is not None and decided >= begun.requested_time:
+    decided = started.snapshot.active.newest_decided_time
+    if decided is not None and decided >= started.requested_time:
         return decided
     try:
-        came = context.commit_log.between(head_before, begun.snapshot.head)
+        came = context.commit_log.between(head_before, started.snapshot.head)
     except MissingFileError:  # truncated since that snapshot; its times need not be known
-        return begun.requested_time
+        return started.requested_time
     # A rollback of this very write is among them: its time is not below its target's.
     times = (slot.newest_time for slot in came)
-    return next((time for time in times if time >= begun.requested_time), None)
+    return next((time for time in times if time >= started.requested_time), None)
 
 
-def _withdraw(context: TableContext, begun: StartedWrite, decided: InstantTime) -> _FailedBegin:
+def _withdraw(context: TableContext, started: StartedWrite, decided: InstantTime) -> _FailedBegin:
     """Give the time up (BEG-5); nothing is written yet, so that costs one delete."""
-    context.low_water_mark.release(begun.requested_time)
-    context.ports.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
-    _take_away(context.ports, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
-    return _FailedBegin(decided=decided, state=begun.snapshot)
+    context.low_water_mark.release(started.requested_time)
+    context.ports.events.emit("begin.redrawn", rt=started.requested_time, decided=decided)
+    _take_away(context.ports, timeline_path(started.file_name(State.REQUESTED)), started.heartbeat)
+    return _FailedBegin(decided=decided, state=started.snapshot)
 
 
 def _take_away(ports: Ports, requested_path: str, heartbeat: Heartbeat) -> None:
@@ -310,7 +310,7 @@ def _take_away(ports: Ports, requested_path: str, heartbeat: Heartbeat) -> None:
         raise
 
 
-def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMetadata) -> None:
+def make_inflight(context: TableContext, started: StartedWrite, profile: CommitMetadata) -> None:
     """
     Create the inflight file, with workload profile and writer, before the first data file (BEG-6).
 
@@ -324,19 +324,19 @@ def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMet
             again.
         StorageUnavailableError: The storage does not answer.
     """
-    check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
-    path = timeline_path(begun.file_name(State.INFLIGHT))
+    check_transition(started.action, State.REQUESTED, State.INFLIGHT)
+    path = timeline_path(started.file_name(State.INFLIGHT))
     metadata = {**profile.extra_metadata, **context.ports.ids.identity().as_metadata}
     data = encode_commit(replace(profile, extra_metadata=metadata))
     try:
-        begun.wait_durable()
+        started.wait_durable()
         context.ports.storage.create(path, data, durable=False)
     except ObjectExistsError:
         if _content(context.ports, path) != data:  # equal: our own request arrived twice
             raise RolledBackError(
                 "another process already uses this instant time; write again: "
-                f"{begun.requested_time}",
-                requested_time=begun.requested_time,
+                f"{started.requested_time}",
+                requested_time=started.requested_time,
             ) from None
     except AmbiguousWriteError as error:
         raise StorageUnavailableError(

@@ -61,7 +61,7 @@ class Conflict:
 
 def commit_write(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     pending_commit: PendingCommit,
     seen: BaseState,
     state: TimelineState | None = None,
@@ -75,7 +75,7 @@ def commit_write(
 
     Args:
         context: The table.
-        begun: The write.
+        started: The write.
         pending_commit: What to commit.
         seen: The base state of its content.
         state: The table state that was read when its wait in the waiting line ended.
@@ -88,14 +88,14 @@ def commit_write(
         OutcomeUnknownError: The storage never answered the request for the slot.
         BudgetSpentError: Too many slots were lost to other writers.
     """
-    outcome = _try_commit(context, begun, pending_commit, seen, state)
+    outcome = _try_commit(context, started, pending_commit, seen, state)
     for _ in range(context.limits.retry.commit_attempts_max):
         plans = _blocking_plans(outcome)
         if not (plans and context.limits.cancels_conflicting_plans):
             break
         cancel_blocking_plans(context, plans)
         # Validate again from ``seen``: the rejection ended validation before other conflicts.
-        outcome = _try_commit(context, begun, pending_commit, seen)
+        outcome = _try_commit(context, started, pending_commit, seen)
     return outcome
 
 
@@ -108,37 +108,37 @@ def _blocking_plans(outcome: CommittedWrite | Conflict) -> tuple[Instant, ...]:
 
 def _try_commit(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     pending_commit: PendingCommit,
     seen: BaseState,
     state: TimelineState | None = None,
 ) -> CommittedWrite | Conflict:
-    begun.heartbeat.check()
+    started.heartbeat.check()
     if state is None and protocol_of(context).validates_first():
-        verdict, seen = validate_unlocked(context, begun, pending_commit, seen)
+        verdict, seen = validate_unlocked(context, started, pending_commit, seen)
         if not isinstance(verdict, NoConflict):
             return Conflict(verdict=verdict, base_state=seen)
-    known = context.commit_log.last_own or begun.snapshot.head
+    known = context.commit_log.last_own or started.snapshot.head
     body, nonce = CommitBody(pending_commit.metadata), context.ports.ids.nonce()
     write = WriteToCommit(
-        requested_time=begun.requested_time,
+        requested_time=started.requested_time,
         pending=pending_commit,
         base_head=seen.head,
         read=state,
     )
-    commit = open_commit(context, f"commit {begun.requested_time}", write)
+    commit = open_commit(context, f"commit {started.requested_time}", write)
     while not commit.is_decided():
         unread: tuple[InstantTime, ...] = ()
         with commit.section() as section:
-            begun.heartbeat.check()
-            assert_slots_kept(context, begun.requested_time)
+            started.heartbeat.check()
+            assert_slots_kept(context, started.requested_time)
             refuse_during_restore(section.timeline)
-            _assert_still_pending(context, begun, section.timeline)
+            _assert_still_pending(context, started, section.timeline)
             unread = section.unread
             if not unread:
                 verdict, seen = validate_since(
                     context,
-                    begun,
+                    started,
                     pending_commit,
                     seen,
                     section.timeline,
@@ -151,21 +151,21 @@ def _try_commit(
                     path, data = pending_commit.schema_file
                     create_if_absent(context.ports.storage, path, data, repeat="write again")
                 slot = _slot_of(
-                    context, begun, pending_commit, seen, section, body=body, nonce=nonce
+                    context, started, pending_commit, seen, section, body=body, nonce=nonce
                 )
                 commit.take(section, slot)
         if unread:
             commit.wait_until_read(unread)
     slot = commit.taken
     mine = Instant(
-        action=begun.action.completes_as,
-        requested_time=begun.requested_time,
+        action=started.action.completes_as,
+        requested_time=started.requested_time,
         state=State.COMPLETED,
         completion_time=slot.completion_time,
     )
     context.commits.cache(mine, body.metadata_with(slot.owner.fencing_token))
     context.timelines.add(instant_file_name(mine))
-    context.low_water_mark.release(begun.requested_time)
+    context.low_water_mark.release(started.requested_time)
     _notice_second_writer(context, known, slot)
     if pending_commit.outer_folders:
         delete_hiding_metadata(context, pending_commit.outer_folders)
@@ -174,7 +174,7 @@ def _try_commit(
 
 def _slot_of(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     pending_commit: PendingCommit,
     seen: BaseState,
     section: CommitSection,
@@ -187,10 +187,10 @@ def _slot_of(
         number=section.head + 1,
         table_id=context.table_id,
         kind=SlotKind.COMMIT,
-        action=begun.action,
-        requested_time=begun.requested_time,
+        action=started.action,
+        requested_time=started.requested_time,
         completion_time=section.draw_time(
-            context, Residue.SLOT_COMPLETION, above=begun.requested_time
+            context, Residue.SLOT_COMPLETION, above=started.requested_time
         ),
         base=seen.head,
         nonce=nonce,
@@ -231,7 +231,7 @@ def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None
 
 
 def _assert_still_pending(
-    context: TableContext, begun: StartedWrite, timeline: ActiveTimeline
+    context: TableContext, started: StartedWrite, timeline: ActiveTimeline
 ) -> None:
     """
     Raise if this instant was rolled back, or if another engine is about to do so (PUB-6).
@@ -239,13 +239,13 @@ def _assert_still_pending(
     A rollback deletes the instant's pending files. Another engine plans its rollback under the lock
     and deletes later without it. Outside: 1 get per pending rollback.
     """
-    missing = set(pending_file_names(begun.action, begun.requested_time)) - timeline.file_names
+    missing = set(pending_file_names(started.action, started.requested_time)) - timeline.file_names
     is_planned = timeline.has_pending(Action.ROLLBACK) and pending_rollback_of(
-        context, timeline, begun.requested_time
+        context, timeline, started.requested_time
     )
     if missing or is_planned:
         raise RolledBackError(
             "another process rolled this write back, because its heartbeat was expired; write "
-            f"again: {begun.requested_time}",
-            requested_time=begun.requested_time,
+            f"again: {started.requested_time}",
+            requested_time=started.requested_time,
         )

@@ -456,11 +456,11 @@ def refresh_at_once(context: TableContext, *, asks_config: bool = True) -> Timel
     return head, timeline.with_names(filter(None, names)), asked or config
 
 
-def _writes_ahead_count(timeline: ActiveTimeline, begun: InstantTime) -> int:
+def _writes_ahead_count(timeline: ActiveTimeline, started: InstantTime) -> int:
     """Return how many pending writes began before this one, but not long before."""
-    since = instant_time(WallMs(wall_ms(begun) - _LINE_MS))
+    since = instant_time(WallMs(wall_ms(started) - _LINE_MS))
     return sum(
-        one.state is State.INFLIGHT and since < one.requested_time < begun
+        one.state is State.INFLIGHT and since < one.requested_time < started
         for one in timeline.pending
     )
 

@@ -55,11 +55,11 @@ def timeline_digest(timeline: ActiveTimeline, slot: Slot) -> str:
     savepoint it also covers cleans. For a clean it covers cleans and savepoints, because a clean
     may delete files that a savepoint lists.
     """
-    begun = set(timeline.pending_ingestion)
+    started = set(timeline.pending_ingestion)
     names = (
         f"{one.requested_time} {one.completion_time}"
         for one in _others(timeline, slot)
-        if one not in begun
+        if one not in started
     )
     return blake2b("\n".join(names).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 

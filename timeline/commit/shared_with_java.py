@@ -188,15 +188,15 @@ class SharedWithJava(CommitProtocol):
         Dead writers are left out: they write a heartbeat before the requested file, and will never
         read. Outside: 1 list if there may be some.
         """
-        begun = tuple(
+        started = tuple(
             instant.requested_time
             for instant in timeline.pending_ingestion
             if instant.state is State.REQUESTED and instant.requested_time < requested_time
         )
         dead = instants_with_expired_heartbeat(
-            self.context.ports.storage, begun, self.context.limits.heartbeat
+            self.context.ports.storage, started, self.context.limits.heartbeat
         )
-        return tuple(time for time in begun if time not in dead)
+        return tuple(time for time in started if time not in dead)
 
     def wait_until_read(self, unread: tuple[InstantTime, ...]) -> None:
         """
@@ -211,9 +211,9 @@ class SharedWithJava(CommitProtocol):
             return
         requested_time = self.write.requested_time
         clock, events = self.context.ports.clock, self.context.ports.events
-        started = clock.monotonic_ms()
+        began_ms = clock.monotonic_ms()
         if self._wait_end_ms is None:
-            self._wait_end_ms = started + _WAIT_MS_MAX
+            self._wait_end_ms = began_ms + _WAIT_MS_MAX
         pause_ms = _PAUSE_MS_FIRST
         while unread:
             if clock.monotonic_ms() >= self._wait_end_ms:
@@ -227,7 +227,7 @@ class SharedWithJava(CommitProtocol):
             clock.sleep_ms(pause_ms)
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
             unread = self._unread_writes(self.context.active(), requested_time)
-        wait_ms = clock.monotonic_ms() - started
+        wait_ms = clock.monotonic_ms() - began_ms
         events.emit("publish.begin_awaited", rt=requested_time, wait_ms=wait_ms)
 
 

@@ -34,7 +34,7 @@ from timeline.truncation import slots_since
 
 
 def validate_unlocked(
-    context: TableContext, begun: StartedWrite, pending_commit: PendingCommit, seen: BaseState
+    context: TableContext, started: StartedWrite, pending_commit: PendingCommit, seen: BaseState
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
     Validate before the commit section, only to avoid entering it in vain.
@@ -52,7 +52,7 @@ def validate_unlocked(
     timeline = context.active()
     config = partial(load_config, context.ports.storage)
     verdict, now_seen = validate_since(
-        context, begun, pending_commit, seen, timeline, head=head, config=config
+        context, started, pending_commit, seen, timeline, head=head, config=config
     )
     if not isinstance(verdict, NoConflict) and not_applied(context, head, timeline):
         return NoConflict(), seen
@@ -99,7 +99,7 @@ def commits_since(
 
 def validate_since(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     pending_commit: PendingCommit,
     seen: BaseState,
     timeline: ActiveTimeline,
@@ -111,10 +111,10 @@ def validate_since(
     commits, now_seen = commits_since(context, seen, timeline, head=head)
     verdict: NoConflict | Rebase | Rejected = NoConflict()
     if commits:
-        verdict = verdict_on(context, pending_commit, begun.requested_time, commits)
+        verdict = verdict_on(context, pending_commit, started.requested_time, commits)
     if commits and not isinstance(verdict, Rejected):
         slots = context.commit_log.between(seen.head, head)
-        base = begun.snapshot.active
+        base = started.snapshot.active
         rejected = clean_conflict(slots, commits)
         if rejected is None and protocol_of(context).has_foreign_instants:
             rejected = foreign_clean_conflict(context, base, timeline, slots, commits)

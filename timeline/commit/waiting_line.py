@@ -73,7 +73,7 @@ class WaitResult:
 
 def wait_in_line(
     context: TableContext,
-    begun: StartedWrite,
+    started: StartedWrite,
     write_set: WriteSet,
     seen: BaseState,
     *,
@@ -84,7 +84,7 @@ def wait_in_line(
 
     Args:
         context: The table.
-        begun: The write, which has announced its write set.
+        started: The write, which has announced its write set.
         write_set: The file groups that it changes or will change.
         seen: The base state.
         logs_may_conflict: As of ``PendingCommit``.
@@ -99,21 +99,21 @@ def wait_in_line(
     Outside: nothing, or 1 list, 1 get and commit log probes at the same time, repeated while it
     waits.
     """
-    wait = _LineWait(context, begun, rewritten_file_groups(write_set))
+    wait = _LineWait(context, started, rewritten_file_groups(write_set))
     asked_at_ms = context.ports.clock.monotonic_ms()
     state = wait.wait()
     if state is None:
         return None
     came_at_ms = context.ports.clock.monotonic_ms()
     context.ports.events.emit(
-        "write.place_came", rt=begun.requested_time, wait_ms=came_at_ms - asked_at_ms
+        "write.place_came", rt=started.requested_time, wait_ms=came_at_ms - asked_at_ms
     )
     head, timeline, config = state
     planned = PendingCommit(
         write_set=write_set, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
     )
     verdict, now_seen = validate_since(
-        context, begun, planned, seen, timeline, head=head, config=config
+        context, started, planned, seen, timeline, head=head, config=config
     )
     if isinstance(verdict, Rejected) and not_applied(context, head, timeline):
         return None  # the commit section applies that slot first: a retry needs its files

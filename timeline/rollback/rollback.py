@@ -404,7 +404,7 @@ def finish_abandoned(
     return ended
 
 
-def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
+def discard_attempt(context: TableContext, started: StartedWrite) -> None:
     """
     Delete an own failed write, if no request for its slot has an unknown outcome (RB-9).
 
@@ -417,30 +417,30 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
             may exist: nothing was deleted (UNK-3).
     """
     storage = context.ports.storage
-    if context.commit_log.may_have_committed(begun.requested_time):
-        begun.heartbeat.stop()
+    if context.commit_log.may_have_committed(started.requested_time):
+        started.heartbeat.stop()
         raise OutcomeUnknownError(
             "an error occurred after the commit of the rollback. Run 'hoodoo explain TABLE "
-            f"{begun.requested_time} --resolve' before you repeat it",
-            requested_time=begun.requested_time,
+            f"{started.requested_time} --resolve' before you repeat it",
+            requested_time=started.requested_time,
         )
     try:
         if context.commit_log.has_created_files:
             with suppress(TableReplacedError):  # the error that ends the write reports it
                 context.commit_log.assert_same_table()  # or deletes its files there (SLOT-10)
-        files = data_files_of(storage, begun.requested_time)
+        files = data_files_of(storage, started.requested_time)
         for path in files:
             storage.delete(path)
-        delete_from_metadata_table(storage, begun.requested_time)
-        delete_markers(storage, begun.requested_time)
+        delete_from_metadata_table(storage, started.requested_time)
+        delete_markers(storage, started.requested_time)
     except StorageUnavailableError:
-        begun.heartbeat.stop(remove=False)  # others must see that no process works on it any more
+        started.heartbeat.stop(remove=False)  # others must see that no process works on it any more
         raise
-    begun.heartbeat.stop()
-    for name in pending_file_names(begun.action, begun.requested_time):
+    started.heartbeat.stop()
+    for name in pending_file_names(started.action, started.requested_time):
         storage.delete(timeline_path(name))
     delete_hiding_metadata(context, {path.rpartition("/")[0] for path in files})
-    context.ports.events.emit("write.abandoned", rt=begun.requested_time)
+    context.ports.events.emit("write.abandoned", rt=started.requested_time)
 
 
 # --- Recognise abandoned rollbacks: planned by another engine, not completed, with no live process
