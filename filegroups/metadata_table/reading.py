@@ -52,7 +52,7 @@ from filegroups.metadata_table.keys import (
     split_secondary_keys,
 )
 from filegroups.metadata_table.lag import Lag, hidden_instants, lag_of, newest_merge
-from filegroups.metadata_table.lost_files import refuse_lost_files
+from filegroups.metadata_table.lost_files import NEEDS_ALL_FILES, refuse_lost_files
 from filegroups.metadata_table.merge import live_files, merge_layers, merge_logs
 from filegroups.metadata_table.recent import FILE_BYTES_MAX, RECENT
 from filegroups.metadata_table.records import (
@@ -71,9 +71,10 @@ from timeline.errors import (
     SnapshotExpiredError,
     UnsupportedTableError,
 )
-from timeline.model.commit_metadata import FileGroupId
+from timeline.model.commit_metadata import CommitMetadata, FileGroupId
 from timeline.model.file_names import METADATA_TABLE, PROPERTIES, check_relative_path
 from timeline.model.file_slice import BaseFile, FileSlice, LogFile, merged_slice, slice_files
+from timeline.model.instant import Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.metadata_table import PartitionKind, kind_of
 from timeline.model.table_config import TableConfig
@@ -500,8 +501,8 @@ class MetadataTable:
 
     def _listed(self, partition: str) -> dict[FileGroupNumber, FileSlice]:
         bases, logs = self.files(partition)
-        if partition == PartitionKind.FILES.value:
-            refuse_lost_files(self.own, bases, logs)
+        if kind_of(partition) in NEEDS_ALL_FILES:
+            refuse_lost_files(self.own, partition, bases, logs, self._commits)
         slices = self.all_slices(bases, logs)
         found: dict[FileGroupNumber, FileSlice] = {}
         for group, some in slices.items():
@@ -513,6 +514,9 @@ class MetadataTable:
         if defined is not None and defined.is_per_partition:
             return found  # each partition of the table brings its own, and none has rows yet
         return _in_order(partition, found)
+
+    def _commits(self, instants: Sequence[Instant]) -> list[CommitMetadata]:
+        return self._for_each(self.own.commits.read, instants)
 
     def _shows(self, time: InstantTime, file: BaseFile | LogFile) -> bool:
         return time in self.visible and self.own.shows(file)

@@ -366,6 +366,34 @@ def test_status_names_a_file_that_cannot_be_opened_and_the_command_that_mends_it
         assert table.metadata.status().trusted
 
 
+@pytest.mark.parametrize("partition", ["partition_stats", "record_index"])
+@pytest.mark.parametrize("pattern", ["*.hfile", ".*.log.*"])
+def test_a_lost_file_of_an_index_hides_no_row_and_doubles_no_key(
+    tmp_path: Path, partition: str, pattern: str
+) -> None:
+    """Bounds of a partition would be too narrow, and a known key would be a new one."""
+    apart = {"hoodie.parquet.small.file.limit": "0", "hoodie.index.type": "RECORD_INDEX"}
+    rows = [{"id": f"k{number}", "p": f"p{number}", "v": number} for number in range(9)]
+    later = [{**one, "id": f"later {one['id']}", "v": 100 + one["v"]} for one in rows]
+    folder = tmp_path / "t/.hoodie/metadata" / partition
+    with made(tmp_path, **{RECORD_INDEX: "true"}) as table:
+        table.upsert(rows)
+        table.metadata.rebuild()
+    with hoodoo.open_table(tmp_path / "t", properties={**ON, **apart}) as table:
+        table.upsert(later[:1])
+        table.upsert(later[1:])
+        lost = max(folder.glob(pattern), key=lambda one: one.stat().st_mtime_ns)
+        lost.unlink()
+    with hoodoo.open_table(tmp_path / "t", properties={**ON, **apart}) as table:
+        assert table.to_arrow(filter="v >= 101").num_rows == 8
+        assert table.to_arrow(filter="v < 101").num_rows == 10
+        table.upsert([*rows, *later])
+        assert table.count() == 18
+        assert lost.name in str(table.metadata.status().remarks)
+        assert table.metadata.repair() == (partition,)
+        assert table.metadata.status().trusted
+
+
 @pytest.mark.parametrize("name", ["expr_index_day", "vector_index_v"])
 def test_a_partition_that_cannot_be_built_is_to_be_dropped(tmp_path: Path, name: str) -> None:
     with made(tmp_path) as table:

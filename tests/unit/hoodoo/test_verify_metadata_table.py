@@ -116,9 +116,10 @@ def test_each_damaged_partition_is_named_and_one_repair_mends_them(path: Path) -
 def test_records_that_an_index_lacks_are_named(path: Path, partition: str, kind: str) -> None:
     with hoodoo.open_table(path) as table:
         before = set((path / ".hoodie/metadata" / partition).iterdir())
-        table.upsert([{**table.to_arrow().to_pylist()[0], "id": "new", "part": "p1"}])
+        row = {**table.to_arrow().to_pylist()[0], "id": "new", "part": "p1"}
+        time = table.upsert([row]).requested_time
     for file in set((path / ".hoodie/metadata" / partition).iterdir()) - before:
-        file.unlink()
+        file.write_bytes(encode_log_file(partition, time, table_version=9, created_ms=0))
     assert problems(path) == {(kind, f".hoodie/metadata/{partition}")}
     with hoodoo.open_table(path) as table:
         assert table.metadata.repair() == (partition,)

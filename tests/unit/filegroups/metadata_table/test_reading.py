@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import hoodoo
 from filegroups.metadata_table.keys import IndexVersion
 from filegroups.metadata_table.lag import Lag
+from filegroups.metadata_table.lost_files import NEEDS_ALL_FILES
 from filegroups.metadata_table.merge import live_files
 from filegroups.metadata_table.reading import MetadataTable, open_metadata_table
 from filegroups.metadata_table.records import ALL_PARTITIONS, BOUND
@@ -28,8 +29,8 @@ from timeline.errors import (
     SnapshotExpiredError,
     UnsupportedTableError,
 )
-from timeline.model.instant_time import EARLIEST
-from timeline.model.metadata_table import PartitionKind, kind_of
+from timeline.model.file_names import parse_log_file_name
+from timeline.model.metadata_table import BUILDING, PartitionKind, kind_of
 
 NAMES = golden_tables.metadata_names()
 METADATA = ".hoodie/metadata"
@@ -382,29 +383,41 @@ def test_a_missing_file_group_is_damage(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_list_of_files_names_a_lost_file_or_needs_it_no_more(name: str, tmp_path: Path) -> None:
+def test_a_partition_names_a_lost_file_or_needs_it_no_more(name: str, tmp_path: Path) -> None:
     path = golden_tables.unpack(name, tmp_path)
-    expected = list(opened(path).read("files"))
-    [newest] = opened(path).slices("files").values()
-    files = set((path / METADATA / "files").glob("*files-0000-0_*"))
-    if newest.base_instant_time == EARLIEST and newest.log_files:
-        # A build replaces the log files before it, so the loss of the first one is not seen.
-        later = [one for one in newest.log_files if one.instant_time != EARLIEST]
-        files.remove(path / min(later, key=lambda one: one.instant_time).path)
-    for file in files:
-        content = file.read_bytes()
-        file.unlink()
-        try:
-            found = list(opened(path).read("files"))
-        except MissingFileError as error:
-            lost = error
-        else:
-            assert found == expected, file.name
+    for partition in opened(path).partitions:
+        if kind_of(partition) not in NEEDS_ALL_FILES:
             continue
-        finally:
-            file.write_bytes(content)
-        assert lost.kind == "metadata_table_missing"
-        assert file.name in str(lost)
+        expected = pa.concat_tables(opened(path).read(partition))
+        for file in files_to_lose(path, partition):
+            content = file.read_bytes()
+            file.unlink()
+            try:
+                found = pa.concat_tables(opened(path).read(partition))
+            except CorruptTableError as error:
+                lost = error
+            else:
+                assert found.equals(expected), file.name
+                continue
+            finally:
+                file.write_bytes(content)
+            assert lost.kind in ("metadata_table_missing", "metadata_file_groups")
+            assert file.name in str(lost) or lost.kind == "metadata_file_groups"
+            assert "hoodoo metadata rebuild TABLE" in str(lost)
+
+
+def files_to_lose(path: Path, partition: str) -> Iterator[Path]:
+    """Yield the files of a partition, but for the first log file after a build, which replaces some."""
+    slices = list(opened(path).slices(partition).values())
+    built = [one for one in slices if one.base_instant_time.startswith(BUILDING)]
+    logs = [log for one in built for log in one.log_files]
+    later = [log for log in logs if not log.instant_time.startswith(BUILDING)]
+    first = min((log.instant_time for log in later), default="")
+    for file in sorted((path / METADATA / partition).iterdir()):
+        log = parse_log_file_name(file.name)
+        is_data = file.name.endswith(".hfile") or log is not None
+        if is_data and (log is None or log.instant_time != first):
+            yield file
 
 
 def test_a_partition_that_is_not_complete_is_refused(path: Path) -> None:
