@@ -66,7 +66,7 @@ _COMMANDS = {
     ),
     "rollback": (
         "hoodoo.cli.recovery",
-        "Undo one write.",
+        "Roll back one write.",
     ),
     "savepoint": (
         "hoodoo.cli.recovery",
@@ -195,7 +195,7 @@ def main() -> None:
       @-1                 the newest write
       2026-01-31T12:00    a date, or a date and time, in the zone of the table
       2h                  2 hours ago, or "2h ago"; units: s, min, h, d, w
-      today, yesterday    the begin of that day
+      today, yesterday    the start of that day
 
     \b
     Exit codes:

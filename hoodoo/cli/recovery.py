@@ -34,7 +34,7 @@ from timeline.model.time_arguments import instant_not_found
 @changing
 def rollback(invocation: Invocation, *, address: str, instant: str, force: bool) -> None:
     """
-    Undo one write.
+    Roll back one write.
 
     INSTANT is a pending write or the newest completed write. A write with later changes or a
     savepoint cannot be rolled back.
@@ -89,7 +89,7 @@ def restore(
     TABLE has the rows that it had right after the write INSTANT. All later instants are removed,
     with pending writes and plans. Stop the writers first. A savepoint keeps the files of a state.
 
-    A time means the newest write until then. A day means its begin, so 'today' keeps the
+    A time means the newest write until then. A day means its start, so 'today' keeps the
     writes of yesterday and 'yesterday' removes them:
 
     \b
