@@ -357,9 +357,15 @@ def _defaults_file(environment: Mapping[str, str] | None) -> Path | None:
     return usual if usual.is_file() else None
 
 
+def local_path(path: str | Path) -> Path:
+    """Return the path of a local file, which may be given as ``file:///path``."""
+    text = str(path)
+    return Path(text.removeprefix("file:") if text.startswith("file:/") else text)
+
+
 def _read_file(path: Path, including: tuple[Path, ...] = ()) -> dict[str, str]:
     """Return the keys of a file and of those that its ``include`` lines name; its own keys win."""
-    path = Path(str(path).removeprefix("file:")) if str(path).startswith("file:/") else path
+    path = local_path(path)
     if path.resolve() in including or len(including) > _INCLUDES_MAX:
         _refuse_file(path, "the file includes itself, remove the include line", None)
     try:

@@ -9,6 +9,7 @@ of ``df.write``.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,6 +61,11 @@ _READ = pa.schema(
     ]
 )
 _CHUNK_BYTES = 4 << 20
+#: A statement among several: a semicolon in quotes or in a comment ends none.
+_STATEMENT = re.compile(
+    r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|--[^\n]*|/\*.*?\*/|[^;])+""", re.DOTALL
+)
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/|\s+", re.DOTALL)
 _TASKS_MAX = 1_000  # of one batch
 
 
@@ -149,6 +155,7 @@ class SparkEngine:
         self._spark = install(spark)
         self._stores: dict[str, str] = {}
         self._files: Any = None
+        self._views: set[str] = set()
 
     def layers(self, layers: Layers) -> Layers:
         found = replace(layers, session=session_properties(self._spark))
@@ -214,11 +221,21 @@ class SparkEngine:
         return self._run(text.replace(PLACEHOLDER, name), {name: rows}, key)
 
     def _run(self, text: str, frames: Mapping[str, Any], key: str) -> Any:
-        """Run a query of Spark over DataFrames by their names, as temporary views."""
+        """
+        Run SQL of Spark over DataFrames by their names, as temporary views.
+
+        The last statement is the query. Views of those before it live until the batch ends.
+        """
+        *first, query = [one for one in _STATEMENT.findall(text) if _COMMENT.sub("", one)] or [text]
         try:
             for name, df in frames.items():
                 df.createOrReplaceTempView(name)
-            found = self._spark.sql(text)
+            known = self._temporary_views() if first else set()
+            for one in first:
+                self._spark.sql(one)
+            if first:
+                self._views |= self._temporary_views() - known
+            found = self._spark.sql(query)
         except PySparkException as error:
             raise InvalidInputError(
                 f"the query fails, correct it: {key}: {first_line(error)[:300]}",
@@ -233,6 +250,9 @@ class SparkEngine:
                 f"the query returns no rows, use a SELECT: {key}", kind="streamer_query", key=key
             )
         return found
+
+    def _temporary_views(self) -> set[str]:
+        return {one.name for one in self._spark.catalog.listTables() if one.isTemporary}
 
     def call(self, function: Callable[[Any], Any], rows: Any) -> Any:
         found = function(rows)
@@ -333,6 +353,8 @@ class SparkEngine:
         files, self._files = self._files, None
         if files is not None:
             files.unpersist()
+        while self._views:
+            self._spark.catalog.dropTempView(self._views.pop())
 
 
 def _quoted(name: str) -> str:

@@ -214,6 +214,12 @@ class StreamerSettings(LayeredSettings):
         "of the newest instant.",
         aliases=_old("hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy"),
     )
+    reads_latest: bool = option(
+        "hoodie.streamer.source.hoodieincr.read_latest_on_missing_ckpt",
+        False,
+        "Hudi's older key: without a checkpoint begin with the rows of the newest instant.",
+        aliases=_old("hoodie.streamer.source.hoodieincr.read_latest_on_missing_ckpt"),
+    )
     query: str | None = option(
         "hoodie.streamer.source.sql.sql.query",
         None,

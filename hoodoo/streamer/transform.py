@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from hoodoo.configuration import local_path
 from hoodoo.streamer.engine import PLACEHOLDER, Engine, Rows
 from hoodoo.streamer.settings import StreamerSettings
 from timeline.errors import HoodooError, InvalidInputError, SettingError
@@ -70,7 +70,7 @@ def _with_dms_column(engine: Engine, rows: Rows) -> Rows:
 def read_text(path: str, key: str) -> str:
     """Return the text of a local file that an option names. Raises: ``SettingError``."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return local_path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise SettingError(
             f"the file cannot be read, correct its path: {key}={path}: {error}",

@@ -38,9 +38,13 @@ def test_files_go_through_transformers_into_the_table_with_their_checkpoint(
     kept = len(spark.sparkContext._jsc.getPersistentRDDs())
     put(folder, "a.json", [{"id": 1, "v": 1}, {"id": 2, "v": 2}], at_s=1_000)
     put(folder, "b.json", [{"id": 2, "v": 20}, {"id": 3, "v": -1}], at_s=2_000)
+    (folder / "join.sql").write_text(
+        "-- first; the good rows\nCACHE TABLE good AS SELECT *, ';' AS t FROM <SRC> WHERE v > 0;\n"
+        "SELECT s.id, s.v + u.more AS v FROM good s JOIN ups u ON s.id = u.id WHERE t = ';';\n"
+    )
     chosen = options(folder, **{"source.limit": "10"}) | {
-        "hoodie.streamer.transformer.class": f"SqlQueryBasedTransformer,{__name__}:double",
-        SQL: "SELECT s.id, s.v + u.more AS v FROM <SRC> s JOIN ups u ON s.id = u.id WHERE s.v > 0",
+        "hoodie.streamer.transformer.class": f"SqlFileBasedTransformer,{__name__}:double",
+        f"{SQL}.file": f"file://{folder}/join.sql",
     }
     spark.sql("SELECT id, 100 AS more FROM range(5)").createOrReplaceTempView("ups")
     report = stream(chosen, spark)

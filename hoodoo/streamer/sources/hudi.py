@@ -66,7 +66,8 @@ class HudiSource:
         """Return the completion time of a checkpoint and the writes after it, the oldest first."""
         writes = self._table.snapshot.writes_newest_first()[::-1]
         if checkpoint is None:
-            latest = self._settings.missing_checkpoint is MissingCheckpoint.LATEST
+            strategy = self._settings.missing_checkpoint
+            latest = self._settings.reads_latest or strategy is MissingCheckpoint.LATEST
             if latest and len(writes) > 1:
                 return _completed(writes[-2]), writes[-1:]
             return "earliest", writes

@@ -63,6 +63,24 @@ def test_a_hudi_table_is_followed_by_completion_times(tmp_path: Path) -> None:
         assert stream(hudi(tmp_path)).batches == 0
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "streamer.source.hoodieincr.missing.checkpoint.strategy=READ_LATEST",
+        "deltastreamer.source.hoodieincr.read_latest_on_missing_ckpt=true",
+    ],
+)
+def test_a_hudi_table_may_be_followed_from_its_newest_instant(tmp_path: Path, option: str) -> None:
+    key, _, value = option.partition("=")
+    with hoodoo.create_table(tmp_path / "s", record_key="id") as source:
+        source.upsert([{"id": 1, "v": "a"}])
+        source.upsert([{"id": 2, "v": "b"}])
+        stream(hudi(tmp_path) | {f"hoodie.{key}": value})
+        source.upsert([{"id": 3, "v": "c"}])
+        stream(hudi(tmp_path) | {f"hoodie.{key}": value})
+    assert rows_of(tmp_path / "t") == [(2, "b"), (3, "c")]
+
+
 def test_a_service_of_a_hudi_table_is_no_news(tmp_path: Path) -> None:
     options = {"hoodie.compact.inline.max.delta.commits": "1"}
     with hoodoo.create_table(
@@ -244,7 +262,7 @@ def test_a_given_schema_decides_the_columns(tmp_path: Path, origin: str, registr
     if origin == "file":
         (tmp_path / "s.avsc").write_text(json.dumps(AVRO))
         key = "hoodie.streamer.schemaprovider.source.schema.file"
-        options[key] = str(tmp_path / "s.avsc")
+        options[key] = f"file://{tmp_path}/s.avsc"
     else:
         key = "hoodie.streamer.schemaprovider.registry.url"
         options[key] = f"http://u:p@{registry}/subjects/s/versions/latest"
