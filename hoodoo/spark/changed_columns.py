@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructType
 
 from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.schema.schema import KEY_COLUMN, META_COLUMNS
@@ -55,8 +55,8 @@ class SparkClause:
         when: The rows that it may act on.
         action: Its effect.
         condition: A parsed expression or a column; None for all rows.
-        values: For each column of the table an expression or a column; None takes every column from the
-            source's column of its name.
+        values: For each column of the table an expression or a column, or values of its fields; None
+            takes every column from the source's column of its name.
     """
 
     when: When
@@ -78,10 +78,17 @@ class SparkClause:
 
 def _is_column(value: Any, relation: str) -> bool:
     """Return whether a parsed expression is a column of a relation, which it names."""
-    if isinstance(value, Column) or kind_of(value) != "UnresolvedAttribute":
+    if isinstance(value, Column | FieldValues) or kind_of(value) != "UnresolvedAttribute":
         return False
     around = [str(part).casefold() for part in listed_seq(value.nameParts())][:-1]
     return around == [relation.casefold()]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldValues:
+    """Values of fields of a struct: expressions by names of fields in lower case, outside first."""
+
+    by_path: Mapping[tuple[str, ...], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +208,11 @@ class Changes:
             for name, value in clause.values.items():
                 own = self._target.named(name)
                 if own in found:
-                    raise InvalidInputError(
-                        f"a column is set twice: {own!r}", kind="expression", column=name
-                    )
+                    raise set_twice(own)
                 found[own] = value
+                if isinstance(value, FieldValues):
+                    kind, before = self._target.types[own], self._target.column(own)
+                    found[own] = _with_fields(self._target.spark, own, kind, before, value.by_path)
             return found
         folded = {name.casefold(): name for name in source_names or ()}
         missing = [name for name in self._target.types if name.casefold() not in folded]
@@ -316,6 +324,55 @@ class Changes:
                 flag = _is_lower(self._target.rules.ordering, made)
             flags.append(flag.alias(_FLAG.format(len(self._fixed))))
         return flags
+
+
+def _with_fields(
+    spark: Any, name: str, kind: Any, before: Any, values: Mapping[tuple[str, ...], Any]
+) -> Any:
+    """
+    Return a struct with new values of some fields; the others keep theirs.
+
+    A null struct becomes one whose other fields are null, as in tables of Spark's own.
+
+    Args:
+        spark: The session.
+        name: The struct, for messages.
+        kind: Its type.
+        before: The column of the struct as it is.
+        values: As of ``FieldValues``.
+
+    Raises:
+        InvalidInputError: There is no such field (``unknown_column``), or a field is set twice
+            (``expression``).
+    """
+    own = {one.name.casefold() for one in kind} if isinstance(kind, StructType) else set()
+    unknown = [".".join((name, *path)) for path in values if path[0] not in own]
+    if unknown:
+        raise InvalidInputError(
+            f"no such field to set: {unknown}; the column has type {kind.simpleString()}. Set a whole "
+            "array or map by its functions",
+            kind="unknown_column",
+            columns=unknown,
+        )
+    columns = []
+    for field in kind:
+        inside = {
+            path[1:]: value for path, value in values.items() if path[0] == field.name.casefold()
+        }
+        made, label = before.getField(field.name), f"{name}.{field.name}"
+        if () in inside and len(inside) > 1:
+            raise set_twice(label)
+        if () in inside:
+            made = column_of(spark, inside[()])
+        elif inside:
+            made = _with_fields(spark, label, field.dataType, made, inside)
+        columns.append(made.alias(field.name))
+    return F.struct(*columns)
+
+
+def set_twice(name: str) -> InvalidInputError:
+    """Return the error of a statement with two values for a column or a field."""
+    return InvalidInputError(f"a column is set twice: {name!r}", kind="expression", column=name)
 
 
 def _field(made: Mapping[str, Any], name: str) -> Any:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortType, StringType
@@ -68,10 +68,16 @@ _SOURCE_ROW: Final = "_hoodoo_source_row"
 #: Types whose equal values are the same for Spark and for filters.
 _ALIKE: Final = (StringType, LongType, IntegerType, ShortType, ByteType, DateType)
 
-#: Spark's error of a value, among the texts of a failed job.
+#: Spark's error of a value, among the texts of a failed job; until Spark 4.0 ``raise_error`` has no name.
 _VALUE_ERROR = re.compile(
-    r"\[(?:ARITHMETIC|CAST|DATETIME|DIVIDE|EXCEED|INVALID|NUMERIC|REMAINDER|USER)_[A-Z_.]+\] [^\n]{,200}"
+    r"\[(?:ARITHMETIC|BINARY|CANNOT_PARSE|CAST|CONVERSION|DATETIME|DIVIDE|DUPLICATED_MAP|ELEMENT|EXCEED|"
+    r"FAILED_EXECUTE_UDF|INTERVAL|INVALID|MALFORMED|MAP_KEY|NULL_MAP|NUMERIC|REMAINDER|SCALAR|USER)"
+    r"[A-Z_.]*\] [^\n]{,200}"
+    r"|(?<=java\.lang\.RuntimeException: )[^\n]{1,200}"
 )
+#: The last line of the traceback of a user's function, and a frame of hoodoo in a traceback.
+_PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*: [^\n]{1,200}", re.MULTILINE)
+_OWN_FRAME = re.compile(r"[/\\](?:hoodoo|tableservices|filegroups|lockproviders|timeline)[/\\]")
 #: Spark's error of a lost block of rows that it must not compute again.
 _LOST_ROWS = re.compile(r"Checkpoint block \S+ not found")
 _LOSSES_MAX: Final = 3  # then the cluster loses executors faster than a statement runs
@@ -121,8 +127,11 @@ def computed() -> Iterator[None]:
     except HoodooError:
         raise
     except Exception as error:
-        found = _VALUE_ERROR.search(str(error))
-        if found is None:
+        text = str(error)
+        found = [one[0] for one in _VALUE_ERROR.finditer(text)]
+        if not found and isinstance(error, PythonException) and not _OWN_FRAME.search(text):
+            found = _PYTHON_ERROR.findall(text)[-1:]
+        if not found:
             raise
         raise InvalidInputError(
             f"Spark cannot compute a value of the statement: {found[0]}", kind="expression_value"

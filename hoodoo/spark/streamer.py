@@ -155,7 +155,7 @@ class SparkEngine:
         self._spark = install(spark)
         self._stores: dict[str, str] = {}
         self._files: Any = None
-        self._views: set[str] = set()
+        self._views: dict[str, bool] = {}  # whether a statement of the user's made it
 
     def layers(self, layers: Layers) -> Layers:
         found = replace(layers, session=session_properties(self._spark))
@@ -224,17 +224,15 @@ class SparkEngine:
         """
         Run SQL of Spark over DataFrames by their names, as temporary views.
 
-        The last statement is the query. Views of those before it live until the batch ends.
+        The last statement is the query. All views live until the batch ends.
         """
         *first, query = [one for one in _STATEMENT.findall(text) if _COMMENT.sub("", one)] or [text]
         try:
             for name, df in frames.items():
                 df.createOrReplaceTempView(name)
-            known = self._temporary_views() if first else set()
-            for one in first:
-                self._spark.sql(one)
+                self._views[name] = False
             if first:
-                self._views |= self._temporary_views() - known
+                self._run_before(first)
             found = self._spark.sql(query)
         except PySparkException as error:
             raise InvalidInputError(
@@ -242,17 +240,23 @@ class SparkEngine:
                 kind="streamer_query",
                 key=key,
             ) from None
-        finally:
-            for name in frames:
-                self._spark.catalog.dropTempView(name)
         if not found.columns:
             raise InvalidInputError(
                 f"the query returns no rows, use a SELECT: {key}", kind="streamer_query", key=key
             )
         return found
 
+    def _run_before(self, statements: Sequence[str]) -> None:
+        """Run the statements before a query, and note the views that they make."""
+        known = self._temporary_views()
+        try:
+            for one in statements:
+                self._spark.sql(one)
+        finally:
+            self._views |= dict.fromkeys(self._temporary_views() - known, True)
+
     def _temporary_views(self) -> set[str]:
-        return {one.name for one in self._spark.catalog.listTables() if one.isTemporary}
+        return {one.viewName for one in self._spark.sql("SHOW VIEWS").collect() if one.isTemporary}
 
     def call(self, function: Callable[[Any], Any], rows: Any) -> Any:
         found = function(rows)
@@ -353,8 +357,11 @@ class SparkEngine:
         files, self._files = self._files, None
         if files is not None:
             files.unpersist()
-        while self._views:
-            self._spark.catalog.dropTempView(self._views.pop())
+        while self._views:  # a cached view is let go before the views that it reads
+            name, may_be_cached = self._views.popitem()
+            if may_be_cached:
+                self._spark.sql(f"UNCACHE TABLE IF EXISTS {_quoted(name)}")
+            self._spark.catalog.dropTempView(name)
 
 
 def _quoted(name: str) -> str:

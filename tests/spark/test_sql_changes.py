@@ -358,35 +358,59 @@ def test_an_insert_treats_known_keys_as_its_options_say(spark: Any, sql: Sql, st
     assert sql("SELECT count(*) FROM stays WHERE city = 'y'") == [(5,)]
 
 
-def test_only_whole_columns_of_the_table_are_set(sql: Sql) -> None:
-    columns = "(id INT, x INT, s STRUCT<x: INT>, m MAP<STRING, INT>)"
+def test_columns_and_fields_of_structs_are_set(sql: Sql) -> None:
+    columns = "(id INT, x INT, s STRUCT<x: INT, y: STRUCT<z: INT, w: STRING>>, m MAP<STRING, INT>)"
     sql(f"CREATE TABLE t {columns} USING hudi TBLPROPERTIES (primaryKey = 'id')")
-    sql("INSERT INTO t VALUES (1, 2, named_struct('x', 3), map('k', 4))")
+    struct = "named_struct('x', 3, 'y', named_struct('z', 4, 'w', 'q'))"
+    sql(f"INSERT INTO t VALUES (1, 2, {struct}, map('k', 4)), (2, 2, NULL, NULL)")
+    merge = "MERGE INTO t USING (SELECT 1 id) q ON t.id = q.id WHEN {} MATCHED THEN {}"
     for text in (
-        "UPDATE t SET s.x = 9",
-        "UPDATE t SET t.s.x = 9",
+        "UPDATE t SET s.nope = 9",
+        "UPDATE t SET x.y = 9",
         "UPDATE t SET other.x = 9",
+        "UPDATE t SET m.k = 9",
         "UPDATE t SET m['k'] = 9",
-        "MERGE INTO t USING (SELECT 1 id) q ON t.id = q.id WHEN MATCHED THEN UPDATE SET s.x = 9",
+        "UPDATE t SET s.x = 9, S.X = 8",
+        "UPDATE t SET s.x = 9, s = NULL",
+        "UPDATE t SET s.y = NULL, s.y.z = 9",
+        "UPDATE t SET s.x = array(1)",
+        merge.format("NOT", "INSERT (id, s.x) VALUES (3, 9)"),
     ):
         with pytest.raises((InvalidInputError, ParseException)):
             sql(text)
-    sql("UPDATE t AS u SET u.s = named_struct('x', 5), U.x = u.s.x")
-    assert sql("SELECT x, s.x, m['k'] FROM t") == [(3, 5, 4)]
+    sql("UPDATE t AS u SET u.s.y.z = u.s.x + 10, S.x = x, U.x = u.s.x")
+    kept = "SELECT id, x, s, s.x, s.y.z, s.y.w FROM t"
+    assert [row[:2] + row[3:] for row in sql(kept)] == [
+        (1, 3, 2, 13, "q"),
+        (2, None, 2, None, None),
+    ]
+    sql(merge.format("", "UPDATE SET t.s.y = named_struct('z', q.id, 'w', t.s.y.w)"))
+    sql(merge.format("NOT", "INSERT (id) VALUES (q.id)"))
+    assert sql("SELECT s.x, s.y.z, s.y.w, m['k'] FROM t WHERE id = 1") == [(2, 1, "q", 4)]
 
 
 def test_update_and_merge_read_texts_as_values_of_other_types(spark: Any, sql: Sql) -> None:
     columns = "(id INT, i INT, d DOUBLE, b BOOLEAN, day DATE)"
     sql(f"CREATE TABLE t {columns} USING hudi TBLPROPERTIES (primaryKey = 'id')")
     sql("INSERT INTO t VALUES (1, 1, 1D, true, NULL)")
+    spark.udf.register("inverse", lambda number: 1 // number, "int")
     merge = (
         "MERGE INTO t USING (SELECT 1 id, '5' i, '2.5' d, 'false' b, '2024-02-03' day UNION ALL "
         "SELECT 2, '{}', '1', 'true', NULL) s ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
-    for text in (merge.format("many"), "UPDATE t SET i = 'many'"):
-        with pytest.raises(InvalidInputError, match="CAST_INVALID_INPUT"):
+    for text, why in (
+        (merge.format("many"), "CAST_INVALID_INPUT"),
+        ("UPDATE t SET i = 'many'", "CAST_INVALID_INPUT"),
+        ("UPDATE t SET i = (SELECT id FROM range(2))", "SCALAR_SUBQUERY_TOO_MANY_ROWS"),
+        ("UPDATE t SET i = element_at(array(1), 0)", "INDEX_"),
+        (merge.format(1).replace("SET *", "SET i = raise_error('no such stay')"), "no such stay"),
+        ("UPDATE t SET i = inverse(id - 1)", r"statement: ZeroDivisionError: .* by zero"),
+        ("CREATE TABLE u USING hudi AS SELECT inverse(0) AS i", "ZeroDivisionError"),
+    ):
+        with pytest.raises(InvalidInputError, match=why) as refused:
             sql(text)
+        assert len(refused.value.message) < 300
     with pytest.raises(InvalidInputError, match="has type int"):
         sql("UPDATE t SET i = array(1)")
     assert commits(spark, "t") == 1

@@ -114,6 +114,14 @@ def test_a_misspelled_table_property_is_reported(sql: Sql) -> None:
         )
 
 
+def test_columns_that_may_not_be_null_are_reported(sql: Sql) -> None:
+    with pytest.warns(UserWarning, match=r"NOT NULL has no effect.*: \['v'\]"):
+        sql(
+            "CREATE TABLE s (id INT NOT NULL, v INT NOT NULL) USING hudi "
+            "TBLPROPERTIES (primaryKey = 'ID')"
+        )
+
+
 def test_partitions_are_shown_dropped_and_truncated(spark: Any, sql: Sql, stays: str) -> None:
     assert sql("SHOW PARTITIONS stays") == [("city=oslo",), ("city=rome",)]
     assert sql("SHOW PARTITIONS stays PARTITION (city = 'oslo')") == [("city=oslo",)]
@@ -365,6 +373,8 @@ def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
         "CREATE TABLE other (id INT, age INT DEFAULT id) USING hudi",
         "CREATE TABLE other (id INT, age INT DEFAULT 'old') USING hudi",
         "CREATE TABLE other (id INT, names ARRAY<VARCHAR(3)>) USING hudi",
+        "CREATE TABLE other (id INT, time INTERVAL) USING hudi",
+        "CREATE TABLE other USING hudi AS SELECT 1 AS id, make_interval(1) AS time",
         "CREATE TABLE other (id INT) USING hudi PARTITIONED BY (days(ts))",
         "ALTER TABLE stays ADD COLUMNS (age INT DEFAULT 3)",
         "ALTER TABLE stays ALTER COLUMN fare SET DEFAULT 'many'",
@@ -385,6 +395,7 @@ def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
         ("OPTIMIZE stays ZORDER BY (id)", "run_clustering"),
         ("VACUUM stays RETAIN 168 HOURS", "run_clean"),
         ("RESTORE TABLE stays TO VERSION AS OF 1", "rollback_to_savepoint"),
+        ("INSERT INTO stays REPLACE WHERE city = 'rome' SELECT * FROM stays", "INSERT OVERWRITE"),
         ("DESCRIBE HISTORY stays", "show_commits"),
         ("DESC DETAIL stays", "show_table_properties"),
         ("CREATE TABLE other SHALLOW CLONE stays", "AS SELECT"),

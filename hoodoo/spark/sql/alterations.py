@@ -400,7 +400,9 @@ def refuse_refresh_index(spark: Any, match: re.Match[str]) -> Any:  # noqa: ARG0
 
 def _refuses(what: str, instead: str) -> Callable[[Statement], Any]:
     def run(statement: Statement) -> Any:
-        if statement.table_of(statement.plan.children().head()) is None:
+        plan = statement.plan
+        node = plan.table() if has_field(plan, "table") else plan.children().head()
+        if statement.table_of(node) is None:
             return None
         raise _refused(what, instead)
 

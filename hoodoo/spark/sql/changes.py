@@ -19,7 +19,13 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.merge_clauses import MergeAction, When
 from filegroups.writing.stored_forms import with_stored_forms
 from filegroups.writing.write_request import CommitResult
-from hoodoo.spark.changed_columns import SparkClause, default_column, stored_column
+from hoodoo.spark.changed_columns import (
+    FieldValues,
+    SparkClause,
+    default_column,
+    set_twice,
+    stored_column,
+)
 from hoodoo.spark.few_rows import collect_batches
 from hoodoo.spark.row_changes import MergeSource, SparkStatement, computed
 from hoodoo.spark.schema import spark_schema_of
@@ -146,31 +152,43 @@ def _prefixes(statement: Statement, node: Any) -> set[tuple[str, ...]]:
     return {(_alias(node, "target").lower(),), *statement.prefixes_of(node)}
 
 
-def _values(assignments: Any, prefixes: Collection[tuple[str, ...]]) -> dict[str, Any]:
+def _values(
+    assignments: Any, prefixes: Collection[tuple[str, ...]], *, takes_fields: bool = True
+) -> dict[str, Any]:
     """
     Return the values by the columns that they are assigned to.
 
+    Args:
+        assignments: Of the plan.
+        prefixes: What may stand before the columns, in lower case.
+        takes_fields: Whether fields of a struct may be set.
+
     Raises:
-        InvalidInputError: A column is set twice (``expression``), or it is part of another column
-            or of another table (``unknown_column``).
+        InvalidInputError: A column is set twice (``expression``), or what is set is no column of the
+            table (``unknown_column``).
     """
     found: dict[str, Any] = {}
     for one in listed_seq(assignments):
         key = one.key()
         is_name = kind_of(key) == "UnresolvedAttribute"
-        *around, name = [str(p) for p in listed_seq(key.nameParts())] if is_name else ["", ""]
-        if around and tuple(part.lower() for part in around) not in prefixes:
+        parts = tuple(str(p) for p in listed_seq(key.nameParts())) if is_name else ()
+        folded = tuple(part.lower() for part in parts)
+        lengths = (n for n in (3, 2, 1) if len(parts) > n and folded[:n] in prefixes)
+        name, *path = parts[next(lengths, 0) :] or ("",)
+        if not is_name or (path and not takes_fields):
             raise InvalidInputError(
-                f"a statement sets whole columns of its table, not {key.sql()}: set a column of "
-                f"structs by SET column = named_struct(...), an array or a map by its functions",
+                f"a clause gives values to columns, and of old rows to fields of structs, not to "
+                f"{key.sql()}: give the whole column, an array or a map by its functions",
                 kind="unknown_column",
                 columns=[str(key.sql())],
             )
-        if name in found:
-            raise InvalidInputError(
-                f"a column is set twice: {name!r}", kind="expression", column=name
-            )
-        found[name] = one.value()
+        if path:  # names of columns match in any case
+            name = next((own for own in found if own.casefold() == name.casefold()), name)
+        known, inner = found.get(name), tuple(part.casefold() for part in path)
+        fields = dict(known.by_path) if isinstance(known, FieldValues) else {}
+        if name in found and not (inner and fields and inner not in fields):
+            raise set_twice(".".join((name, *path)))
+        found[name] = FieldValues({**fields, inner: one.value()}) if inner else one.value()
     return found
 
 
@@ -180,7 +198,7 @@ def _clauses(when: When, actions: Any, prefixes: Collection[tuple[str, ...]]) ->
         kind = kind_of(one)
         values = None
         if kind in ("UpdateAction", "InsertAction"):
-            values = _values(one.assignments(), prefixes)
+            values = _values(one.assignments(), prefixes, takes_fields=kind == "UpdateAction")
         action = MergeAction.DELETE
         if kind.startswith("Update"):
             action = MergeAction.UPDATE

@@ -18,6 +18,7 @@ from hoodoo.catalog import create_table, delete_unwritten_table, drop_table
 from hoodoo.spark.formats import serves
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.read import load_dataframe
+from hoodoo.spark.row_changes import computed
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql.catalyst import (
@@ -162,6 +163,7 @@ def create(statement: Statement) -> Any:
             f"there is no Hudi table at the location, and the statement has no columns: {path}",
             kind="table_not_found",
         )
+    _warn_not_null(definition, columns)
     create_new(spark, definition, columns)
     return statement.done()
 
@@ -222,12 +224,13 @@ def create_as_select(statement: Statement) -> Any:
         settings = WriteSettings.from_properties(layers_for(spark, options, warns=False).load())
         combines = bool(settings.record_key_fields and settings.ordering_fields)
         defaults = {_OPERATION: "bulk_insert", _COMBINE: str(combines).lower()}
-        result = save_dataframe(
-            own.select(*(f"`{name}`" for name in order)),
-            path,
-            {**defaults, **options},
-            mode="errorifexists",
-        )
+        with computed():
+            result = save_dataframe(
+                own.select(*(f"`{name}`" for name in order)),
+                path,
+                {**defaults, **options},
+                mode="errorifexists",
+            )
     register(spark, definition)
     return statement.done(result)
 
@@ -476,6 +479,19 @@ def _warn_misspelled(properties: Iterable[str]) -> None:
                 f"{known[near[0]]}?",
                 stacklevel=4,
             )
+
+
+def _warn_not_null(definition: TableDefinition, columns: Any) -> None:
+    """Warn of columns without nulls that are no key: Hudi's tables here check only their keys."""
+    key_text = definition.options(is_new=False).get(_OPTIONS["primarykey"], "")
+    keys = {name.strip().casefold() for name in key_text.split(",")}
+    named = [one.name for one in columns if not one.nullable and one.name.casefold() not in keys]
+    if named:
+        warnings.warn(
+            "columns of a Hudi table may have nulls, so NOT NULL has no effect; leave it out, and "
+            f"check rows by assert_true(column IS NOT NULL): {named}",
+            stacklevel=4,
+        )
 
 
 def _refuse_other_columns(given: Any, own: Any) -> None:

@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyspark.errors import ParseException
+from pyspark.errors import ParseException, PySparkValueError
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from hoodoo.spark.sql import alterations, changes, definitions
 from hoodoo.spark.sql.call import CALL, call
 from hoodoo.spark.sql.catalyst import (
     constants,
+    first_line,
     has_field,
     kind_of,
     listed_seq,
@@ -92,7 +93,16 @@ def run_sql(
             )
         if is_immediate:
             return _run_immediate(statement, spark_sql)
-        result = None if handler is None else handler(statement)
+        try:
+            result = None if handler is None else handler(statement)
+        except PySparkValueError as error:
+            if "CANNOT_PARSE_DATATYPE" not in str(error):
+                raise
+            raise InvalidInputError(
+                "Spark's Python client does not know a type of the statement, such as INTERVAL: cast "
+                f"the column to a text or a number: {first_line(error)}",
+                kind="unsupported_type",
+            ) from error
         if result is not None:
             return result
         return run_by_spark(Statement(spark=spark, text=text, plan=plan, by_spark=by_spark))
