@@ -397,6 +397,8 @@ def test_statements_on_what_spark_keeps_have_nothing_to_do_or_are_refused(
         ("RESTORE TABLE stays TO VERSION AS OF 1", "rollback_to_savepoint"),
         ("INSERT INTO stays REPLACE WHERE city = 'rome' SELECT * FROM stays", "INSERT OVERWRITE"),
         ("DESCRIBE HISTORY stays", "show_commits"),
+        ("CALL system.expire_snapshots(table => 'stays')", "CALL run_clean"),
+        ("CALL show_commit(table => 'stays')", "did you mean show_commits"),
         ("DESC DETAIL stays", "show_table_properties"),
         ("CREATE TABLE other SHALLOW CLONE stays", "AS SELECT"),
         ("ALTER TABLE stays ADD CONSTRAINT paid CHECK (fare > 0)", "assert_true"),

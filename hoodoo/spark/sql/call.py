@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Final
 
@@ -181,9 +182,25 @@ def _help(name: object) -> Rows:
         yield (f"{key}({', '.join(given)}): {one.columns}",)
 
 
+#: Procedures of other table formats, and those that do their work.
+_OTHER_FORMATS: Final = {
+    "ancestors_of": "show_commits",
+    "expire_snapshots": "run_clean",
+    "rewrite_data_files": "run_clustering",
+    "rewrite_position_delete_files": "run_compaction",
+    "rollback_to_snapshot": "rollback_to_savepoint",
+    "rollback_to_timestamp": "rollback_to_savepoint",
+}
+
+
 def _unknown(name: str) -> InvalidInputError:
     instead = REFUSED_PROCEDURES.get(name)
-    if instead is None:
+    near = get_close_matches(name, PROCEDURES, n=1, cutoff=0.8)
+    if name in _OTHER_FORMATS:
+        instead = f"CALL {_OTHER_FORMATS[name]} does its work"
+    elif instead is None and near:
+        instead = f"did you mean {near[0]}"
+    elif instead is None:
         instead = f"there is no such procedure; these work: {', '.join(sorted(PROCEDURES))}"
     return InvalidInputError(
         f"hoodoo does not have the procedure {name}: {instead}",
