@@ -256,7 +256,7 @@ def _folded(
     if not known and not _goes_by_steps(changes, rules):
         stay = newest_positions(changes, codes, distinct, rules)
         return Changes(rows=changes.rows.take(pa.array(stay)), kinds=changes.kinds[stay])
-    return _put_together(
+    return _fold_in_rounds(
         Changes(rows=changes.rows, kinds=changes.kinds, known=known), codes, distinct, rules
     )
 
@@ -288,18 +288,18 @@ def _goes_by_steps(changes: Changes, rules: MergeRules) -> bool:
     return definition.precombines and bool((changes.kinds == ChangeKind.DELETE).any())
 
 
-def _put_together(
+def _fold_in_rounds(
     changes: Changes, codes: npt.NDArray[np.int64], distinct: int, rules: MergeRules
 ) -> Changes:
+    """Fold changes in rounds: the first of each record, then the second of each, and so on."""
     kinds = changes.kinds
     if rules.reads_order:
         ordering = [ordering_column(changes.rows, name) for name in rules.log_ordering_fields]
         numbers, missing = order_numbers(ordering)
     else:
         numbers, missing = np.zeros(len(codes), np.int64), np.ones(len(codes), np.bool_)
-    without_order = np.zeros(
-        len(codes), np.bool_
-    )  # has no ordering value: keeps that of the older change
+    # Changes without an ordering value, which keep that of the older change.
+    without_order = np.zeros(len(codes), np.bool_)
     for name in rules.log_ordering_fields:
         if name in changes.known:
             without_order |= ~changes.known[name]

@@ -244,7 +244,7 @@ def doctor(invocation: Invocation, *, address: str, expire_within: int) -> None:
     Check that the lock works.
 
     Checks: reach, acquire, contend, release, fence, expire, clock. The command takes the lock of
-    the table for moments, or for the length of a short lease. Exit code 5 if a check fails; its
+    the table briefly, or for the length of a short lease. Exit code 5 if a check fails; its
     line says what to change.
     """
     with invocation.open_table(address) as opened:
