@@ -115,13 +115,12 @@ class MergeRules:
         """
         Whether rows of a batch may be combined piece by piece, each with the result so far.
 
-        That is so if one of the rows of a key stays as it is. A record that is made of several rows
-        also depends on those that were replaced.
+        These rules fold the rows of a key in their order, so the result of the first rows stands
+        for them. A plug-in's merger may need all versions at once. If a delete goes by order, and a
+        row takes values of others, the result lacks the ordering value by which it stayed.
         """
-        definition = self.definition
-        made = self.merger is not None or self.fold_reads_values
-        by_steps = definition.late_rows_sign or definition.precombines
-        return not (made or by_steps or definition.deletes_by_order)
+        by_other_order = self.definition.deletes_by_order and self.fold_reads_values
+        return self.merger is None and not by_other_order
 
     @property
     def retains_missing_columns(self) -> bool:

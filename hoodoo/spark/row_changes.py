@@ -27,7 +27,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortType, StringType
 
-from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
+from filegroups.reading.leased_read import PlannedRead, stream
+from filegroups.reading.scan import read_schema
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, with_meta
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.table import TableSnapshot
 from filegroups.writing.merge_clauses import (
@@ -460,24 +462,25 @@ class _SparkMerge:
         if not terms.keys() >= {*keys}:
             return None
         condition = reduce(and_, terms.values())
-        plan = state.plan(filter=condition, with_hoodie_columns=True)
-        if sum(one.size_bytes for one in plan.slices) > settings.spark_driver_read_bytes_max:
-            return None
-        wanted = plan.output_schema
+        context = self.statement.table.context
+        wanted = with_meta(read_schema(context, state.snapshot).arrow)
+        names = wanted.names
         if not joined.says_more and all(
             one.takes_all_of(self.source.alias, target) for _, one in self._of(When.MATCHED)
         ):
             heads = {name.partition(".")[0] for name in (*target.rules.fixed, *joined.pairs)}
-            names = [name for name in wanted.names if name in {*target.stored, *heads}]
-        else:
-            names = wanted.names
+            names = [name for name in names if name in {*target.stored, *heads}]
+        plan = state.plan(columns=names, filter=condition)
+        if sum(one.size_bytes for one in plan.slices) > settings.spark_driver_read_bytes_max:
+            return None
+        planned = PlannedRead(snapshot=state.snapshot, plan=plan, is_pinned=state.is_pinned)
         found, bytes_left = [], self.statement.table.settings.driver_write_bytes_max
-        for batch in state.scan(columns=names, filter=condition):
+        for batch in stream(context, planned):
             found.append(batch)
             bytes_left -= batch.nbytes
             if bytes_left < 0:
                 return None
-        rows = pa.Table.from_batches(found, schema=pa.schema([wanted.field(n) for n in names]))
+        rows = pa.Table.from_batches(found, schema=plan.output_schema)
         # No clause reads the other columns, so their values do not matter.
         columns = [
             rows.column(each.name) if each.name in names else pa.nulls(rows.num_rows, each.type)

@@ -36,6 +36,7 @@ AVRO = json.dumps(
     }
 )
 IGNORING = {**EVENT, PARTIAL: "IGNORE_DEFAULTS"}
+UNAVAILABLE = "hoodie.record.merge.property.hoodie.write.partial.update.unavailable.value"
 Row = tuple[str, int, str | None, str, bool]
 
 
@@ -75,7 +76,7 @@ def combined(properties: dict[str, str], *rows: Row, version: int = 9) -> list[t
             {
                 **EVENT,
                 PARTIAL: "FILL_UNAVAILABLE",
-                "hoodie.record.merge.property.hoodie.write.partial.update.unavailable.value": "?",
+                UNAVAILABLE: "?",
             },
             [row(1, "x", "w"), row(2, None, "?")],
             [(2, None, "w")],
@@ -84,7 +85,7 @@ def combined(properties: dict[str, str], *rows: Row, version: int = 9) -> list[t
             {
                 **EVENT,
                 PARTIAL: "IGNORE_MARKERS",
-                "hoodie.record.merge.property.hoodie.write.partial.update.unavailable.value": "?",
+                UNAVAILABLE: "?",
             },
             [row(2, "?", "w"), row(1, "x", "late")],
             [(2, "x", "w")],
@@ -129,31 +130,58 @@ def test_other_keys_stay_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "pieces"), [(EVENT, True), (COMMIT, True), (IGNORING, False)]
+    ("properties", "version"),
+    [
+        *((properties, 9) for properties in (EVENT, COMMIT, IGNORING)),
+        ({**COMMIT, PARTIAL: "IGNORE_DEFAULTS"}, 9),
+        ({**EVENT, PARTIAL: "FILL_UNAVAILABLE", UNAVAILABLE: "2"}, 9),
+        ({**COMMIT, PARTIAL: "FILL_UNAVAILABLE", UNAVAILABLE: "2"}, 9),
+        *(
+            ({**BY_PAYLOAD, "hoodie.compaction.payload.class": MODEL + payload}, version)
+            for payload, versions in (
+                ("PartialUpdateAvroPayload", (6,)),
+                ("OverwriteNonDefaultsWithLatestAvroPayload", (6,)),
+                ("DefaultHoodieRecordPayload", (6, 8)),
+                ("OverwriteWithLatestAvroPayload", (6, 8)),
+            )
+            for version in versions
+        ),
+    ],
 )
-def test_rows_may_be_combined_in_pieces_where_one_of_them_stays(
-    properties: dict[str, str], pieces: bool
-) -> None:
-    rules = MergeRules.of(merge_definition_of(properties, table_version=9), AVRO)
-    assert rules.combines_in_pieces is pieces
-
-
-@pytest.mark.parametrize("properties", [EVENT, COMMIT])
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_combined_in_pieces_are_those_combined_at_once(
-    properties: dict[str, str], seed: int
+    properties: dict[str, str], version: int, seed: int
 ) -> None:
     made = random.Random(seed)
+    if version == 6:  # it has no modes
+        properties = {key: text for key, text in properties.items() if "merge" not in key}
     rows = [
-        row(made.randrange(4), str(n), "b", key=f"k{made.randrange(3)}", gone=made.random() < 0.3)
-        for n in range(12)
+        row(
+            made.randrange(4),  # 0 is a default
+            made.choice([None, "1", "2"]),
+            made.choice(["none", "2", "3"]),
+            key=f"k{made.randrange(3)}",
+            gone=made.random() < 0.3,
+        )
+        for _ in range(24)
     ]
     names = ["_hoodie_record_key", "ts", "a", "b", "_hoodie_is_deleted"]
     table = pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
-    rules = MergeRules.of(merge_definition_of(properties, table_version=9), AVRO)
+    avro = AVRO.replace('"type": "long"', '"type": "long", "default": 0')
+    rules = MergeRules.of(merge_definition_of(properties, table_version=version), avro)
+    assert rules.combines_in_pieces
     held = table.slice(0, 0)
-    for start in range(0, 12, 4):
+    for start in range(0, 24, 4):
         held = combine_incoming(pa.concat_tables([held, table.slice(start, 4)]), rules)
     assert held.sort_by("_hoodie_record_key") == combine_incoming(table, rules).sort_by(
         "_hoodie_record_key"
     )
+
+
+@pytest.mark.parametrize(
+    "payload", ["PartialUpdateAvroPayload", "OverwriteNonDefaultsWithLatestAvroPayload"]
+)
+def test_rows_are_combined_at_once_if_order_and_values_come_from_several(payload: str) -> None:
+    properties = {**BY_PAYLOAD, "hoodie.compaction.payload.class": MODEL + payload}
+    rules = MergeRules.of(merge_definition_of(properties, table_version=8), AVRO)
+    assert not rules.combines_in_pieces
