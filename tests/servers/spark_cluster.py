@@ -21,7 +21,9 @@ _EXECUTOR_S_MAX = 60.0
 
 
 class _Daemon(JvmServer):
-    def __init__(self, name: str, folder: Path, main: tuple[str, ...], port: int) -> None:
+    def __init__(
+        self, name: str, folder: Path, main: tuple[str, ...], port: int, host: str = HOST
+    ) -> None:
         jars = spark_jars()
         assert jars is not None
         scala = next(jars.glob("scala-library-*.jar")).stem.removeprefix("scala-library-")
@@ -30,7 +32,7 @@ class _Daemon(JvmServer):
             folder,
             class_path=[f"{jars}/*"],
             main=main,
-            is_ready=lambda: listens(port),
+            is_ready=lambda: listens(port, host),
             # Workers start executors by the files of this installation, with its Python.
             variables={
                 "SPARK_HOME": str(jars.parent),
@@ -63,10 +65,12 @@ class SparkCluster(ExitStack):
         for number in range(WORKERS):
             port = free_port()
             offer = ("--cores", str(cores), "--memory", f"{memory_mb}m")
-            place = ("--host", HOST, "--port", str(port), "--webui-port", "0")
+            # Spark starts no speculative attempt on the host of the first.
+            host = f"127.0.0.{2 + number}"
+            place = ("--host", host, "--port", str(port), "--webui-port", "0")
             worker = (f"{spark}.worker.Worker", self.master, *offer, *place)
             name = f"worker-{number}"
-            self._workers.append(_Daemon(name, folder / name, worker, port))
+            self._workers.append(_Daemon(name, folder / name, worker, port, host))
 
     @property
     def master(self) -> str:

@@ -82,6 +82,20 @@ def session(role: str, master: str) -> Any:
     return hoodoo.spark.install(spark)
 
 
+def rivals(spark: Any) -> int:
+    """Return how many speculative attempts Spark has started."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    gateway = spark.sparkContext._gateway
+    numbers, none = gateway.new_array(gateway.jvm.double, 0), gateway.jvm.java.util.ArrayList()
+    stages = store.stageList(None, False, False, numbers, none)
+    found = 0
+    for number in range(stages.size()):
+        stage = stages.apply(number)
+        summary = store.speculationSummary(stage.stageId(), stage.attemptId())
+        found += summary.get().numTasks() if summary.isDefined() else 0
+    return found
+
+
 def lose_attempts() -> None:
     """Let the first attempt of a task of each write fail after it has written its files."""
     from pyspark import TaskContext
@@ -148,6 +162,7 @@ def main() -> None:
         if role == "backfill":
             lose_attempts()
         write_rounds(spark, table, options, note, int(rounds), operation=operation)
+    note.write_text(json.dumps({**json.loads(note.read_text()), "rivals": rivals(spark)}))
     spark.stop()
 
 

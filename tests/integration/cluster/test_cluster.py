@@ -8,6 +8,7 @@ driver are killed. Then each row of the table is compared with the rows of the j
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -131,6 +132,8 @@ def test_jobs_with_speculation_lose_and_double_no_row(
         running["delete"].start()
         for job in running.values():
             job.wait()
+    notes = [json.loads((tmp_path / f"{role}.json").read_text()) for role in running]
+    assert any(note["rivals"] for note in notes), "no speculative attempt began"
     with hoodoo.open_table(TABLE, properties=properties) as table:
         found = table.to_arrow()
         verified = table.verify()
