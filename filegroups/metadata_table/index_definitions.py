@@ -111,7 +111,10 @@ def _entry(one: IndexDefinition) -> dict[str, Any]:
 
 def bad_definitions_error(why: str, index: str = "") -> CorruptTableError:
     """Return the error for index definitions that cannot be used, or that lack one index."""
-    steps = "'hoodoo metadata drop TABLE', then 'hoodoo metadata create TABLE'"
+    steps = (
+        "'hoodoo metadata drop TABLE', then 'hoodoo metadata create TABLE' and 'hoodoo metadata "
+        "create TABLE PARTITION' for each further index"
+    )
     if index:
         short = index.removeprefix(PartitionKind.SECONDARY_INDEX.value)
         steps = (

@@ -462,9 +462,13 @@ class MetadataTable:
         Returns:
             At most one error for each file group.
 
-        Outside: 1 list, 1 open_input for each file, with bounded reads.
+        Outside: 1 list, the index definitions, 1 open_input for each file, with bounded reads.
         """
+        kind = kind_of(partition)
         try:
+            _ = self.definitions
+            if kind is not None and kind.is_named:
+                self._definition(partition)
             slices = list(self.slices(partition).values())[:file_groups_max]
         except (CorruptTableError, MissingFileError, UnsupportedTableError) as error:
             return (error,)

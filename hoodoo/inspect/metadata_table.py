@@ -102,7 +102,7 @@ def metadata_status(context: TableContext) -> MetadataStatus:
     damaged = [
         error for name in table.partitions for error in table.damage(name, _FILE_GROUPS_OPENED_MAX)
     ]
-    remarks += [error.message for error in damaged]
+    remarks += dict.fromkeys(error.message for error in damaged)
     why = held_reason(config, table)
     if why is not None and lag.pending:  # above, a partition that is being built has its remark
         remarks.append(f"compaction and archiving wait: {why}")

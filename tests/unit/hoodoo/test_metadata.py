@@ -366,6 +366,22 @@ def test_status_names_a_file_that_cannot_be_opened_and_the_command_that_mends_it
         assert table.metadata.status().trusted
 
 
+def test_status_names_damaged_index_definitions_once(tmp_path: Path) -> None:
+    with made(tmp_path) as table:
+        table.upsert(ROWS)
+        assert table.metadata.status().trusted
+        definitions = tmp_path / "t/.hoodie/.index_defs/index.json"
+        definitions.write_bytes(definitions.read_bytes()[:40])
+        status = table.metadata.status()
+        assert not status.trusted
+        [remark] = status.remarks
+        assert "index.json" in remark
+        table.metadata.drop()
+        table.metadata.create()
+        assert table.metadata.status().remarks == ()
+        assert table.metadata.status().trusted
+
+
 @pytest.mark.parametrize("partition", ["partition_stats", "record_index"])
 @pytest.mark.parametrize("pattern", ["*.hfile", ".*.log.*"])
 def test_a_lost_file_of_an_index_hides_no_row_and_doubles_no_key(
