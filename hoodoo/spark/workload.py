@@ -139,6 +139,7 @@ class SparkWorkload:
         self._updates: Mapping[FileGroupId, int] = {}
         self._new_rows = 0
         self._hits: Any = None
+        self._has_few_hits = True  # so few that each executor may keep them
         self._located: Any = None  # keys with their file groups, of the record index
         self._everywhere: Any = None  # rows of a global index, with the files of their keys
         self._candidates: list[FileGroupId] = []
@@ -366,6 +367,8 @@ class SparkWorkload:
             self._checksum = None
             return self._counted_everywhere()
         wanted = self._keys.select(PARTITION, KEY)
+        if not self._small:
+            wanted = wanted.distinct()  # many rows of one key would fill one task
         matching = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
         if self._small:
             # A cached result keeps the shuffle's partitions: by default 200 with a few keys each.
@@ -373,6 +376,7 @@ class SparkWorkload:
         # A key in several file groups goes to the first of them, as in ``LocalWorkload``.
         found = matching.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
+        self._has_few_hits = self._small or self._count_of_hits() <= _BROADCAST_ROWS_MAX
         counted = collect_dataframe(
             self._tagged(self._keys)
             .groupBy(PARTITION, NUMBER)
@@ -651,7 +655,12 @@ class SparkWorkload:
             return self._everywhere
         if self._hits is None:
             return rows.withColumn(NUMBER, F.lit(None).cast("int"))
-        return rows.join(self._shared(self._hits), [PARTITION, KEY], "left")
+        hits = F.broadcast(self._hits) if self._has_few_hits else self._hits
+        return rows.join(hits, [PARTITION, KEY], "left")
+
+    def _count_of_hits(self) -> int:
+        (row,) = collect_dataframe(self._hits.agg(F.count("*").alias("n")))
+        return int(row["n"])
 
     def _shared(self, keys: Any) -> Any:
         return F.broadcast(keys) if self._small else keys

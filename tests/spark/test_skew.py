@@ -12,7 +12,7 @@ import pytest
 
 import hoodoo
 from filegroups.merge.rules import MergeRules
-from hoodoo.spark import skew, tasks
+from hoodoo.spark import skew, tasks, workload
 from hoodoo.spark.skew import skewed_groups
 from hoodoo.spark.tasks import ERROR, KEY, KEY_HASH
 from timeline.model.commit_metadata import FileGroupId, MergeMode
@@ -110,6 +110,19 @@ def test_new_rows_of_one_partition_are_spread_over_tasks_by_size(
     assert len(tasks_of) == len(files) == 6  # one more version of the first
     assert rows() == changes
     assert events(caplog) == []
+
+
+@pytest.mark.parametrize("hits_max", [10, 3])
+def test_many_rows_of_one_key_among_more_rows_than_an_executor_keeps(
+    save: Any, rows: Any, monkeypatch: pytest.MonkeyPatch, hits_max: int
+) -> None:
+    monkeypatch.setattr(workload, "_BROADCAST_ROWS_MAX", hits_max)
+    save([(n, "mon", 1, 1.0) for n in range(DAYS)])
+    hot = [(0, "mon", at, float(at)) for at in range(DAYS, 1, -1)]
+    changed = [(n, "mon", 2, 2.0) for n in (1, 2, 3, DAYS)]
+    save([*hot[:20], *changed, *hot[20:]])
+    kept = [(n, "mon", 1, 1.0) for n in range(4, DAYS)]
+    assert rows() == [hot[0], *changed[:3], *kept, changed[3]]
 
 
 def test_a_group_is_skewed_beyond_a_share_of_a_core() -> None:
