@@ -52,22 +52,22 @@ def refuse_lost_files(
 
     Outside: as ``read``.
     """
-    groups = _newest_bases(own, bases, logs)
-    if not groups:
+    if not (bases or logs):
         return
-    oldest_base = min(one.base_time for one in groups.values())
-    oldest_build = min(one.built_at for one in groups.values())
-    oldest_merge = min(one.merged_up_to for one in groups.values())
+    needed = _needed(own, bases, logs)
+    oldest_base = min(needed.base_times.values())
+    oldest_merge = min(map(needed.merged_up_to, needed.base_times))
     times = {one.requested_time for one in bases}, {one.instant_time for one in logs}
-    present = times if len(groups) == 1 else (set[InstantTime](), set[InstantTime]())
+    is_one = len(needed.base_times) == 1
+    present = times if is_one else (set[InstantTime](), set[InstantTime]())
 
     def may_miss(one: Instant) -> bool:
         time = one.requested_time
-        if one.action is Action.COMMIT:
-            is_newer = time > oldest_base and (one.completion_time or "") > oldest_build
-            return is_newer and time not in present[0]
         if time.startswith(BUILDING):  # a file group without a base file may have lost it
-            return time not in present[0] and not oldest_base
+            return time not in present[0] and time >= needed.build and not oldest_base
+        if one.action is Action.COMMIT:
+            is_newer = time > oldest_base and (one.completion_time or "") > needed.built_at
+            return is_newer and time not in present[0]
         return time not in present[1] and (one.completion_time or "") > oldest_merge
 
     folder = f"{partition}/"
@@ -76,59 +76,56 @@ def refuse_lost_files(
     for one, metadata in zip(instants, read(instants), strict=True):
         for path in metadata.written_paths():
             name = path.removeprefix(folder)
-            if name != path and name not in names and _counts(groups, name, one):
+            if name != path and name not in names and needed.names(name, one):
                 raise _lost(partition, f"{METADATA_TABLE}/{path}")
 
 
 @dataclass(frozen=True, slots=True)
-class _NewestBase:
+class _Needed:
     """
-    The newest base file of a file group.
+    Which files a partition needs: base files since its newest build, and log files above them.
 
-    ``built_at`` is when the build completed that wrote it, else "". ``merged_up_to`` is the
-    completion time up to which it has all records.
+    A build replaces the files of all file groups; one without records gets a log file only.
+
+    ``base_times`` are the requested times of the newest base files by file id, "" without one.
+    ``build`` is the newest build, "" for none, and ``built_at`` its completion time. Commits up to
+    ``after_build`` may lack their log files.
     """
 
-    base_time: InstantTime = ""
-    built_at: InstantTime = ""
-    merged_up_to: InstantTime = ""
+    base_times: Mapping[str, InstantTime]
+    build: InstantTime
+    built_at: InstantTime
+    after_build: InstantTime
+
+    def merged_up_to(self, file_id: str) -> InstantTime:
+        """Return the completion time up to which the base file of a file group has all records."""
+        base_time = self.base_times.get(file_id, "")
+        return base_time if base_time > self.build else self.after_build
+
+    def names(self, name: str, one: Instant) -> bool:
+        """Return whether a file of an instant is above the newest base file of its file group."""
+        file_id = name.removeprefix(".").partition("_")[0]
+        completion_time = one.completion_time or ""
+        if name.startswith("."):
+            return completion_time > self.merged_up_to(file_id)
+        is_build = one.requested_time.startswith(BUILDING)
+        is_newer = one.requested_time >= self.build if is_build else completion_time > self.built_at
+        return is_newer and one.requested_time > self.base_times.get(file_id, "")
 
 
-def _newest_bases(
-    own: Snapshot, bases: Sequence[BaseFile], logs: Sequence[LogFile]
-) -> Mapping[str, _NewestBase]:
-    """Return the newest base file of each file group; a build may have left only a log file."""
-    newest: dict[str, InstantTime] = {one.file_group.file_id: "" for one in logs}
+def _needed(own: Snapshot, bases: Sequence[BaseFile], logs: Sequence[LogFile]) -> _Needed:
+    base_times: dict[str, InstantTime] = {one.file_group.file_id: "" for one in logs}
     for base in bases:
         file_id = base.file_group.file_id
-        newest[file_id] = max(newest.get(file_id, ""), base.requested_time)
-    built = {
-        one.file_group.file_id: one.instant_time
-        for one in logs
-        if one.instant_time.startswith(BUILDING)
-    }
-    ends = sorted({own.completions.get(one.instant_time, "") for one in logs})
-    found = {}
-    for file_id, base_time in newest.items():
-        time = base_time or built.get(file_id, "")
-        built_at, merged_up_to = "", time
-        if time.startswith(BUILDING):
-            # A build took commits that completed before it, and their log files are gone. The first
-            # commit with a log file came after it.
-            built_at = own.completions.get(time, "")
-            merged_up_to = next((end for end in ends if end > built_at), "9")
-        found[file_id] = _NewestBase(base_time, built_at, merged_up_to)
-    return found
-
-
-def _counts(groups: Mapping[str, _NewestBase], name: str, one: Instant) -> bool:
-    """Return whether a file of an instant is above the newest base file of its file group."""
-    group = groups.get(name.removeprefix(".").partition("_")[0], _NewestBase())
-    if name.startswith("."):
-        return (one.completion_time or "") > group.merged_up_to
-    is_built = one.requested_time.startswith(BUILDING)
-    is_newer = is_built or (one.completion_time or "") > group.built_at
-    return is_newer and one.requested_time > group.base_time
+        base_times[file_id] = max(base_times.get(file_id, ""), base.requested_time)
+    times = {one.requested_time for one in bases} | {one.instant_time for one in logs}
+    build = max((time for time in times if time.startswith(BUILDING)), default="")
+    built_at = own.completions.get(build, "")
+    # A build took commits that completed before it, and their log files are gone. The first commit
+    # with a log file came after it.
+    ends = sorted(own.completions.get(one.instant_time, "") for one in logs)
+    after_build = next((end for end in ends if end > built_at), "9") if build else ""
+    return _Needed(base_times, build, built_at, after_build)
 
 
 def _lost(partition: str, path: str) -> MissingFileError:

@@ -410,6 +410,18 @@ def test_a_lost_file_of_an_index_hides_no_row_and_doubles_no_key(
         assert table.metadata.status().trusted
 
 
+def test_a_file_group_without_keys_after_a_second_build_is_not_lost(tmp_path: Path) -> None:
+    rows = [{"id": f"k{number}", "p": "p", "v": number} for number in range(40)]
+    with made(tmp_path, **{RECORD_INDEX: "true"}) as table:
+        table.upsert(rows)
+        table.metadata.rebuild("record_index")
+        table.delete(keys=rows[1:])
+        table.metadata.rebuild("record_index")
+        status = table.metadata.status()
+        assert status.remarks == ()
+        assert status.trusted
+
+
 @pytest.mark.parametrize("name", ["expr_index_day", "vector_index_v"])
 def test_a_partition_that_cannot_be_built_is_to_be_dropped(tmp_path: Path, name: str) -> None:
     with made(tmp_path) as table:

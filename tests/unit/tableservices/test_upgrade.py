@@ -179,7 +179,7 @@ def test_keys_that_version_9_writes_differently_are_refused() -> None:
     table = of_version_8()
     storage = table.context.ports.storage
     update_properties(storage, {"hoodie.table.keygenerator.type": "COMPLEX"}, now="now")
-    with pytest.raises(UnsupportedTableError, match="complex key"):
+    with pytest.raises(UnsupportedTableError, match="bare values"):
         upgrade(opened(table).context)
 
 
@@ -266,7 +266,7 @@ def test_the_metadata_table_stays_where_an_upgrade_is_refused_for_another_reason
         changes = {PARTITIONS: "files", "hoodie.table.keygenerator.type": "COMPLEX"}
         update_properties(storage, changes, now="now")
     with hoodoo.open_table(path) as table:
-        with pytest.raises(UnsupportedTableError, match="complex key"):
+        with pytest.raises(UnsupportedTableError, match="bare values"):
             upgrade(table.context)
         assert load_config(storage).metadata_table_on
 
