@@ -88,8 +88,8 @@ class _Needed:
     A build replaces the files of all file groups; one without records gets a log file only.
 
     ``base_times`` are the requested times of the newest base files by file id, "" without one.
-    ``build`` is the newest build, "" for none, and ``built_at`` its completion time. Commits up to
-    ``after_build`` may lack their log files.
+    ``build`` is the newest build, "" for none, and ``built_at`` its completion time, or a later time
+    if it is archived. Commits up to ``after_build`` may lack their log files.
     """
 
     base_times: Mapping[str, InstantTime]
@@ -123,9 +123,9 @@ def _needed(own: Snapshot, bases: Sequence[BaseFile], logs: Sequence[LogFile]) -
     built_at = own.completions.get(build, "")
     # A build took commits that completed before it, and their log files are gone. The first commit
     # with a log file came after it.
-    ends = sorted(own.completions.get(one.instant_time, "") for one in logs)
-    after_build = next((end for end in ends if end > built_at), "9") if build else ""
-    return _Needed(base_times, build, built_at, after_build)
+    ends = [own.completions.get(one.instant_time, "") for one in logs]
+    after_build = min((end for end in ends if end > built_at), default="9") if build else ""
+    return _Needed(base_times, build, built_at or after_build, after_build)
 
 
 def _lost(partition: str, path: str) -> MissingFileError:
