@@ -479,8 +479,12 @@ class Table(TableReader):
         plan = write_request_of(self._settings, self.config, chosen, delete_partitions=named)
         if deletes:
             plan = with_patterns(context, plan)
-        workload = None if deletes else self._workload(data)
-        return dry_run_write(context, plan, workload)
+            return dry_run_write(context, plan, None)
+        workload = self._workload(data)
+        try:
+            return dry_run_write(context, plan, workload)
+        finally:
+            workload.release()
 
     def _columns(self) -> pa.Schema:
         """Return the table's own columns of the cached snapshot; empty if no schema is known."""
@@ -640,12 +644,7 @@ class Table(TableReader):
         return restore(self._context, self._named(instant), force=force)
 
     def finish_restore(self) -> RestoreResult | None:
-        """
-        Execute the pending restore of another engine whose process ended.
-
-        Returns:
-            The result; None without such a restore.
-        """
+        """Execute the pending restore of another engine whose process ended; None without one."""
         self._register_writer()
         return finish_restore(self._context)
 

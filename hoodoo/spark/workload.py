@@ -274,8 +274,8 @@ class SparkWorkload:
             self._keys = self._prepared = self._fitted_keys(rules)
         elif not rules.lookup.whole_table and self._is_deterministic():
             self._keys = self._fitted_keys(rules)
-        self._keys.persist(StorageLevel.MEMORY_AND_DISK)
         try:
+            self._keys.persist(StorageLevel.MEMORY_AND_DISK)
             self._counts = self._counted()
         except BaseException:
             self.release()  # else a second call would take the refused rows for prepared ones

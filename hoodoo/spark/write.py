@@ -103,10 +103,8 @@ def save_dataframe(
         options = _with_partitions(options, partition_by)
     layers = layers or layers_for(df.sparkSession, options)
     exists = table_exists(path, layers)
-    if exists and chosen == "ignore":
+    if _skips(path, chosen, exists=exists):
         return None
-    if exists and chosen == "errorifexists":
-        raise _table_exists(path)
     settings = WriteSettings.from_properties(layers.load())
     overwriting: WriteOperation | None = None
     if chosen == "overwrite":
@@ -125,19 +123,21 @@ def save_dataframe(
         return write(df)
     operation = overwriting or operation_of(settings)
     data = _checked_for_new_table(df, path, layers, operation, at_once=replaces)
-    if replaces:
-        _drop(data, path, layers)
-    created = _create(df, path, layers)
-    if not created and chosen == "ignore":
-        return None
-    if not created and chosen == "errorifexists":
-        raise _table_exists(path)
     try:
-        return write(data)
-    except Exception:
-        if created:  # bad rows may show only while they are written, and leave no empty table
-            delete_unwritten_table(path, replace(layers, warns=False))
-        raise
+        if replaces:
+            _drop(data, path, layers)
+        created = _create(df, path, layers)
+        if _skips(path, chosen, exists=not created):
+            return None
+        try:
+            return write(data)
+        except Exception:
+            if created:  # bad rows may show only while they are written, and leave no empty table
+                delete_unwritten_table(path, replace(layers, warns=False))
+            raise
+    finally:
+        if isinstance(data, SparkWorkload):
+            data.release()
 
 
 def _save_mode(mode: str | None) -> str:
@@ -181,13 +181,8 @@ def _checked_for_new_table(
         shuffle_tasks=settings.shuffle_tasks,
         bulk_insert_tasks=settings.bulk_insert_tasks,
     )
-    if rules.opens_groups_only(is_first=True, fills_small_files=True) and not at_once:
-        return workload
-    try:
+    if at_once or not rules.opens_groups_only(is_first=True, fills_small_files=True):
         workload.prepare(rules, schema)
-    except BaseException:
-        workload.release()
-        raise
     return workload
 
 
@@ -320,9 +315,12 @@ def _with_partitions(options: Mapping[str, object], columns: Sequence[str]) -> d
     return {**options, _PARTITION_KEY: asked}
 
 
-def _table_exists(path: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"the path already has a table: save with mode append or overwrite: {path}",
-        kind="table_exists",
-        path=path,
-    )
+def _skips(path: str, mode: str, *, exists: bool) -> bool:
+    """Return whether a save does nothing if there is a table; mode ``errorifexists`` refuses it."""
+    if exists and mode == "errorifexists":
+        raise InvalidInputError(
+            f"the path already has a table: save with mode append or overwrite: {path}",
+            kind="table_exists",
+            path=path,
+        )
+    return exists and mode == "ignore"

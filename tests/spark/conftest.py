@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,34 +18,12 @@ OPTIONS = {
     "hoodie.datasource.write.precombine.field": "at",
 }
 WAIT_MS = 60_000
-STARTING_S = 120
-NOT_STARTED = "Python worker failed to connect back"
 COLUMNS = "id long, day string, at long, amount double"
 DRIVER_BYTES = "hoodoo.spark.driver.write.max.bytes"
 
 Row = tuple[Any, ...]
 Save = Callable[..., Any]
 Sql = Callable[[str], list[Row]]
-
-
-def run_to_its_end(start: Callable[[], Any]) -> None:
-    """
-    Run a stream over the existing rows.
-
-    Spark waits ten seconds, not configurable, for the process of a source to start; a busy machine
-    needs longer. Then nothing was read, and the stream is started again.
-    """
-    from pyspark.errors import StreamingQueryException
-
-    until = time.monotonic() + STARTING_S
-    while True:
-        try:
-            start().awaitTermination()
-        except StreamingQueryException as error:
-            if NOT_STARTED not in str(error) or time.monotonic() > until:
-                raise
-        else:
-            return
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +53,17 @@ def spark() -> Iterator[Any]:
     hoodoo.spark.install(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def releases_all_rows(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test leaves no rows cached in the session, also where it raises."""
+    cached: Callable[[], Any] = dict
+    if "spark" in request.fixturenames:
+        cached = request.getfixturevalue("spark").sparkContext._jsc.getPersistentRDDs
+    before = set(cached())
+    yield
+    assert set(cached()) <= before
 
 
 @pytest.fixture

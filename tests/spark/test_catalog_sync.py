@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hoodoo.sync.sync import sync_table
-from tests.spark.conftest import COLUMNS, OPTIONS, Row, run_to_its_end
+from tests.spark.conftest import COLUMNS, OPTIONS, Row
+from tests.spark.streams import run_to_its_end
 from tests.unit.hoodoo.sync.memory_catalog import MemoryCatalog
 from timeline.errors import UnavailableError
 

@@ -12,7 +12,8 @@ import pytest
 import hoodoo
 from hoodoo.spark.formats import serves
 from hoodoo.spark.session import _register
-from tests.spark.conftest import COLUMNS, OPTIONS, run_to_its_end
+from tests.spark.conftest import COLUMNS, OPTIONS
+from tests.spark.streams import run_to_its_end
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,8 @@ import pytest
 
 import hoodoo
 import hoodoo.spark
-from tests.spark.conftest import COLUMNS, OPTIONS, Row, run_to_its_end
+from tests.spark.conftest import COLUMNS, OPTIONS, Row
+from tests.spark.streams import run_to_its_end
 from timeline.errors import SettingError
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 import hoodoo
 import hoodoo.spark
 from hoodoo.spark.read import plan_load
-from tests.spark.conftest import run_to_its_end
+from tests.spark.streams import run_to_its_end
 from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
 
 pytestmark = pytest.mark.spark

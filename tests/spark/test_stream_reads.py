@@ -10,7 +10,8 @@ import pytest
 
 import hoodoo
 from hoodoo.spark.schema import spark_schema_of
-from tests.spark.conftest import Save, run_to_its_end
+from tests.spark.conftest import Save
+from tests.spark.streams import run_to_its_end
 from timeline.errors import InvalidInputError, SettingError
 
 datasource = pytest.importorskip("hoodoo.spark.datasource", reason="Spark has them since 4.0")

@@ -458,7 +458,9 @@ def test_a_conflict_rebases_the_overlapping_file_group_only(
         "id long, day string, at long, amount double",
     )
     with hoodoo.open_table(path, properties=many) as table:
-        result = table._run(WriteOperation.UPSERT, Later(table.context.ports, df))
+        later = Later(table.context.ports, df)
+        result = table._run(WriteOperation.UPSERT, later)
+        later.release()
     assert [sorted(each) for each in calls] == [["mon", "tue"], ["tue"]]
     assert result.attempts == 2
     assert rows() == [
@@ -467,6 +469,15 @@ def test_a_conflict_rebases_the_overlapping_file_group_only(
         (3, "tue", 12, 33.0),
         (4, "tue", 20, 4.0),
     ]
+
+
+@BY_TASKS
+def test_a_check_for_conflicts_writes_nothing(save: Any, rows: Any, spark: Any, path: str) -> None:
+    save(THREE)
+    changed = spark.createDataFrame([(1, "mon", 20, 11.0)], COLUMNS)
+    with hoodoo.spark.table(spark, path) as table:
+        assert table.check_conflicts(changed) == ()
+    assert rows() == THREE
 
 
 def test_a_batch_without_rows_changes_no_schema(
