@@ -641,7 +641,9 @@ class TableReader(TableSnapshot):
             changes = stream_cdc(self._context, found)
             return pa.RecordBatchReader.from_batches(
                 found.output_schema,
-                with_lease(self._context, found.snapshot, changes, since=start, until=end),
+                with_lease(
+                    self._context, found.snapshot, changes, since=found.since, until=found.until
+                ),
             )
         changed = plan_incremental_read(
             self._context, start, end, filter=filter, partitions=partitions

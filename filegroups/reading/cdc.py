@@ -64,9 +64,11 @@ MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 
 @dataclass(frozen=True, kw_only=True)
 class CdcPlan:
-    """The units in the order of completion, how to read each of them, and their snapshot."""
+    """The units in the order of completion, how to read each of them, and their range."""
 
     snapshot: Snapshot
+    since: InstantTime
+    until: InstantTime | None
     units: tuple[CdcUnit, ...]
     read: CdcRead
 
@@ -95,6 +97,9 @@ def plan_cdc(
     """
     Plan the changes of the instants with a completion time in (since, until].
 
+    A bound that is the requested time of a write means that write, so jobs may take bounds from
+    ``_hoodie_commit_time``: Java Hudi bounds a CDC read by requested times.
+
     Args:
         context: The table.
         since: Exclusive start; ``EARLIEST`` or above.
@@ -114,6 +119,8 @@ def plan_cdc(
     begins before the active timeline.
     """
     snapshot = context.snapshot()
+    since = _completion_meant(snapshot, since)
+    until = None if until is None else _completion_meant(snapshot, until)
     groups = SlicesAtTime(context, snapshot)
     chosen = None if partitions is None else frozenset(listed(partitions, "partitions"))
     with expired_where_missing(context, snapshot):
@@ -125,7 +132,13 @@ def plan_cdc(
         ]
         slices = [side for unit in units for side in (unit.before, unit.after) if side is not None]
         read = _read(context, snapshot, slices, columns, groups)
-    return CdcPlan(snapshot=snapshot, units=tuple(units), read=read)
+    return CdcPlan(snapshot=snapshot, since=since, until=until, units=tuple(units), read=read)
+
+
+def _completion_meant(snapshot: Snapshot, bound: InstantTime) -> InstantTime:
+    """Return a bound, or the completion time of the write that has it as its requested time."""
+    completions = snapshot.completions
+    return bound if bound in completions.values() else completions.get(bound, bound)
 
 
 def refuse_filtered_cdc(condition: object) -> None:

@@ -612,7 +612,7 @@ def plan_changes(table: Table, settings: ReadSettings) -> SparkCdcPlan:
     context = table.context
     start, end = settings.range_in(context.zone)
     plan = plan_cdc(context, start, end)
-    lease = ReaderLease(context, plan.snapshot, since=start, until=end)
+    lease = ReaderLease(context, plan.snapshot, since=plan.since, until=plan.until)
     assert_not_cleaned(context, plan.snapshot, lease)
     return SparkCdcPlan(
         units=plan.units,
