@@ -28,7 +28,13 @@ from hoodoo.spark.options import check_others, layers_for, path_of, paths_of, se
 from hoodoo.spark.read import load_dataframe, with_columns_of, with_json_images
 from hoodoo.spark.sql.changes import Insertion
 from hoodoo.spark.sql.definitions import FIXED_PROPERTIES
-from hoodoo.spark.sql.names import NamedTable, find_table
+from hoodoo.spark.sql.names import (
+    NamedTable,
+    find_table,
+    loaded_again,
+    refresh_view,
+    remember_view,
+)
 from hoodoo.spark.sql.session_sql import run_sql
 from hoodoo.spark.sql.statements import name_parts, read_by_name
 from hoodoo.spark.sql.table_writes import (
@@ -80,6 +86,7 @@ def install(spark: Any) -> Any:
         SparkSession.readStream = property(HoodooStreamReader, doc=DataStreamReader.__doc__)
         _install_sql()
         _install_catalog()
+        _install_views(frame)
         frame._hoodoo_installed = True  # noqa: SLF001
     has_hudi_bundle(spark)  # the event comes now, not during the first save
     _register(spark)
@@ -100,6 +107,23 @@ def _install_sql() -> None:
     SparkSession.sql, SparkSession.table = run, read
 
 
+def _install_views(frame: Any) -> None:
+    """Let temporary views remember the loads that they show."""
+
+    def remembered(name: str) -> None:
+        by_spark = getattr(frame, name)
+
+        @wraps(by_spark)
+        def create(self: Any, name: str) -> None:
+            by_spark(self, name)
+            remember_view(self, name)
+
+        setattr(frame, name, create)
+
+    remembered("createTempView")
+    remembered("createOrReplaceTempView")
+
+
 def _install_catalog() -> None:
     """Put hoodoo in front of the calls of ``spark.catalog`` that read or create tables."""
 
@@ -109,10 +133,13 @@ def _install_catalog() -> None:
         @wraps(by_spark)
         def call(self: Any, tableName: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
             spark = self._sparkSession
-            named = find_table(spark, name_parts(spark, tableName))
-            if named is None:
-                return by_spark(self, tableName, *args, **kwargs)
-            return run(spark, named)
+            parts = name_parts(spark, tableName)
+            named = find_table(spark, parts)
+            if named is not None:
+                return run(spark, named)
+            if name == "refreshTable" and refresh_view(spark, parts):
+                return None
+            return by_spark(self, tableName, *args, **kwargs)
 
         setattr(Catalog, name, call)
 
@@ -346,7 +373,14 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         paths, given = paths_of(path, self._options(options))
         check_others(self._spark, given)
         chosen = schema if schema is not None else self._given_schema
-        return load_dataframe(self._spark, paths, given, schema=chosen)
+        warned: list[bool] = []  # of the options, by the first load
+
+        def once_more() -> Any:
+            warns = not warned
+            warned.append(warns)
+            return load_dataframe(self._spark, paths, given, schema=chosen, warns=warns)
+
+        return loaded_again(once_more)
 
     def table(self, tableName: str) -> Any:  # noqa: N803
         """Read a table by its name, as Spark does, with the options of a load."""

@@ -374,6 +374,8 @@ def test_columns_and_fields_of_structs_are_set(sql: Sql) -> None:
         "UPDATE t SET s.x = 9, s = NULL",
         "UPDATE t SET s.y = NULL, s.y.z = 9",
         "UPDATE t SET s.x = array(1)",
+        "UPDATE t SET s.x = 'three'",
+        "UPDATE t SET s.x = DEFAULT",
         merge.format("NOT", "INSERT (id, s.x) VALUES (3, 9)"),
     ):
         with pytest.raises((InvalidInputError, ParseException)):
@@ -386,7 +388,10 @@ def test_columns_and_fields_of_structs_are_set(sql: Sql) -> None:
     ]
     sql(merge.format("", "UPDATE SET t.s.y = named_struct('z', q.id, 'w', t.s.y.w)"))
     sql(merge.format("NOT", "INSERT (id) VALUES (q.id)"))
-    assert sql("SELECT s.x, s.y.z, s.y.w, m['k'] FROM t WHERE id = 1") == [(2, 1, "q", 4)]
+    fields = "SELECT s.x, s.y.z, s.y.w, m['k'] FROM t WHERE id = 1"
+    assert sql(fields) == [(2, 1, "q", 4)]
+    sql("UPDATE t SET s.x = '5', s.y = named_struct('z', '6', 'w', 7) WHERE id = 1")
+    assert sql(fields) == [(5, 6, "7", 4)]
 
 
 def test_update_and_merge_read_texts_as_values_of_other_types(spark: Any, sql: Sql) -> None:

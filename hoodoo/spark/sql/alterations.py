@@ -45,10 +45,11 @@ from hoodoo.spark.sql.names import (
     change_columns,
     find_table,
     identifier,
+    refresh_view,
     required_table,
 )
 from hoodoo.spark.sql.session_catalog import session_catalog
-from hoodoo.spark.sql.statements import Statement, name_parts, parts_in
+from hoodoo.spark.sql.statements import Statement, name_parts, parts_in, parts_of
 from timeline.errors import InvalidInputError
 from timeline.model.metadata_table import PartitionKind
 from timeline.writer_registry import refuse_with_writers
@@ -300,11 +301,12 @@ def _truncate_partition(statement: Statement, named: NamedTable, table: SparkTab
 def _drop_partitions(statement: Statement, named: NamedTable, table: SparkTable) -> Any:  # noqa: ARG001
     specs = listed_seq(statement.plan.parts())
     paths = [path for one in specs for path in _paths(table, one)]
-    known = set(_partitions(table))
-    found = [path for path in paths if path in known]
-    if statement.plan.ifExists() and not found:
-        return statement.done()
-    return statement.done(table.delete_partitions(found or paths))
+    if statement.plan.ifExists():
+        known = set(_partitions(table))
+        paths = [path for path in paths if path in known]
+        if not paths:
+            return statement.done()
+    return statement.done(table.delete_partitions(paths))  # it warns of paths without rows
 
 
 def _paths(table: SparkTable, spec: Any) -> list[str]:
@@ -458,9 +460,17 @@ def _refused(what: str, instead: str) -> InvalidInputError:
     )
 
 
+def _refresh(statement: Statement) -> Any:
+    """Run ``REFRESH TABLE``: load the rows of a view again; a table is read newest anyhow."""
+    parts = parts_of(statement.plan.children().head())
+    if parts is not None and refresh_view(statement.spark, parts):
+        return statement.done()
+    return do_nothing(statement)
+
+
 def do_nothing(statement: Statement) -> Any:
     """
-    Run ``REFRESH TABLE``, ``UNCACHE TABLE`` and ``MSCK REPAIR TABLE``, which have nothing to do.
+    Run ``UNCACHE TABLE`` and ``MSCK REPAIR TABLE``, which have nothing to do.
 
     Each statement reads the newest table, and the table itself lists its partitions.
     """
@@ -513,7 +523,7 @@ HANDLERS: Mapping[str, Callable[[Statement], Any]] = {
     "DropIndex": _on_table(_drop_index),
     "RepairTable": do_nothing,
     "RecoverPartitions": do_nothing,
-    "RefreshTable": do_nothing,
+    "RefreshTable": _refresh,
     "UncacheTable": do_nothing,
     "CacheTable": _refuses(
         "CACHE TABLE of a table", "call spark.table(name).cache(), and use this DataFrame"

@@ -34,17 +34,17 @@ from hoodoo.spark.sql.statements import name_parts
 from timeline.errors import InvalidInputError
 
 CALL = re.compile(
-    r"\s*call\s+(?:(?:spark_catalog\s*\.\s*)?system\s*\.\s*)?(?P<name>\w+)\s*\((?P<args>.*)\)\s*;?\s*",
+    r"\s*call\s+(?P<around>(?:\w+\s*\.\s*){0,2})(?P<name>\w+)\s*\((?P<args>.*)\)\s*;?\s*",
     re.IGNORECASE | re.DOTALL,
 )
 
 
 def call(spark: Any, match: re.Match[str]) -> Any:
     """
-    Run ``CALL [system.]procedure(arguments)``.
+    Run ``CALL [catalog.][system.]procedure(arguments)``; as in Java Hudi, any catalog is named.
 
     Returns:
-        The rows; None if the table belongs to Hudi's bundle.
+        The rows; None if the table belongs to Hudi's bundle, or the procedure to another catalog.
 
     Raises:
         InvalidInputError: The procedure is unknown (``sql_procedure``), or an argument is wrong
@@ -53,6 +53,8 @@ def call(spark: Any, match: re.Match[str]) -> Any:
     """
     name = match["name"].lower()
     procedure = _HELP if name == "help" else PROCEDURES.get(name)
+    if _is_of_others(spark, match["around"].lower(), known=procedure is not None):
+        return None
     in_bundle = has_hudi_bundle(spark)
     if procedure is None or (procedure is _HELP and in_bundle):
         if in_bundle:
@@ -84,6 +86,14 @@ def call(spark: Any, match: re.Match[str]) -> Any:
         ) from error
 
 
+def _is_of_others(spark: Any, around: str, *, known: bool) -> bool:
+    """Return whether the names before a procedure are those of another catalog."""
+    names = [one.strip() for one in around.split(".")[:-1]]
+    if names in ([], ["system"], ["spark_catalog", "system"]):
+        return False
+    return not known or spark.conf.get(f"spark.sql.catalog.{names[0]}", None) is not None
+
+
 Pairs = Sequence[tuple[str | None, Any]]
 
 
@@ -102,7 +112,10 @@ def _pairs(spark: Any, name: str, text: str) -> Pairs:
         raise wrong_argument(
             name, f"arguments are literals, such as table => 'orders': {text}"
         ) from error
-    return [(key, value) for (key, _), value in zip(given, values, strict=True)]
+    return [
+        ("path" if key == "table_path" else key, value)  # Hudi's pages have both names
+        for (key, _), value in zip(given, values, strict=True)
+    ]
 
 
 def _table_parts(spark: Any, name: str, procedure: Procedure, pairs: Pairs) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import lit
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructType
 
 from hoodoo.spark.formats import has_hudi_bundle
 from hoodoo.spark.java import java_class, java_type
@@ -231,7 +231,8 @@ def assignable(spark: Any, given: Any, wanted: Any, *, reads_texts: bool = False
         spark: The session, whose policy decides.
         given: The type of the value.
         wanted: The type of the column.
-        reads_texts: Whether Spark's default policy also takes texts for what they say.
+        reads_texts: Whether Spark's default policy also takes texts for what they say, in fields
+            of structs, too.
     """
     policy = str(spark.conf.get("spark.sql.storeAssignmentPolicy", "ANSI")).upper()
     types = catalyst(spark, "expressions.Cast")
@@ -240,8 +241,15 @@ def assignable(spark: Any, given: Any, wanted: Any, *, reads_texts: bool = False
         return bool(types.canCast(*kinds))
     if policy == "STRICT":
         return bool(types.canUpCast(*kinds))
-    is_read = reads_texts and isinstance(given, StringType) and types.canAnsiCast(*kinds)
-    return bool(is_read or types.canANSIStoreAssign(*kinds))
+    stores = bool(types.canANSIStoreAssign(*kinds))
+    if stores or not reads_texts:
+        return stores
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        return len(given) == len(wanted) and all(
+            assignable(spark, one.dataType, other.dataType, reads_texts=True)
+            for one, other in zip(given, wanted, strict=True)
+        )
+    return isinstance(given, StringType) and bool(types.canAnsiCast(*kinds))
 
 
 def can_up_cast(spark: Any, given: Any, wanted: Any) -> bool:

@@ -64,7 +64,7 @@ def update(statement: Statement) -> Any:
     named = statement.target_of(plan.table())
     if named is None:
         return None
-    statement.replace_defaults(named)
+    statement.replace_defaults(named, _prefixes(statement, plan.table()))
     statement.shorten_columns(statement.plan.table())
     with statement.with_views(statement.plan.table(), loads=False):
         plan = statement.plan
@@ -90,7 +90,7 @@ def merge(statement: Statement) -> Any:
     named = statement.target_of(statement.plan.targetTable())
     if named is None:
         return None
-    statement.replace_defaults(named)
+    statement.replace_defaults(named, _prefixes(statement, statement.plan.targetTable()))
     statement.shorten_columns(statement.plan.targetTable(), statement.plan.sourceTable())
     with statement.with_views(statement.plan.targetTable(), loads=False):
         plan = statement.plan

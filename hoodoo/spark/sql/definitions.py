@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,6 +47,7 @@ from hoodoo.spark.sql.names import (
     find_entry,
     identifier,
     is_option,
+    loaded_again,
     names_in,
     new_entry,
     served,
@@ -236,7 +238,7 @@ def create_as_select(statement: Statement) -> Any:
 
 
 def create_view(statement: Statement) -> Any:
-    """Run ``CREATE TEMPORARY VIEW name USING hudi OPTIONS (path '...')``; it keeps its snapshot."""
+    """Run ``CREATE TEMPORARY VIEW name USING hudi OPTIONS (path '...')``, of one snapshot."""
     spark, plan = statement.spark, statement.plan
     if not serves(spark, str(plan.provider())):
         return None
@@ -247,7 +249,8 @@ def create_view(statement: Statement) -> Any:
             "a view over a Hudi table takes OPTIONS (path '...') and no columns",
             kind="sql_statement",
         )
-    df, name = load_dataframe(spark, [path], options), str(plan.tableIdent().table())
+    df = loaded_again(partial(load_dataframe, spark, [path], options))
+    name = str(plan.tableIdent().table())
     if getattr(plan, "global")():
         (df.createOrReplaceGlobalTempView if plan.replace() else df.createGlobalTempView)(name)
     else:

@@ -311,6 +311,47 @@ def _names_in_view(spark: Any, parts: Sequence[str]) -> list[tuple[str, ...]]:
     ]
 
 
+# ---- Temporary views of loads, whose rows ``REFRESH TABLE`` loads again
+
+_LOAD: Final = "_hoodoo_load"  # of a DataFrame
+_LOADED_VIEWS: Final = "_hoodoo_loaded_views"  # of a session: loads and plans by names of views
+
+
+def loaded_again(load: Callable[[], Any]) -> Any:
+    """Return the DataFrame of a load, which remembers the load for views that show it."""
+    df = load()
+    setattr(df, _LOAD, load)
+    return df
+
+
+def remember_view(df: Any, name: str) -> None:
+    """Remember the load that a new temporary view shows, if the DataFrame is one."""
+    spark, load = df.sparkSession, getattr(df, _LOAD, None)
+    if load is not None:
+        views = getattr(spark, _LOADED_VIEWS, {})
+        setattr(spark, _LOADED_VIEWS, {**views, name.casefold(): (load, _plan_of(spark, name))})
+
+
+def refresh_view(spark: Any, parts: Sequence[str]) -> bool:
+    """
+    Load the rows of a temporary view again, as ``REFRESH TABLE`` does with Java Hudi's relation.
+
+    Returns:
+        Whether the view shows a load. A view of a DataFrame that was derived from one does not.
+    """
+    name = ".".join(parts)
+    load, plan = getattr(spark, _LOADED_VIEWS, {}).get(name.casefold(), (None, None))
+    if load is None or not plan.equals(_plan_of(spark, name)):  # replaced meanwhile
+        return False
+    loaded_again(load).createOrReplaceTempView(name)
+    return True
+
+
+def _plan_of(spark: Any, view: str) -> Any:
+    entry = session_catalog(spark).getRawTempView(view)
+    return value_of(entry.get().plan()) if entry.isDefined() else None
+
+
 def _cache(spark: Any, table: NamedTable, plan: Any) -> Any:
     """Give the session catalog the plan of a table; return its key, whose class differs by version."""
     ident = table.entry.identifier()

@@ -16,6 +16,7 @@ from hoodoo.spark.spark_table import SparkTable
 from hoodoo.spark.sql import shown_rows
 from hoodoo.spark.sql.names import NamedTable, load_named
 from hoodoo.spark.sql.shown_rows import Given, Rows
+from tableservices.cleaning.plan import CleaningSettings, is_due
 from tableservices.service import pending_plans
 from timeline.errors import InvalidInputError
 from timeline.model.instant import Action
@@ -133,8 +134,11 @@ def _whole_round(table: SparkTable, given: Given, service: str) -> Any:
     return table.services.cluster(columns, curve=None if not curve else str(curve).lower())
 
 
-def _clean(table: SparkTable, given: Given) -> Rows:  # noqa: ARG001
+def _clean(table: SparkTable, given: Given) -> Rows:
     started = time.monotonic()
+    settings = CleaningSettings.from_properties(table.properties)
+    if given["trigger_max_commits"] is not None and not is_due(table.context.active(), settings):
+        return
     result = table.services.clean()
     if result is None:
         return
@@ -282,8 +286,6 @@ UNSUPPORTED: Final = {
     "schedule_in_line": "leave it out",
     "read_only": "leave it out",
     "delete_request_instant_file": "leave it out: a cancelled plan is deleted",
-    "trigger_strategy": "CALL run_clean cleans at once",
-    "trigger_max_commits": "CALL run_clean cleans at once",
 }
 
 #: Arguments that are options of the call.
@@ -293,6 +295,8 @@ OPTIONS_OF: Final = {
         "retain_commits": "hoodie.clean.commits.retained",
         "hours_retained": "hoodie.clean.hours.retained",
         "file_versions_retained": "hoodie.clean.fileversions.retained",
+        "trigger_strategy": "hoodie.clean.trigger.strategy",
+        "trigger_max_commits": "hoodie.clean.trigger.max.commits",
     },
     "run_clustering": {
         "selected_partitions": "hoodie.clustering.plan.strategy.partition.selected",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -119,8 +119,19 @@ class Statement:
             )
         return found
 
-    def replace_defaults(self, named: NamedTable) -> None:
-        """Replace DEFAULT by the default value of its column: NULL without a declared one."""
+    def replace_defaults(
+        self, named: NamedTable, prefixes: Collection[tuple[str, ...]] = ()
+    ) -> None:
+        """
+        Replace DEFAULT by the default value of its column: NULL without a declared one.
+
+        Args:
+            named: The changed table.
+            prefixes: What may stand before its columns, in lower case.
+
+        Raises:
+            InvalidInputError: A field of a struct gets DEFAULT (``expression``).
+        """
         own = () if named.entry is None else named.entry.schema().fieldNames()
         if not _DEFAULT.search(self.text) or any(str(one).lower() == "default" for one in own):
             return
@@ -134,7 +145,15 @@ class Statement:
                 continue
             name = columns.get(span, "")
             if kind_of(one.parent) == "Assignment":
-                name = str(listed_seq(one.parent.key().nameParts())[-1])
+                *around, name = (str(part) for part in listed_seq(one.parent.key().nameParts()))
+                if around and tuple(part.lower() for part in around) not in prefixes:
+                    field = ".".join((*around, name))
+                    raise InvalidInputError(
+                        f"DEFAULT is a value of columns, and a field has none: set {field} to NULL "
+                        "or to a value",
+                        kind="expression",
+                        column=field,
+                    )
             made[span] = f"({declared.get(name.casefold(), {}).get(DEFAULT, 'NULL')})"
         self._replace(made)
 
