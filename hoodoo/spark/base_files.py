@@ -87,7 +87,7 @@ def read_base_files(
     Args:
         spark: The session.
         files: At least one file.
-        wanted: Spark's schema of the result, without its order.
+        wanted: Spark's schema of the result.
         columns: The partition columns, in the order of ``SparkFile.values``.
         events: Hears of a session that cannot prune partitions (``spark.partitions_not_pruned``).
         skip: Leaves out files for the filters of a query; None if no statistics are known.
@@ -112,7 +112,7 @@ def read_base_files(
         reader = spark.read.format("parquet").options(**_AS_WRITTEN).schema(wanted)
         parts.append(reader.load([_no_pattern(one.path) for one in plain]))
     parts = parts if each is None else list(map(each, parts))
-    return reduce(lambda one, other: one.unionByName(other), parts)
+    return reduce(lambda one, other: one.union(other), parts)
 
 
 def _partition_schema(columns: pa.Schema, wanted: Any) -> Any:
@@ -148,7 +148,7 @@ def _relation(
     relation = _source(spark, "HadoopFsRelation")(
         index,
         java_type(spark, partition_schema),
-        java_type(spark, own),
+        java_type(spark, wanted),  # with the partition columns, which then keep their places
         java_class(spark, "scala.Option").apply(None),
         _source(spark, "parquet.ParquetFileFormat")(),
         java_class(spark, _SCALA).toScalaMap(dict(_AS_WRITTEN)),

@@ -281,7 +281,8 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any, executo
     if found.split:
         if sum(one.size_bytes for one in found.split) <= found.driver_bytes_max:
             work = ReadReplacements(packs=(found.split,), shape=shape, **common)
-            hidden, replacing = split_on_driver(spark, work, wanted, executor)
+            split = split_on_driver(spark, work, wanted, executor)
+            hidden, replacing = split.hidden, split.replacing
         else:
             packs = packed(found.split, tasks, _TASK_BYTES)
             hidden = hidden_in_tasks(spark, ReadHidden(packs=packs, **common))
@@ -293,10 +294,7 @@ def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any, executo
     if found.merged:
         packs = packed(found.merged, tasks, _TASK_BYTES)
         parts.append(read_packs(spark, ReadSlices(packs=packs, shape=shape, **common), wanted))
-    df = reduce(lambda one, other: one.unionByName(other), parts)
-    if df.columns != wanted.names:
-        df = df.select(*(f"`{name}`" for name in wanted.names))
-    return attach_read_state(df, found.state)
+    return attach_read_state(reduce(lambda one, other: one.union(other), parts), found.state)
 
 
 def _read_by_spark(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hoodoo
+from filegroups.files.slice_reader import split_by_logs
+from hoodoo.spark import slices
 from hoodoo.spark.read import plan_load
 from timeline.errors import InvalidInputError
 
@@ -173,6 +177,50 @@ def test_spark_reads_the_rows_that_no_log_changes(
     plan = df._jdf.queryExecution().executedPlan().toString()
     assert plan.count("ReadSchema: struct<at:bigint,amount:double") == 2
     assert "binarySearch" in plan
+
+
+def test_a_load_of_an_unchanged_table_reads_its_logs_no_second_time(
+    spark: Any, save: Any, rows: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Any] = []
+
+    def counted(*args: Any) -> Any:
+        read.append(args)
+        return split_by_logs(*args)
+
+    monkeypatch.setattr(slices, "split_by_logs", counted)
+    save(START, **MERGE_ON_READ)
+    first = save([(1, "mon", 11, 7.0)], **MERGE_ON_READ)
+    merged = [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
+    assert rows() == rows() == merged
+    assert len(read) == 1
+    left, right = (spark.read.format("hoodoo").load(path) for _ in range(2))
+    joined = left.join(right, left["id"] == right["id"]).select(left["at"], right["amount"])
+    assert sorted(map(tuple, joined.collect())) == [(10, 2.0), (10, 3.0), (11, 7.0)]
+    assert len(read) == 1
+    some = spark.read.format("hoodoo").schema("amount double, id long").load(path)
+    assert sorted(map(tuple, some.collect())) == [(2.0, 2), (3.0, 3), (7.0, 1)]
+    assert len(read) == 2, "other columns are other rows"
+    save([(1, "mon", 12, 8.0)], **MERGE_ON_READ)
+    assert rows() == [(1, "mon", 12, 8.0), *merged[1:]]
+    assert len(read) == 3
+    assert rows(as__of__instant=first.requested_time) == merged
+
+
+def test_the_split_that_no_load_used_for_longest_leaves_first() -> None:
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=object()))
+    other = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=object()))
+    recent = slices.RecentSplits(bytes_max=32)
+    found = [slices.Split(np.zeros(1, np.int64), None, 9) for _ in range(3)]
+    recent.keep(session, b"0", found[0])
+    recent.keep(session, b"1", found[1])
+    assert recent.find(session, b"0") is found[0]
+    assert recent.find(other, b"0") is None, "its rows are in another JVM"
+    recent.keep(session, b"2", found[2])
+    recent.keep(session, b"3", slices.Split(np.zeros(9, np.int64), None, 20))
+    assert [recent.find(session, key) for key in (b"0", b"1", b"2")] == [None, None, found[2]]
+    recent.keep(session, b"4", slices.Split(np.zeros(9, np.int64), None, 99))
+    assert [recent.find(session, key) for key in (b"2", b"4")] == [None, None]
 
 
 def test_tasks_merge_file_groups_with_many_log_records_whole(
