@@ -7,6 +7,7 @@ from typing import Any
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.spark.java import java_class
+from timeline.errors import SettingError
 from timeline.system import LoggingEvents
 
 FORMAT = "hoodoo"
@@ -14,6 +15,8 @@ _HUDI_FORMATS = frozenset({"hudi", "org.apache.hudi"})
 _HUDI_CLASS = "org/apache/hudi/DefaultSource.class"
 _LAST_RESULT = "_hoodoo_last_result"
 _BUNDLE = "_hoodoo_hudi_bundle"
+_CATALOG = "spark.sql.catalog.spark_catalog"
+_REGISTRATOR = "spark.kryo.registrator"
 
 
 def serves(spark: Any, name: str | None) -> bool:
@@ -48,6 +51,34 @@ def has_hudi_bundle(spark: Any) -> bool:
                 "spark.hudi_left_to_bundle", formats=", ".join(sorted(_HUDI_FORMATS))
             )
     return found
+
+
+def leave_out_bundle(spark: Any) -> None:
+    """
+    Give a session Spark's own catalog if it names that of a Hudi bundle that is not there.
+
+    Hudi's pages set this catalog for each session, and without its class Spark ends every query.
+
+    Raises:
+        SettingError: Kryo shall register the bundle's classes, which Spark's processes decided when
+            they began (``bundle_setting``).
+    """
+    if has_hudi_bundle(spark):
+        return
+    registrator = spark.sparkContext.getConf().get(_REGISTRATOR, "")
+    if "org.apache.spark.Hoodie" in registrator:
+        raise SettingError(
+            "a setting of the session needs a Hudi bundle, which is not on the class path: remove "
+            "it where the session is built, or from --conf or spark-defaults.conf, and begin again: "
+            f"{_REGISTRATOR}={registrator}",
+            kind="bundle_setting",
+            key=_REGISTRATOR,
+            value=registrator,
+        )
+    if str(spark.conf.get(_CATALOG, "")).startswith("org.apache.spark.sql.hudi."):
+        spark.conf.unset(_CATALOG)
+        spark.sparkContext._jsc.sc().conf().remove(_CATALOG)  # noqa: SLF001 - of later sessions
+        LoggingEvents().emit("spark.hudi_catalog_left_out", setting=_CATALOG)
 
 
 def last_result(spark: Any) -> CommitResult | None:

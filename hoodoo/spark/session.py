@@ -23,7 +23,13 @@ from filegroups.settings.read_settings import ReadSettings
 from filegroups.writing.write_request import CommitResult
 from hoodoo.services import warn_ignored_keys
 from hoodoo.spark.executor import SparkExecutor, spark_executor
-from hoodoo.spark.formats import FORMAT, has_hudi_bundle, remember_result, serves
+from hoodoo.spark.formats import (
+    FORMAT,
+    has_hudi_bundle,
+    leave_out_bundle,
+    remember_result,
+    serves,
+)
 from hoodoo.spark.options import check_others, layers_for, path_of, paths_of, session_settings
 from hoodoo.spark.read import load_dataframe, with_columns_of, with_json_images
 from hoodoo.spark.sql.changes import Insertion
@@ -57,8 +63,9 @@ def install(spark: Any) -> Any:
 
     The formats ``hudi`` and ``org.apache.hudi`` are served too, so existing jobs need no change.
     If a Hudi bundle is on Spark's class path, it keeps its names, and the event
-    ``spark.hudi_left_to_bundle`` reports that. A second call changes nothing. All sessions of
-    this process get the format, because they share Spark's classes.
+    ``spark.hudi_left_to_bundle`` reports that. Without one, Spark's own catalog takes the place of
+    Hudi's. A second call changes nothing. All sessions of this process get the format, because they
+    share Spark's classes.
 
     Args:
         spark: A classic session (not Spark Connect).
@@ -68,6 +75,8 @@ def install(spark: Any) -> Any:
 
     Raises:
         StorageCapabilityError: The session is a Spark Connect one.
+        SettingError: A setting of the session needs a bundle that is not there
+            (``bundle_setting``).
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise StorageCapabilityError(
@@ -76,6 +85,7 @@ def install(spark: Any) -> Any:
             kind="spark_connect",
             missing="driver",
         )
+    leave_out_bundle(spark)
     _use_this_python(spark)
     frame = type(spark.range(0))
     if not getattr(frame, "_hoodoo_installed", False):
@@ -88,7 +98,6 @@ def install(spark: Any) -> Any:
         _install_catalog()
         _install_views(frame)
         frame._hoodoo_installed = True  # noqa: SLF001
-    has_hudi_bundle(spark)  # the event comes now, not during the first save
     _register(spark)
     return spark
 

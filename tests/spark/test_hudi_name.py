@@ -8,17 +8,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 import hoodoo
-from hoodoo.spark.formats import serves
+from hoodoo.spark.formats import leave_out_bundle, serves
 from hoodoo.spark.session import _register
 from tests.spark.conftest import COLUMNS, OPTIONS
 from tests.spark.streams import run_to_its_end
+from timeline.errors import SettingError
 
 pytestmark = pytest.mark.spark
 
 ROWS = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0)]
 NAMES = ("hudi", "org.apache.hudi")
+CATALOG = "spark.sql.catalog.spark_catalog"
 # As jobs for Hudi say it, with old spellings and Java's class names among them.
 FURTHER = {
     "hoodie.datasource.write.operation": "upsert",
@@ -139,6 +142,28 @@ def test_an_option_gives_the_names_of_a_bundle_to_hoodoo() -> None:
     jar = "jar:file:hudi-bundle.jar!/org/apache/hudi/DefaultSource.class"
     session = with_bundle(jar, spark__hoodoo__spark__serves__hudi="true")
     assert all(serves(session, name) for name in NAMES)
+
+
+def test_a_session_with_hudis_catalog_gets_sparks_own(spark: Any) -> None:
+    session = spark.newSession()
+    session.conf.set(CATALOG, "org.apache.spark.sql.hudi.catalog.HoodieCatalog")
+    with pytest.raises(Py4JJavaError, match=r"(?i)catalog"):
+        session.sql("SHOW DATABASES")
+    hoodoo.spark.install(session)
+    assert session.sql("SHOW DATABASES").count()
+    session.conf.set(CATALOG, "org.elsewhere.Catalog")
+    hoodoo.spark.install(session)
+    assert session.conf.get(CATALOG) == "org.elsewhere.Catalog"
+
+
+def test_a_registrator_of_a_missing_bundle_is_refused() -> None:
+    session = with_bundle(None)
+    setting = {"spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar"}
+    session.sparkContext = SimpleNamespace(getConf=lambda: setting)
+    with pytest.raises(SettingError, match=r"remove it .*HoodieSparkKryoRegistrar") as refused:
+        leave_out_bundle(session)
+    assert refused.value.kind == "bundle_setting"
+    leave_out_bundle(with_bundle("jar:file:hudi-bundle.jar!/org/apache/hudi/DefaultSource.class"))
 
 
 def test_without_a_bundle_hudis_names_are_served_without_a_message(
