@@ -113,7 +113,8 @@ def key_codes(table: pa.Table, *, by_partition: bool = False) -> tuple[npt.NDArr
     Shapes: (n rows) -> (n,), a count; every number is below the count.
     """
     codes, keys = distinct_codes(table.column(KEY_COLUMN))
-    if by_partition and PARTITION_COLUMN in table.schema.names:
+    may_repeat = len(keys) < len(codes)
+    if may_repeat and by_partition and PARTITION_COLUMN in table.schema.names:
         places, paths = distinct_codes(table.column(PARTITION_COLUMN))
         if len(paths) > 1:
             pairs, codes = np.unique(codes * len(paths) + places, return_inverse=True)

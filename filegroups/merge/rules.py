@@ -123,6 +123,17 @@ class MergeRules:
         return self.merger is None and not by_other_order
 
     @property
+    def keeps_whole_rows(self) -> bool:
+        """
+        Whether one whole row of each key stays, the newest or that of the greatest ordering value.
+
+        Then any parts of a batch may be combined first, and the rows that stay after that.
+        """
+        definition = self.definition
+        by_other_order = definition.deletes_by_order or definition.precombines
+        return self.merger is None and not self.reads_values and not by_other_order
+
+    @property
     def retains_missing_columns(self) -> bool:
         """Whether columns that a record's own schema lacks keep their older value."""
         return self.definition.partial_update_mode is PartialUpdateMode.KEEP_VALUES

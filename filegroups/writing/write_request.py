@@ -111,6 +111,11 @@ class RowRules:
             return MergeRules(definition=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
         return MergeRules.of(self.merge, avro_json)
 
+    def combining_parts(self, avro_json: str) -> MergeRules | None:
+        """Return how parts of a batch may be combined before the whole; None if they may not."""
+        rules = self.combining(avro_json) if self.combine else None
+        return rules if rules is not None and rules.keeps_whole_rows else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:

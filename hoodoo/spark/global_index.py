@@ -13,22 +13,24 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from filegroups.merge.merging import RELOCATED_COLUMN
-from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
+from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN
 from filegroups.schema.schema import IS_DELETED_COLUMN
 from filegroups.writing.write_request import RowRules
-from hoodoo.spark.tasks import ERROR, KEY, OLD_ORDER, ORDER, PARTITION, CombineRows
+from hoodoo.spark.tasks import ERROR, KEY, OLD_ORDER, ORDER, PARTITION, ROWS, CombineRows
 
 NUMBER = "_hoodoo_number"  # of the candidate file that a row is merged into
 RELOCATED_FROM = "_hoodoo_left"  # of the candidate file that a moving row leaves
 _FOUND, _RANK = "_hoodoo_found", "_hoodoo_rank"
 
 
-def one_row_a_key(rows: Any, rules: MergeRules) -> Any:
-    """Return one row for each key, across partitions, and all error rows."""
-    if rules.reads_values or rules.merger is not None:
+def one_row_a_key(rows: Any, rules: RowRules, avro_json: str) -> Any:
+    """Return one row for each key, across partitions, and all error rows; each counts once."""
+    merge = rules.combining(avro_json)
+    rows = rows.withColumn(ROWS, F.lit(1))
+    if merge.reads_values or merge.merger is not None:
         together = rows.repartition(KEY).sortWithinPartitions(KEY, ORDER)
-        return together.mapInArrow(CombineRows(rules=rules), rows.schema)
-    ordering_fields = rules.ordering_fields if rules.by_order else ()
+        return together.mapInArrow(CombineRows(rules=rules, avro_json=avro_json), rows.schema)
+    ordering_fields = merge.ordering_fields if merge.by_order else ()
     newest = Window.partitionBy(KEY).orderBy(
         *(F.col(name).desc() for name in ordering_fields), F.col(ORDER).desc()
     )

@@ -32,7 +32,13 @@ from filegroups.keys.keys import (
     partition_paths,
     validate_ordering,
 )
-from filegroups.merge.merging import RELOCATED_COLUMN, combine_incoming
+from filegroups.merge.merging import (
+    RELOCATED_COLUMN,
+    Changes,
+    combine_incoming,
+    key_codes,
+    newest_positions,
+)
 from filegroups.merge.rules import MergeRules, ordering_column
 from filegroups.schema.arrow_columns import codes_of, rows_by_number
 from filegroups.schema.casting import normalise, refuse_null_elements
@@ -49,12 +55,15 @@ from hoodoo.spark.error_transport import TaskFailedError, error_from_json, error
 from hoodoo.spark.schema import transport_schema
 from lockproviders.registry import has_external_slots
 from timeline.errors import HoodooError, UnavailableError
+from timeline.model.commit_metadata import MergeMode
+from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import Storage
 from timeline.storage.non_atomic import NonAtomicStorage
 from timeline.storage.open_storage import storage_for
 
 KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
 ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"
+ROWS = "_hoodoo_rows"  # incoming rows that a prepared row stands for, itself included
 BUCKET_COLUMN = "_hoodoo_share"  # the bucket of a bucket index
 FILE_ID = "_hoodoo_file_id"
 KEY_HASH, CHECKSUM = "_hoodoo_key_hash", "_hoodoo_checksum"
@@ -87,7 +96,9 @@ NEW_GROUPS = pa.schema(
     ]
 )
 
+_LAST = MergeRules(definition=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
 _COMBINED_BYTES_MIN = 64 << 20
+_COMBINED_SHARE_MAX = 0.9  # keys of a batch's rows; with more keys, a combination saves too little
 _FILE_SHIFT = 20  # bits for the files of one Spark partition
 _KEPT_BYTES_MAX = 256 << 20  # rows that a task keeps for the files of several partition paths
 _PIECE_ROWS, _PIECE_BYTES = 100_000, 32 << 20
@@ -112,7 +123,7 @@ def prepared_schema(
     rules: RowRules, schema: pa.Schema, *, keys_only: bool = False, marked: bool = False
 ) -> pa.Schema:
     """
-    Return the schema of prepared rows: table columns, key, partition path, order, error.
+    Return the schema of prepared rows: table columns, key, partition path, order, rows, error.
 
     ``marked``: a column marks rows that delete their records.
     """
@@ -124,6 +135,7 @@ def prepared_schema(
             pa.field(KEY, pa.string()),
             pa.field(PARTITION, pa.string()),
             pa.field(ORDER, pa.int64()),
+            pa.field(ROWS, pa.int32()),
             pa.field(ERROR, pa.string()),
             *([pa.field(RELOCATED_COLUMN, pa.bool_())] if marked else []),
         ]
@@ -142,12 +154,18 @@ def fitted_rows(incoming: pa.Table, rules: RowRules, schema: pa.Schema) -> pa.Ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRows:
-    """Fit incoming rows to the table and compute their keys; a bad batch becomes an error row."""
+    """
+    Fit incoming rows to the table and compute their keys; a bad batch becomes an error row.
+
+    Where many rows of a batch share keys, one row stays for each key, and the others do not travel.
+    A batch of other keys costs one look at its keys.
+    """
 
     rules: RowRules
     schema: pa.Schema  # the table's own columns
     keys_only: bool = False  # without the table's columns, which the rows may lack
     marked: bool = False  # the rows are changes of rows that were read; some delete their records
+    newest: MergeRules | None = None  # which row of a key stays; None keeps all
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield prepared rows; runs in a worker."""
@@ -162,7 +180,7 @@ class PrepareRows:
             except HoodooError as error:
                 yield _error_row(shape, error)  # continues, so that the message counts all rows
                 continue
-            position += rows.num_rows
+            position += batch.num_rows
             yield from rows.combine_chunks().to_batches()
 
     def _prepared(self, incoming: pa.Table, position: int, shape: pa.Schema) -> pa.Table:
@@ -179,34 +197,46 @@ class PrepareRows:
         if not (self.keys_only or self.rules.operation.traits.deletes_keys):
             own = fitted_rows(incoming, self.rules, self.schema)
             columns.extend(own.cast(transport_schema(self.schema)).columns)
-        order = pa.array(np.arange(position, position + incoming.num_rows))
-        columns.extend([keys, paths, order, pa.nulls(incoming.num_rows, pa.string()), *marks])
-        return pa.Table.from_arrays(columns, schema=shape)
+        count = incoming.num_rows
+        order = pa.array(np.arange(position, position + count))
+        ones = pa.array(np.ones(count, np.int32))
+        columns.extend([keys, paths, order, ones, pa.nulls(count, pa.string()), *marks])
+        rows = pa.Table.from_arrays(columns, schema=shape)
+        return rows if self.newest is None else self._combined(rows, self.newest)
+
+    def _combined(self, rows: pa.Table, newest: MergeRules) -> pa.Table:
+        codes, distinct = key_codes(rows, by_partition=not self.rules.lookup.whole_table)
+        if distinct > len(codes) * _COMBINED_SHARE_MAX:
+            return rows
+        changes = Changes(rows=rows, kinds=np.zeros(len(codes), np.int8))
+        stay = newest_positions(changes, codes, distinct, _LAST if self.keys_only else newest)
+        counts = pa.array(np.bincount(codes)[codes[stay]].astype(np.int32))
+        place = rows.schema.get_field_index(ROWS)
+        return rows.take(pa.array(stay)).set_column(place, rows.schema.field(place), counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombineRows:
-    """Combine the rows of each key into one, across partitions."""
+    """Combine the rows of each key into one; a task keeps one piece and the rows of one key."""
 
-    rules: MergeRules
+    rules: RowRules
+    avro_json: str  # the table's schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row for each key of this worker; the rows arrive sorted by order."""
-        pieces = list(batches)
-        if not pieces:
-            return
-        rows = pa.Table.from_batches(pieces)
-        failed = pc.is_valid(rows.column(ERROR))
-        yield from rows.filter(failed).to_batches()
-        names = rows.schema.names
-        hidden = [f"{name}_" if name == PARTITION else name for name in names]
-        try:
-            plain = rows.filter(pc.invert(failed)).rename_columns(hidden)
-            combined = combine_incoming(plain, self.rules).rename_columns(names)
-        except HoodooError as error:
-            yield _error_row(rows.schema, error)
-        else:
-            yield from combined.combine_chunks().to_batches()
+        """Yield one row for each key of this worker; the rows arrive sorted by key and order."""
+        shape = pa.schema([])
+
+        def good_rows() -> Iterator[pa.Table | HoodooError]:
+            nonlocal shape
+            for piece in _joined(batches):
+                shape = piece.schema
+                yield from _without_errors(piece)
+
+        for rows in _one_row_a_key(good_rows(), self.rules, self.avro_json):
+            if isinstance(rows, HoodooError):
+                yield _error_row(shape, rows)
+            else:
+                yield from rows.combine_chunks().to_batches()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,9 +420,9 @@ class _Arrived:
 
     def add(self, piece: pa.RecordBatch) -> None:
         """Add rows, in their order."""
-        self.count += piece.num_rows
+        self.count += pc.sum(piece.column(piece.schema.get_field_index(ROWS))).as_py() or 0
         self.checksum ^= key_checksum(piece)
-        own = piece.drop_columns([KEY_HASH, ERROR])
+        own = piece.drop_columns([KEY_HASH, ROWS, ERROR])
         self._pieces.append(pa.Table.from_batches([own]))
         self._bytes += own.nbytes
         if self._bytes > self._bytes_max and self._rules and self._rules.combines_in_pieces:
@@ -455,13 +485,15 @@ class WriteNewGroups:
 
     def _pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table | HoodooError]:
         """Yield the rows with their keys and partition paths, in pieces of many batches."""
-        fitted = self._combined(batches) if self.rules.combine else self._fitted(batches)
-        yield from fitted
+        pieces = self._fitted(batches)
+        if self.rules.combine:
+            return _one_row_a_key(pieces, self.rules, self.groups.task.avro_json)
+        return pieces
 
     def _fitted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table | HoodooError]:
         for piece in _joined(batches):
             if self.prepared:
-                yield from _without_errors(piece)
+                yield from _without_errors(piece, ERROR, ROWS, ORDER)
                 continue
             try:
                 keys, paths = addresses(piece, self.rules.keys, self.schema)
@@ -470,32 +502,6 @@ class WriteNewGroups:
                 yield error
             else:
                 yield own.append_column(KEY, keys).append_column(PARTITION, paths)
-
-    def _combined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table | HoodooError]:
-        """Combine the rows of each key; a key's rows may be in several batches, in sequence."""
-        names = (KEY,) if self.rules.lookup.whole_table else (PARTITION, KEY)
-        rules = self.rules.combining(self.groups.task.avro_json)
-        held: pa.Table | None = None
-        for piece in _joined(batches):
-            for rows in _without_errors(piece):
-                if isinstance(rows, HoodooError):
-                    yield rows
-                    continue
-                together = rows if held is None else pa.concat_tables([held, rows])
-                cut = _start_of_last(together, names)
-                held = together.slice(cut)
-                if cut:
-                    yield self._one_row_a_key(together.slice(0, cut))
-                elif rules.combines_in_pieces:
-                    held = combine_incoming(together, rules)  # many rows of one key
-        if held is not None:
-            yield self._one_row_a_key(held)
-
-    def _one_row_a_key(self, rows: pa.Table) -> pa.Table | HoodooError:
-        try:
-            return combined(rows, self.rules, self.groups.task.avro_json)
-        except HoodooError as error:
-            return error
 
     def _written(
         self, storage: Storage, path: str, rows: pa.Table, numbers: tuple[int, int, int]
@@ -579,8 +585,8 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(pieces)
 
 
-def _without_errors(prepared: pa.Table) -> Iterator[pa.Table | HoodooError]:
-    """Yield the errors among prepared rows, and the other rows without the error column."""
+def _without_errors(prepared: pa.Table, *dropped: str) -> Iterator[pa.Table | HoodooError]:
+    """Yield the errors among prepared rows, and the other rows without some columns."""
     rows = prepared
     failed = pc.is_valid(prepared.column(ERROR))
     if pc.any(failed).as_py():
@@ -588,7 +594,36 @@ def _without_errors(prepared: pa.Table) -> Iterator[pa.Table | HoodooError]:
             yield error_from_json(text)
         rows = prepared.filter(pc.invert(failed))
     if rows.num_rows:
-        yield rows.drop_columns([ERROR, ORDER])
+        yield rows.drop_columns(dropped)
+
+
+def _one_row_a_key(
+    pieces: Iterable[pa.Table | HoodooError], rules: RowRules, avro_json: str
+) -> Iterator[pa.Table | HoodooError]:
+    """Combine the rows of each key, which arrive sorted by it; some may be in the next pieces."""
+    names = (KEY,) if rules.lookup.whole_table else (PARTITION, KEY)
+    in_pieces = rules.combining(avro_json).combines_in_pieces
+    held: pa.Table | None = None
+    for rows in pieces:
+        if isinstance(rows, HoodooError):
+            yield rows
+            continue
+        together = rows if held is None else pa.concat_tables([held, rows])
+        cut = _start_of_last(together, names)
+        held = together.slice(cut)
+        if cut:
+            yield _combined_or_error(together.slice(0, cut), rules, avro_json)
+        elif in_pieces:
+            held = combined(together, rules, avro_json)  # many rows of one key
+    if held is not None:
+        yield _combined_or_error(held, rules, avro_json)
+
+
+def _combined_or_error(rows: pa.Table, rules: RowRules, avro_json: str) -> pa.Table | HoodooError:
+    try:
+        return combined(rows, rules, avro_json)
+    except HoodooError as error:
+        return error
 
 
 def _start_of_last(rows: pa.Table, names: tuple[str, ...]) -> int:

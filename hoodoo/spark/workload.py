@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from operator import xor
@@ -33,7 +34,7 @@ from hoodoo.spark.global_index import (
 )
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.shuffle_numbers import shuffle_numbers
-from hoodoo.spark.skew import skewed_groups, spread
+from hoodoo.spark.skew import in_parts, report_skew, skewed_groups, spread
 from hoodoo.spark.tasks import (
     ANSWERS,
     BUCKET_COLUMN,
@@ -47,6 +48,7 @@ from hoodoo.spark.tasks import (
     NEW_GROUPS,
     ORDER,
     PARTITION,
+    ROWS,
     TARGET,
     AssignBuckets,
     LocateKeys,
@@ -83,8 +85,17 @@ class _Checksum:
     new: int = 0
 
 
+def _hash_of_keys() -> Any:
+    """Return the exclusive or of a key's hash over the rows that a row stands for."""
+    return F.expr(f"xxhash64({PARTITION}, {KEY}) * ({ROWS} & 1)")
+
+
 def _checksum_of_keys() -> Any:
-    return F.expr(f"bit_xor(xxhash64({PARTITION}, {KEY}))").alias(CHECKSUM)
+    return F.bit_xor(_hash_of_keys()).alias(CHECKSUM)
+
+
+def _counts_of_rows() -> tuple[Any, Any]:
+    return F.sum(ROWS).alias("n"), F.count("*").alias("kept")
 
 
 def _xor(checksums: Iterable[int | None]) -> int:
@@ -136,7 +147,9 @@ class SparkWorkload:
         self._checksum: _Checksum | None = None  # of the tagged keys
         self._is_counted = False
         self._counts: dict[str, int] = {}
+        self._kept_rows = 0  # prepared rows, of which one may stand for several
         self._updates: Mapping[FileGroupId, int] = {}
+        self._sent: Mapping[FileGroupId, int] = {}  # of them, prepared rows
         self._new_rows = 0
         self._hits: Any = None
         self._has_few_hits = True  # so few that each executor may keep them
@@ -246,14 +259,16 @@ class SparkWorkload:
         named = [F.col(f"`{name}`") for name in self.df.columns if name in wanted]
         schema = self._table.arrow
         shape = spark_schema_of(prepared_schema(rules, schema, keys_only=True))
-        keys = PrepareRows(rules=rules, schema=schema, keys_only=True)
+        newest = rules.combining_parts(self._table.avro_json)
+        keys = PrepareRows(rules=rules, schema=schema, keys_only=True, newest=newest)
         return self.df.select(*named or self.df.columns).mapInArrow(keys, shape)
 
     def _fitted(self) -> Any:
         """Return the rows in the table's columns, with keys, by one Python task."""
         rules, schema = self._required_rules(), self._table.arrow
         shape = spark_schema_of(prepared_schema(rules, schema, marked=self._marked))
-        work = PrepareRows(rules=rules, schema=schema, marked=self._marked)
+        newest = rules.combining_parts(self._table.avro_json)
+        work = PrepareRows(rules=rules, schema=schema, marked=self._marked, newest=newest)
         return self.df.mapInArrow(work, shape)
 
     def _count(self) -> None:
@@ -268,7 +283,7 @@ class SparkWorkload:
         rules = self._required_rules()
         self._prepared = self._fitted()
         if rules.lookup.whole_table and rules.combine:
-            self._prepared = one_row_a_key(self._prepared, rules.combining(self._table.avro_json))
+            self._prepared = one_row_a_key(self._prepared, rules, self._table.avro_json)
         self._keys = self._prepared
         if rules.operation.traits.deletes_keys:
             self._keys = self._prepared = self._fitted_keys(rules)
@@ -287,16 +302,15 @@ class SparkWorkload:
     def _counted(self) -> dict[str, int]:
         counted = collect_dataframe(
             self._keys.groupBy(PARTITION).agg(
-                F.count("*").alias("rows"),
-                F.collect_list(ERROR).alias(ERROR),
-                _checksum_of_keys(),
+                *_counts_of_rows(), F.collect_list(ERROR).alias(ERROR), _checksum_of_keys()
             )
         )
         self._all_keys = _Checksum(new=_xor(row[CHECKSUM] for row in counted))
         failed = [text for row in counted for text in row[ERROR]]
         if failed:
             raise error_from_rows(failed)
-        return {row[PARTITION]: row["rows"] for row in counted}
+        self._kept_rows = sum(row["kept"] for row in counted)
+        return {row[PARTITION]: row["n"] for row in counted}
 
     def partition_paths(self) -> tuple[str, ...]:
         """See ``Workload.partition_paths``."""
@@ -380,17 +394,19 @@ class SparkWorkload:
         counted = collect_dataframe(
             self._tagged(self._keys)
             .groupBy(PARTITION, NUMBER)
-            .agg(F.count("*").alias("n"), _checksum_of_keys())
+            .agg(*_counts_of_rows(), _checksum_of_keys())
         )
         self._checksum = _Checksum(
             found=_xor(row[CHECKSUM] for row in counted if row[NUMBER] is not None),
             new=_xor(row[CHECKSUM] for row in counted if row[NUMBER] is None),
         )
-        updates: dict[FileGroupId, int] = {}  # a file group may be among the candidates twice
+        updates: Counter[FileGroupId] = Counter()  # a file group may be a candidate twice
+        sent: Counter[FileGroupId] = Counter()
         for row in counted:
             if row[NUMBER] is not None:
-                group = self._candidates[row[NUMBER]]
-                updates[group] = updates.get(group, 0) + row["n"]
+                updates[self._candidates[row[NUMBER]]] += row["n"]
+                sent[self._candidates[row[NUMBER]]] += row["kept"]
+        self._sent = sent
         return WorkloadProfile(
             inserts={row[PARTITION]: row["n"] for row in counted if row[NUMBER] is None},
             updates=updates,
@@ -415,25 +431,23 @@ class SparkWorkload:
 
     def _counted_everywhere(self) -> WorkloadProfile:
         grouped = self._everywhere.groupBy(PARTITION, NUMBER, RELOCATED_FROM)
-        inserts: dict[str, int] = {}
-        updates: dict[FileGroupId, int] = {}
+        inserts: Counter[str] = Counter()
+        updates: Counter[FileGroupId] = Counter()
         for row in collect_dataframe(grouped.agg(F.count("*").alias("n"))):
             if row[NUMBER] is None:
-                inserts[row[PARTITION]] = inserts.get(row[PARTITION], 0) + row["n"]
+                inserts[row[PARTITION]] += row["n"]
             for number in (row[NUMBER], row[RELOCATED_FROM]):
                 if number is not None:
-                    group = self._candidates[number]
-                    updates[group] = updates.get(group, 0) + row["n"]
+                    updates[self._candidates[number]] += row["n"]
+        self._sent = updates
         return WorkloadProfile(inserts=inserts, updates=updates)
 
     def count_by_bucket(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """See ``Workload.count_by_bucket``. The rows stay on the cluster; only counts travel."""
         self._shares = shares
-        new = self._tagged(self._keys).where(F.col(NUMBER).isNull()).select(PARTITION, KEY)
+        new = self._tagged(self._keys).where(F.col(NUMBER).isNull()).select(PARTITION, KEY, ROWS)
         new = self._with_bucket_column(new)
-        counted = collect_dataframe(
-            new.groupBy(PARTITION, BUCKET_COLUMN).agg(F.count("*").alias("n"))
-        )
+        counted = collect_dataframe(new.groupBy(PARTITION, BUCKET_COLUMN).agg(*_counts_of_rows()))
         return {(row[PARTITION], row[BUCKET_COLUMN]): row["n"] for row in counted}
 
     def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
@@ -510,7 +524,7 @@ class SparkWorkload:
         A skewed file group whose base file one task must merge, or whose deletes it must look up,
         is reported.
         """
-        found = dict(self._updates) if self._takes_found else {}
+        found = dict(self._sent) if self._takes_found else {}
         total = sum(found.values()) + self._new_rows
         if self._shares is not None:  # else new rows are spread over file groups by size
             found.update(self._bucket_rows)
@@ -519,27 +533,13 @@ class SparkWorkload:
         pieces, number = list[list[FileGroupTask]](), len(tasks)
         for task in tasks:
             parts = skewed.get(task.file_group, 0)
-            appends = task.log is not None and not task.operation.traits.deletes_keys
-            more = [
-                replace(task, task_number=own, write_token=f"{own}-0-0")  # numbers of rows differ
-                for own in range(number, number + parts - 1)
-                if appends
-            ]
+            own = in_parts(task, parts, number)
             if parts:
-                self._report_skew(task.file_group, found[task.file_group], total, 1 + len(more))
-            pieces.append([task, *more])
-            number += len(more)
+                rows = found[task.file_group]
+                report_skew(self._events, task.file_group, rows, of=total, tasks=len(own))
+            pieces.append(own)
+            number += len(own) - 1
         return pieces
-
-    def _report_skew(self, group: FileGroupId, rows: int, total: int, tasks: int) -> None:
-        self._events.emit(
-            "spark.skew_warning" if tasks == 1 else "spark.skew_spread",
-            partition_path=group.partition_path,
-            file_id=group.file_id,
-            rows=rows,
-            of=total,
-            **({} if tasks == 1 else {"tasks": tasks}),
-        )
 
     def _refuse_other_rows(
         self, groups: Sequence[FileGroupId], arrived: int, checksum: int
@@ -603,7 +603,7 @@ class SparkWorkload:
         target = F.when(F.col(ERROR).isNotNull(), F.lit(ERROR_TARGET)).otherwise(target)
         routed = rows.withColumn(TARGET, target)
         names = self._prepared.columns
-        hashed = F.xxhash64(PARTITION, KEY).alias(KEY_HASH)
+        hashed = _hash_of_keys().alias(KEY_HASH)
         has_target = (F.col(TARGET) >= 0) | (F.col(TARGET) == ERROR_TARGET)
         if self._everywhere is None:
             return routed.where(has_target).select(*names, TARGET, hashed)
@@ -671,7 +671,7 @@ class SparkWorkload:
 
     @property
     def _small(self) -> bool:
-        return sum(self._counts.values()) <= _BROADCAST_ROWS_MAX
+        return self._kept_rows <= _BROADCAST_ROWS_MAX
 
     def _width(self, pieces: int) -> int:
         most = self._shuffle_tasks or (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import hoodoo
 from filegroups.files.rewrite import FileGroupTask
+from filegroups.index import LookupRules
 from filegroups.keys.keys import KeySpec
 from filegroups.schema.schema import TableSchema
 from filegroups.writing import pending_commit
@@ -348,13 +350,19 @@ def test_rows_of_a_key_in_several_batches_become_one(
             KEY: list(map(str, ids)),
             PARTITION: days,
             tasks.ORDER: range(17),
+            tasks.ROWS: [1] * 17,
             tasks.ERROR: pa.nulls(17, pa.string()),
         }
     )
-    pieces = list(work._combined(rows.to_batches(2)))
+    pieces = list(work._pieces(rows.to_batches(2)))
     found = pa.concat_tables([one for one in pieces if isinstance(one, pa.Table)])
     assert found.column("v").to_pylist() == [4, 5, 11, 14, 16]
     assert found.column(PARTITION).to_pylist() == ["a", "a", "a", "b", "b"]
+    everywhere = replace(rules, lookup=LookupRules(whole_table=True))
+    work_of_index = tasks.CombineRows(rules=everywhere, avro_json=schema.avro_json)
+    kept = pa.Table.from_batches(work_of_index(rows.to_batches(2)))
+    assert kept.schema == rows.schema
+    assert kept.column("v").to_pylist() == [4, 5, 14, 16]
 
 
 def test_the_rows_of_the_last_key_start_where_they_begin() -> None:

@@ -11,11 +11,16 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.index import LookupRules
+from filegroups.keys.keys import KeySpec
 from filegroups.merge.rules import MergeRules
+from filegroups.schema.schema import IS_DELETED_COLUMN
+from filegroups.writing.workload import combined
+from filegroups.writing.write_request import RowRules
 from hoodoo.spark import skew, tasks, workload
 from hoodoo.spark.skew import skewed_groups
-from hoodoo.spark.tasks import ERROR, KEY, KEY_HASH
-from timeline.model.commit_metadata import FileGroupId, MergeMode
+from hoodoo.spark.tasks import ERROR, KEY, KEY_HASH, PARTITION, ROWS, PrepareRows
+from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteOperation
 from timeline.model.merge_definition import MergeDefinition
 
 pytestmark = pytest.mark.spark
@@ -149,6 +154,7 @@ def test_many_rows_of_few_keys_take_little_memory(
     made = np.random.default_rng(7)
     keys, at = made.integers(0, 50, 20_000), made.integers(0, 1_000, 20_000)
     most, hashes = 0, made.integers(-(2**60), 2**60, 20_000)
+    counts = made.integers(1, 4, 20_000)
     for start in range(0, 20_000, 100):
         part = slice(start, start + 100)
         columns = {
@@ -156,11 +162,12 @@ def test_many_rows_of_few_keys_take_little_memory(
             "at": at[part],
             "number": np.arange(start, start + 100),
             KEY_HASH: hashes[part],
+            ROWS: counts[part],
             ERROR: pa.nulls(100, pa.string()),
         }
         arrived.add(pa.RecordBatch.from_pydict(columns))
         most = max(most, sum(piece.nbytes for piece in arrived._pieces))
-    assert arrived.count == 20_000
+    assert arrived.count == counts.sum()
     assert arrived.checksum == np.bitwise_xor.reduce(hashes)
     found = arrived.rows()
     if rules is None:
@@ -174,3 +181,47 @@ def test_many_rows_of_few_keys_take_little_memory(
         if not by_order or key not in winners or value >= at[winners[key]]:
             winners[key] = number
     assert sorted(found.column("number").to_pylist()) == sorted(winners.values())
+
+
+@pytest.mark.parametrize("mode", [MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING])
+@pytest.mark.parametrize("whole_table", [False, True])
+def test_rows_of_few_keys_are_combined_before_they_travel(
+    mode: MergeMode, whole_table: bool
+) -> None:
+    rules = RowRules(
+        keys=KeySpec(record_key_fields=("id",), partition_fields=("day",)),
+        operation=WriteOperation.UPSERT,
+        merge=MergeDefinition(mode=mode, ordering_fields=("at",)),
+        ordering_fields=("at",),
+        combine=True,
+        tags=True,
+        lookup=LookupRules(whole_table=whole_table),
+    )
+    made = np.random.default_rng(7)
+    few = pa.table(
+        {
+            "id": made.integers(0, 5, 400),
+            "day": made.choice(["mon", "tue"], 400),
+            "at": made.integers(0, 10, 400),  # with ties
+            IS_DELETED_COLUMN: made.integers(0, 4, 400) == 0,
+            "number": np.arange(400),
+        }
+    )
+    distinct = few.set_column(0, "id", pa.array(np.arange(100, 500)))
+    batches = few.to_batches(max_chunksize=100) + distinct.to_batches(max_chunksize=100)
+    newest = rules.combining_parts("")
+    plain = pa.Table.from_batches(PrepareRows(rules=rules, schema=few.schema)(batches))
+    sent = pa.Table.from_batches(
+        PrepareRows(rules=rules, schema=few.schema, newest=newest)(batches)
+    )
+    keys = 5 if whole_table else 10
+    assert 4 * keys - 4 <= sent.num_rows - 400 <= 4 * keys
+    assert sent.slice(sent.num_rows - 400) == plain.slice(400)
+    one_row = combined(sent.drop_columns([ROWS]), rules, "")
+    assert one_row == combined(plain.drop_columns([ROWS]), rules, "")
+    by = [KEY] if whole_table else [KEY, PARTITION]
+    order = [(name, "ascending") for name in by]
+    counts, wanted = (
+        rows.group_by(by).aggregate([(ROWS, "sum")]).sort_by(order) for rows in (sent, plain)
+    )
+    assert counts == wanted

@@ -173,9 +173,12 @@ def test_rows_combined_in_pieces_are_those_combined_at_once(
     held = table.slice(0, 0)
     for start in range(0, 24, 4):
         held = combine_incoming(pa.concat_tables([held, table.slice(start, 4)]), rules)
-    assert held.sort_by("_hoodie_record_key") == combine_incoming(table, rules).sort_by(
-        "_hoodie_record_key"
-    )
+    at_once = combine_incoming(table, rules).sort_by("_hoodie_record_key")
+    assert held.sort_by("_hoodie_record_key") == at_once
+    if rules.keeps_whole_rows:
+        parts = [combine_incoming(table.slice(start, 4), rules) for start in range(0, 24, 4)]
+        held = combine_incoming(pa.concat_tables(parts), rules)
+        assert held.sort_by("_hoodie_record_key") == at_once
 
 
 @pytest.mark.parametrize(
@@ -185,3 +188,20 @@ def test_rows_are_combined_at_once_if_order_and_values_come_from_several(payload
     properties = {**BY_PAYLOAD, "hoodie.compaction.payload.class": MODEL + payload}
     rules = MergeRules.of(merge_definition_of(properties, table_version=8), AVRO)
     assert not rules.combines_in_pieces
+
+
+@pytest.mark.parametrize(
+    ("properties", "version", "whole"),
+    [
+        (EVENT, 9, True),
+        (COMMIT, 9, True),
+        ({**BY_PAYLOAD, "hoodie.compaction.payload.class": MODEL + "AWSDmsAvroPayload"}, 8, False),
+        (IGNORING, 9, False),
+        ({"hoodie.table.precombine.field": "ts"}, 6, False),
+    ],
+)
+def test_parts_of_a_batch_are_combined_first_only_where_whole_rows_stay(
+    properties: dict[str, str], version: int, whole: bool
+) -> None:
+    rules = MergeRules.of(merge_definition_of(properties, table_version=version), AVRO)
+    assert rules.keeps_whole_rows is whole
