@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import pickle
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +24,7 @@ from pyspark.sql.types import IntegerType
 
 from filegroups.files.slice_reader import SliceRead, read_slice, split_by_logs
 from filegroups.merge.rules import Positions
+from filegroups.recently_used import RecentlyUsed
 from filegroups.schema.schema import KEY_COLUMN
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.java import java_class, java_type
@@ -44,8 +43,7 @@ _TAKES_ARROW = find_spec("pyspark.sql.classic") is not None  # since Spark 4.0
 _NUMBER = f"shiftleft(xxhash64(_metadata.file_name), {_ROW_BITS}) + _metadata.row_index"
 _TASK_ROWS_BYTES = 8 << 20  # of rows from the driver
 _OPEN_BYTES = 4 << 20  # the cost of a file, as in Spark
-_KEPT_BYTES_MAX = 32 << 20  # of hidden rows and those in their place, of all tables
-_KEPT_MAX = 16
+_KEPT_BYTES = 256 << 10  # of a DataFrame without its rows, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,62 +147,18 @@ class Split:
     Args:
         hidden: The ascending numbers of hidden rows.
         replacing: The rows in their place, as a DataFrame.
-        nbytes: The size of both.
     """
 
     hidden: np.ndarray[Any, np.dtype[np.int64]]
     replacing: Any
-    nbytes: int
 
 
-class RecentSplits:
-    """
-    What the driver computed for its last loads; the one that no load used for longest leaves first.
-
-    Queries of an unchanged table then read no logs and keys again. The files of a slice never
-    change, and the whole plan of the read is the key, so an entry cannot be out of date.
-
-    Args:
-        bytes_max: The most bytes of hidden rows and of those in their place.
-    """
-
-    def __init__(self, bytes_max: int = _KEPT_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._kept: OrderedDict[bytes, tuple[Any, Split]] = OrderedDict()
-        self._guard = threading.Lock()
-
-    def find(self, spark: Any, key: bytes) -> Split | None:
-        """Return what is kept of a plan; None if nothing is kept in the JVM of this session."""
-        with self._guard:
-            gateway, found = self._kept.get(key, (None, None))
-            if found is None or gateway is not spark.sparkContext._gateway:  # noqa: SLF001
-                return None
-            self._kept.move_to_end(key)
-            return found
-
-    def keep(self, spark: Any, key: bytes, split: Split) -> None:
-        """Keep what was computed for a plan, unless it is larger than all that may be kept."""
-        with self._guard:
-            self._kept[key] = spark.sparkContext._gateway, split  # noqa: SLF001
-            while len(self._kept) > _KEPT_MAX or self._nbytes > self._bytes_max:
-                self._kept.popitem(last=False)
-
-    @property
-    def _nbytes(self) -> int:
-        return sum(len(key) + one.nbytes for key, (_, one) in self._kept.items())
+# Queries of an unchanged table then read no logs and keys again. The files of a slice never
+# change, and the whole plan of a read is the key, so an entry cannot be out of date.
+_RECENT: RecentlyUsed[tuple[Any, bytes], Split] = RecentlyUsed(32 << 20)
 
 
-RECENT: Final = RecentSplits()
-"""Those of this process, of all tables and sessions."""
-
-
-def split_on_driver(
-    spark: Any,
-    work: ReadReplacements,
-    schema: Any,
-    executor: Executor,
-    recent: RecentSplits = RECENT,
-) -> Split:
+def split_on_driver(spark: Any, work: ReadReplacements, schema: Any, executor: Executor) -> Split:
     """
     Return the changes that logs make to their base files, computed now or by a recent load.
 
@@ -213,10 +167,10 @@ def split_on_driver(
         work: The slices, all in one pack.
         schema: Spark's schema of the rows.
         executor: Reads several slices at a time.
-        recent: Those of recent loads.
     """
-    key = pickle.dumps((work, schema.json()))
-    found = recent.find(spark, key)
+    plan = pickle.dumps((work, schema.json()))
+    key = spark.sparkContext._gateway, plan  # noqa: SLF001 - its JVM has the rows
+    found = _RECENT.find(key)
     if found is not None:
         return found
     parts = executor.map(work.split, work.packs[0])
@@ -224,8 +178,8 @@ def split_on_driver(
     batches = [batch for _, some in parts for batch in some]
     rows = pa.Table.from_batches(batches, schema=work.shape).combine_chunks()
     replacing = in_few_tasks(dataframe_of(spark, rows, schema), rows)
-    split = Split(hidden, replacing, hidden.nbytes + rows.nbytes)
-    recent.keep(spark, key, split)
+    split = Split(hidden, replacing)
+    _RECENT.keep(key, split, _KEPT_BYTES + len(plan) + hidden.nbytes + rows.nbytes)
     return split
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import hoodoo
@@ -205,22 +203,6 @@ def test_a_load_of_an_unchanged_table_reads_its_logs_no_second_time(
     assert rows() == [(1, "mon", 12, 8.0), *merged[1:]]
     assert len(read) == 3
     assert rows(as__of__instant=first.requested_time) == merged
-
-
-def test_the_split_that_no_load_used_for_longest_leaves_first() -> None:
-    session = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=object()))
-    other = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=object()))
-    recent = slices.RecentSplits(bytes_max=32)
-    found = [slices.Split(np.zeros(1, np.int64), None, 9) for _ in range(3)]
-    recent.keep(session, b"0", found[0])
-    recent.keep(session, b"1", found[1])
-    assert recent.find(session, b"0") is found[0]
-    assert recent.find(other, b"0") is None, "its rows are in another JVM"
-    recent.keep(session, b"2", found[2])
-    recent.keep(session, b"3", slices.Split(np.zeros(9, np.int64), None, 20))
-    assert [recent.find(session, key) for key in (b"0", b"1", b"2")] == [None, None, found[2]]
-    recent.keep(session, b"4", slices.Split(np.zeros(9, np.int64), None, 99))
-    assert [recent.find(session, key) for key in (b"2", b"4")] == [None, None]
 
 
 def test_tasks_merge_file_groups_with_many_log_records_whole(

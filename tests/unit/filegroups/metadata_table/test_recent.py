@@ -1,4 +1,4 @@
-"""Kept records are those of the bytes, and their memory is bounded."""
+"""Kept records are those of the bytes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,6 @@ def test_records_are_found_by_the_bytes_and_the_schema() -> None:
     assert kept.find(b"one", SECONDARY_INDEX) == records("1")
     assert kept.find(b"other", SECONDARY_INDEX) is None
     assert kept.find(b"one", FILES) is None
-
-
-def test_the_ones_that_were_not_used_for_longest_leave_first() -> None:
-    size = 3 + records("1").nbytes
-    kept = RecentRecords(2 * size)
-    kept.keep(b"one", records("1"))
-    kept.keep(b"two", records("2"))
-    kept.keep(b"two", records("2"))  # counts once
-    assert kept.find(b"one", SECONDARY_INDEX) is not None
-    kept.keep(b"new", records("3"))
-    found = [kept.find(name, SECONDARY_INDEX) is not None for name in (b"one", b"two", b"new")]
-    assert found == [True, False, True]
 
 
 def test_some_of_the_records_may_count() -> None:
