@@ -40,6 +40,7 @@ from hoodoo.spark.sql.names import (
     loaded_again,
     refresh_view,
     remember_view,
+    required_table,
 )
 from hoodoo.spark.sql.session_sql import run_sql
 from hoodoo.spark.sql.statements import name_parts, read_by_name
@@ -356,8 +357,13 @@ class HoodooWriter(_GivenOptions, DataFrameWriter):
         is_done = not self._given_partitions and insert_into(
             self._df, tableName, self._options({}), how
         )
-        if not is_done:
-            super().insertInto(tableName, overwrite)
+        if is_done:
+            return
+        spark, given = self._spark, self._given_format
+        missing = not spark.catalog.tableExists(tableName)
+        if missing and given is not None and serves(spark, given):
+            required_table(spark, name_parts(spark, tableName))  # Spark 3.5 would name the format
+        super().insertInto(tableName, overwrite)
 
 
 class HoodooReader(_GivenOptions, DataFrameReader):

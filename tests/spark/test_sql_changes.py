@@ -312,6 +312,8 @@ def test_an_insert_takes_the_operation_of_its_options(spark: Any, sql: Sql, stay
     assert len(sql("SELECT ts FROM stays WHERE id = 'a'")) == 5
     with pytest.raises(InvalidInputError, match="RESET"):
         one.write.option("hoodie.datasource.write.operation", "delete").insertInto(stays)
+    with pytest.raises(HoodooError, match="no Hudi table has this name"):
+        one.write.format("hoodoo").insertInto("nowhere")
     whole = ("hoodie.datasource.write.operation", "insert_overwrite_table")
     one.write.option(*whole).insertInto(stays)
     assert sql("SELECT id, ts FROM stays") == [("a", 9)]
