@@ -19,14 +19,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from filegroups.recently_used import RecentlyUsed
 from hoodoo.spark.file_index import FileSkipping, SkippingFileIndex
 from hoodoo.spark.java import java_class, java_type
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.sql.catalyst import kind_of, listed_seq
+from timeline.errors import MissingFileError
 from timeline.ports.ports import EventSink
 
 _SCALA = "org.apache.spark.api.python.PythonUtils"
@@ -42,6 +45,7 @@ _AS_WRITTEN = {
 _NAMED_FILES_MAX = 1_000  # Spark looks up more of them itself, in parallel
 _WITH_BLOCKS = ("hdfs", "viewfs")  # only a lookup says which machines have a file
 FEW_FILES = 32  # on the local disk Spark looks up so many without a job, and faster
+_INDEXED_FILE_BYTES = 2 << 10  # of Python and the JVM together, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,10 @@ class SparkFile:
         return self.path.rpartition("/")[2]
 
 
+# An index takes half the time of a load. Base files never change, so neither does an index of them.
+_INDEXES: RecentlyUsed[tuple[Any, tuple[SparkFile, ...], str], Any] = RecentlyUsed(32 << 20)
+
+
 def read_base_files(
     spark: Any,
     files: Sequence[SparkFile],
@@ -92,6 +100,9 @@ def read_base_files(
         events: Hears of a session that cannot prune partitions (``spark.partitions_not_pruned``).
         skip: Leaves out files for the filters of a query; None if no statistics are known.
         each: Applied to each relation of files before their union, which has no metadata column.
+
+    Raises:
+        MissingFileError: Spark did not find a file that it looked up.
     """
     partition_schema = _partition_schema(columns, wanted)
     known = [one for one in files if one.values is not None] if partition_schema else []
@@ -110,7 +121,13 @@ def read_base_files(
         parts, plain = [], list(files)
     if plain:
         reader = spark.read.format("parquet").options(**_AS_WRITTEN).schema(wanted)
-        parts.append(reader.load([_no_pattern(one.path) for one in plain]))
+        try:
+            parts.append(reader.load([_no_pattern(one.path) for one in plain]))
+        except AnalysisException as error:
+            lost = next((one.path for one in plain if one.name in str(error)), None)
+            if lost is None:
+                raise
+            raise _missing(lost) from error
     parts = parts if each is None else list(map(each, parts))
     return reduce(lambda one, other: one.union(other), parts)
 
@@ -175,6 +192,16 @@ def _source(spark: Any, name: str) -> Any:
 
 
 def _index(spark: Any, files: Sequence[SparkFile], partition_schema: Any) -> Any:
+    """Return Spark's index of files; another load of the same files made it if one did lately."""
+    key = spark, tuple(files), partition_schema.json()
+    found = _INDEXES.find(key)
+    if found is None:
+        found = _new_index(spark, files, partition_schema)
+        _INDEXES.keep(key, found, len(files) * _INDEXED_FILE_BYTES)
+    return found
+
+
+def _new_index(spark: Any, files: Sequence[SparkFile], partition_schema: Any) -> Any:
     """Return Spark's index of files, which are of the partitions that their values name."""
     scala = java_class(spark, _SCALA)
     path_of = java_class(spark, "org.apache.hadoop.fs.Path")
@@ -191,7 +218,7 @@ def _index(spark: Any, files: Sequence[SparkFile], partition_schema: Any) -> Any
     spec = _source(spark, "PartitionSpec")(
         java_type(spark, partition_schema), scala.toSeq(partitions)
     )
-    return _source(spark, "InMemoryFileIndex")(
+    index = _source(spark, "InMemoryFileIndex")(
         spark._jsparkSession,  # noqa: SLF001
         scala.toSeq(paths),
         scala.toScalaMap(dict(_AS_WRITTEN)),
@@ -199,6 +226,25 @@ def _index(spark: Any, files: Sequence[SparkFile], partition_schema: Any) -> Any
         _named_files(spark, files, paths),
         java_class(spark, "scala.Some")(spec),
         nothing,
+    )
+    _assert_whole(index, files)
+    return index
+
+
+def _assert_whole(index: Any, files: Sequence[SparkFile]) -> None:
+    """Refuse an index without some of its files, whose rows a query would lack without an error."""
+    found = index.allFiles()  # Spark leaves out what it did not find
+    if found.size() == len(files):
+        return
+    names = {str(one.getPath().getName()) for one in listed_seq(found)}
+    raise _missing(next(one.path for one in files if one.name not in names))
+
+
+def _missing(path: str) -> MissingFileError:
+    return MissingFileError(
+        "a file of the table is missing: restore it from a backup, or run 'hoodoo table verify "
+        f"TABLE': {path}",
+        path=path,
     )
 
 

@@ -16,7 +16,12 @@ import hoodoo
 import hoodoo.spark
 from hoodoo.spark.read import plan_load
 from tests.spark.streams import run_to_its_end
-from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
+from timeline.errors import (
+    InvalidInputError,
+    MissingFileError,
+    SettingError,
+    TableNotFoundError,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -257,6 +262,24 @@ def test_files_of_other_partitions_are_not_opened(
     assert df.join(F.broadcast(days), "day").count() == 2, "by dynamic pruning"
     with pytest.raises(Exception, match=r"(?i)parquet"):
         df.select("id").collect()
+
+
+@pytest.mark.parametrize("partition", ["day", ""], ids=["partitions", "plain"])
+def test_a_base_file_that_the_metadata_table_lists_may_not_be_missing(
+    save: Any, rows: Any, path: str, partition: str
+) -> None:
+    listing = {"hoodie__metadata__enable": "true"}
+    options = {**listing, "hoodie__datasource__write__partitionpath__field": partition}
+    save(THREE, **options)
+    older = set(Path(path).rglob("*.parquet"))
+    later = (9, "wed", 10, 9.0)
+    save([later], **options, hoodie__datasource__write__operation="bulk_insert")
+    (lost,) = (one for one in set(Path(path).rglob("*.parquet")) - older if not one.match("*/.*/*"))
+    lost.rename(lost.with_suffix(".lost"))
+    with pytest.raises(MissingFileError, match=lost.name):
+        rows(**listing)
+    lost.with_suffix(".lost").rename(lost)
+    assert rows(**listing) == [*THREE, later]
 
 
 def test_a_session_with_other_classes_reads_without_partitions(
