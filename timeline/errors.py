@@ -314,6 +314,15 @@ class MalformedNameError(CorruptTableError):
 class MissingFileError(CorruptTableError):
     """A file that the timeline names is missing."""
 
+    @classmethod
+    def of_table(cls, path: str) -> MissingFileError:
+        """Return the error for a log or base file."""
+        return cls(
+            "a file of the table is missing: restore it from a backup, or run 'hoodoo table verify "
+            f"TABLE': {path}",
+            path=path,
+        )
+
 
 class InternalError(HoodooError):
     """A defect of this engine; please report it with the fields."""

@@ -229,11 +229,7 @@ def opened(storage: InputFiles, path: str) -> Iterator[OpenedFile]:
     try:
         file = storage.open_input(path)
     except ObjectMissingError as error:
-        raise MissingFileError(
-            "a file of the table is missing: restore it from a backup, or run 'hoodoo table "
-            f"verify TABLE': {path}",
-            path=path,
-        ) from error
+        raise MissingFileError.of_table(path) from error
     with file:
         yield OpenedFile(file)
 

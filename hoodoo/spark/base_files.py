@@ -127,7 +127,7 @@ def read_base_files(
             lost = next((one.path for one in plain if one.name in str(error)), None)
             if lost is None:
                 raise
-            raise _missing(lost) from error
+            raise MissingFileError.of_table(lost) from error
     parts = parts if each is None else list(map(each, parts))
     return reduce(lambda one, other: one.union(other), parts)
 
@@ -237,15 +237,7 @@ def _assert_whole(index: Any, files: Sequence[SparkFile]) -> None:
     if found.size() == len(files):
         return
     names = {str(one.getPath().getName()) for one in listed_seq(found)}
-    raise _missing(next(one.path for one in files if one.name not in names))
-
-
-def _missing(path: str) -> MissingFileError:
-    return MissingFileError(
-        "a file of the table is missing: restore it from a backup, or run 'hoodoo table verify "
-        f"TABLE': {path}",
-        path=path,
-    )
+    raise MissingFileError.of_table(next(one.path for one in files if one.name not in names))
 
 
 def _named_files(spark: Any, files: Sequence[SparkFile], paths: Sequence[Any]) -> Any:

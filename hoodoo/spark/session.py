@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -37,10 +37,10 @@ from hoodoo.spark.sql.definitions import FIXED_PROPERTIES
 from hoodoo.spark.sql.names import (
     NamedTable,
     find_table,
-    loaded_again,
     refresh_view,
     remember_view,
     required_table,
+    with_load,
 )
 from hoodoo.spark.sql.session_sql import run_sql
 from hoodoo.spark.sql.statements import name_parts, read_by_name
@@ -388,14 +388,8 @@ class HoodooReader(_GivenOptions, DataFrameReader):
         paths, given = paths_of(path, self._options(options))
         check_others(self._spark, given)
         chosen = schema if schema is not None else self._given_schema
-        warned: list[bool] = []  # of the options, by the first load
-
-        def once_more() -> Any:
-            warns = not warned
-            warned.append(warns)
-            return load_dataframe(self._spark, paths, given, schema=chosen, warns=warns)
-
-        return loaded_again(once_more)
+        load = partial(load_dataframe, self._spark, paths, given, schema=chosen)
+        return with_load(load(), partial(load, warns=False))
 
     def table(self, tableName: str) -> Any:  # noqa: N803
         """Read a table by its name, as Spark does, with the options of a load."""

@@ -169,7 +169,7 @@ def split_on_driver(spark: Any, work: ReadReplacements, schema: Any, executor: E
         executor: Reads several slices at a time.
     """
     plan = pickle.dumps((work, schema.json()))
-    key = spark.sparkContext._gateway, plan  # noqa: SLF001 - its JVM has the rows
+    key = spark.sparkContext, plan  # the rows end with it
     found = _RECENT.find(key)
     if found is not None:
         return found

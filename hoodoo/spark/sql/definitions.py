@@ -47,10 +47,10 @@ from hoodoo.spark.sql.names import (
     find_entry,
     identifier,
     is_option,
-    loaded_again,
     names_in,
     new_entry,
     served,
+    with_load,
 )
 from hoodoo.spark.sql.session_catalog import session_catalog
 from hoodoo.spark.sql.statements import Statement, parts_of
@@ -249,7 +249,8 @@ def create_view(statement: Statement) -> Any:
             "a view over a Hudi table takes OPTIONS (path '...') and no columns",
             kind="sql_statement",
         )
-    df = loaded_again(partial(load_dataframe, spark, [path], options))
+    load = partial(load_dataframe, spark, [path], options)
+    df = with_load(load(), load)
     name = str(plan.tableIdent().table())
     if getattr(plan, "global")():
         (df.createOrReplaceGlobalTempView if plan.replace() else df.createGlobalTempView)(name)

@@ -317,9 +317,8 @@ _LOAD: Final = "_hoodoo_load"  # of a DataFrame
 _LOADED_VIEWS: Final = "_hoodoo_loaded_views"  # of a session: loads and plans by names of views
 
 
-def loaded_again(load: Callable[[], Any]) -> Any:
-    """Return the DataFrame of a load, which remembers the load for views that show it."""
-    df = load()
+def with_load(df: Any, load: Callable[[], Any]) -> Any:
+    """Return a loaded DataFrame, which remembers how to load it again for views that show it."""
     setattr(df, _LOAD, load)
     return df
 
@@ -343,7 +342,7 @@ def refresh_view(spark: Any, parts: Sequence[str]) -> bool:
     load, plan = getattr(spark, _LOADED_VIEWS, {}).get(name.casefold(), (None, None))
     if load is None or not plan.equals(_plan_of(spark, name)):  # replaced meanwhile
         return False
-    loaded_again(load).createOrReplaceTempView(name)
+    with_load(load(), load).createOrReplaceTempView(name)
     return True
 
 
